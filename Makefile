@@ -1,0 +1,42 @@
+# make demo   set up, train on embedded data, audit, write the report
+# make test   set up, run all tests but the slow and GPU ones
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint format bench mutants wheel clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$$(grep -E '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/noisewise demo --out runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n auto -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/step.py --out benchmarks/results
+
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) dist build runs .pytest_cache .ruff_cache .hypothesis

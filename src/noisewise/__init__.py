@@ -1,0 +1,61 @@
+"""noisewise: train PyTorch models with differential privacy, see what privacy costs and whom, and get it back.
+
+Names are loaded when they are first used, so that `import noisewise` is light and the accounting part needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Mechanism": "mechanism",
+    "Runtime": "mechanism",
+    "Poisson": "sampling",
+    "FullBatch": "sampling",
+    "Shuffle": "sampling",
+    "steps_for": "sampling",
+    "Schedule": "schedule",
+    "Ledger": "accounting",
+    "clipped_sum": "persample",
+    "release": "bounded",
+    "private_step": "train",
+    "train": "train",
+    "State": "train",
+    "Data": "data",
+    "load": "data",
+}
+_MODULES = ("accounting", "audits", "clipping", "data", "models", "report", "sampling", "support", "testing")
+
+__all__ = [*_HOMES, *_MODULES]
+
+if TYPE_CHECKING:
+    from noisewise.accounting import Ledger as Ledger
+    from noisewise.bounded import release as release
+    from noisewise.data import Data as Data
+    from noisewise.data import load as load
+    from noisewise.mechanism import Mechanism as Mechanism
+    from noisewise.mechanism import Runtime as Runtime
+    from noisewise.persample import clipped_sum as clipped_sum
+    from noisewise.sampling import FullBatch as FullBatch
+    from noisewise.sampling import Poisson as Poisson
+    from noisewise.sampling import Shuffle as Shuffle
+    from noisewise.sampling import steps_for as steps_for
+    from noisewise.schedule import Schedule as Schedule
+    from noisewise.train import State as State
+    from noisewise.train import private_step as private_step
+    from noisewise.train import train as train
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"noisewise.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"noisewise.{name}")
+    raise AttributeError(f"module 'noisewise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

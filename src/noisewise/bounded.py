@@ -1,0 +1,150 @@
+"""The one door from private to public: what depends on records is a `Bounded`; only `release` opens it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisewise.accounting import Ledger
+from noisewise.entropy import Entropy
+from noisewise.errors import PrivacyError
+from noisewise.mechanism import gaussian
+from noisewise.sampling import Sampler
+
+if TYPE_CHECKING:
+    from noisewise.support import Support
+
+NOISE_CHUNK = 1 << 17
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A sum over private units that one unit changes by at most `sensitivity` in L2, all tensors together.
+
+    It may be merged with sums over other units, and leaves only through `release`. Noise falls on `support` only.
+    """
+
+    _values: Mapping[str, Tensor] = field(repr=False)
+    sensitivity: float
+    support: Support = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """A bound is a number."""
+        if not math.isfinite(self.sensitivity) or self.sensitivity <= 0:
+            raise PrivacyError(f"sensitivity {self.sensitivity!r}: noise can be scaled to a finite bound above 0 only.")
+
+
+def merge(parts: Iterable[Bounded]) -> Bounded:
+    """The sum over disjoint sets of units: a unit is in one part only, so the bound stays the same."""
+    first, *others = parts
+    values = dict(first._values)
+    for other in others:
+        if other.sensitivity != first.sensitivity or other._values.keys() != values.keys():
+            raise PrivacyError(
+                "parts with different sensitivity or tensors cannot be merged: they answer different questions."
+            )
+        values = {name: value + other._values[name] for name, value in values.items()}
+    return Bounded(values, first.sensitivity, first.support)
+
+
+def joint_multiplier(multipliers: Iterable[float]) -> float:
+    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise."""
+    multipliers = list(multipliers)
+    if not all(multipliers):
+        return 0.0
+    return sum(sigma**-2 for sigma in multipliers) ** -0.5 if len(multipliers) > 1 else multipliers[0]
+
+
+def release(
+    parts: Mapping[str, tuple[Bounded, float]],
+    *,
+    sampler: Sampler,
+    ledger: Ledger,
+    entropy: Entropy,
+    step: int,
+    first_step: int = 0,
+) -> dict[str, dict[str, Tensor]]:
+    """Add Gaussian noise to everything drawn from one batch, write it into the ledger, and only then hand it out.
+
+    `parts`: purpose -> (what to release, noise multiplier). `answer = value + multiplier * sensitivity * N(0, I)` on the
+    supported coordinates. Guarantee: the event recorded is the sampler's event of one Gaussian mechanism with the joint
+    multiplier; a multiplier of 0 is recorded as not private. `first_step`: ledger step of the plan's step 0.
+    """
+    event = gaussian(sampler, joint_multiplier(sigma for _, sigma in parts.values()))
+    purpose = " + ".join(parts)
+    if step % sampler.steps_per_event == 0:
+        ledger.record(event, purpose, first_step + step)
+    elif not ledger.lines or ledger.lines[-1].event != event:
+        raise PrivacyError(
+            f"step {step} of an epoch whose release is not in the ledger: start epochs at multiples of "
+            f"{sampler.steps_per_event} steps and keep the noise the same within one."
+        )
+    return {
+        name: _with_noise(bounded, sigma * bounded.sensitivity, entropy, (first_step + step, part))
+        for part, (name, (bounded, sigma)) in enumerate(parts.items())
+    }
+
+
+def expose(
+    values: Mapping[str, Tensor],
+    std: float,
+    support: Support,
+    *,
+    ledger: Ledger,
+    entropy: Entropy,
+    step: int,
+    purpose: str,
+) -> dict[str, Tensor]:
+    """Hand out what no bound protects, with noise of `std` if any: the ledger's epsilon is infinite from here on."""
+    import dp_accounting
+
+    ledger.record(dp_accounting.NonPrivateDpEvent(), f"{purpose} (not private)", step)
+    return _with_noise(Bounded(values, 1.0, support), std, entropy, (step, 0))
+
+
+def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
+    answers = {}
+    for k, (name, value) in enumerate(bounded._values.items()):
+        if std == 0:
+            answers[name] = value.clone()
+            continue
+        noise = standard_normal(value, entropy, (*position, k))
+        mask = bounded.support.get(name, True)
+        if isinstance(mask, Tensor):
+            noise *= mask.to(noise.device)
+        answers[name] = torch.add(value, noise, alpha=std) if mask is not False else value.clone()
+    return answers
+
+
+def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -> Tensor:
+    """Independent N(0, 1) in the shape, type and place of `like`; chunks are drawn in parallel, each from its own stream."""
+    if like.device.type != "cpu":
+        generator = torch.Generator(like.device).manual_seed(entropy.integer("noise", *position))
+        return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    kind: Any = np.float64 if like.dtype == torch.float64 else np.float32
+    noise: Any = np.empty(like.numel(), kind)
+
+    def fill(chunk: int) -> None:
+        part = noise[chunk * NOISE_CHUNK : (chunk + 1) * NOISE_CHUNK]
+        entropy.generator("noise", *position, chunk).standard_normal(dtype=kind, out=part)
+
+    chunks = -(-noise.size // NOISE_CHUNK)
+    if chunks > 1:
+        list(_threads().map(fill, range(chunks)))
+    elif chunks:
+        fill(0)
+    return torch.from_numpy(noise).view(like.shape).to(like.dtype)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="noise")

@@ -1,0 +1,238 @@
+"""Clipping rules: how much of each unit's gradient may enter the sum. No torch import: rules act on given tensors.
+
+A rule maps per-unit norms `[blocks, batch]` to factors `[blocks, batch]` and promises an L2 bound on what one unit
+adds: `||(factors * norms)[:, i]||_2 <= sensitivity` for every unit i. Write your own by giving a frozen dataclass
+these three members; `noisewise.testing.check_clip` says whether it keeps its promise.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from noisewise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Samples(NamedTuple):
+    """What a rule may look at: norms `[blocks, batch]`, and group labels `[batch]` where a rule needs them."""
+
+    norms: Tensor
+    groups: Tensor | None = None
+
+
+@runtime_checkable
+class Clip(Protocol):
+    """A clipping rule; see the module's text for what it promises."""
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 bound on one unit's contribution, over all blocks together."""
+        ...
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """The block of each parameter; parameters of a block share a norm and a factor."""
+        ...
+
+    def factors(self, samples: Samples) -> Tensor:
+        """What each unit's gradient is multiplied by, `[blocks, batch]`."""
+        ...
+
+
+def _positive(owner: object, **values: float) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise ConfigError(f"{type(owner).__name__}({name}={value!r}): must be a finite number above 0.")
+
+
+def _one_block(names: Iterable[str]) -> dict[str, int]:
+    return dict.fromkeys(names, 0)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Shorten gradients longer than the bound: `f(n) = min(1, C / n)`.
+
+    Guarantee: n f(n) <= C. Reference: Abadi et al. 2016, arXiv:1607.00133, Algorithm 1. Deviation: none.
+    """
+
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Bound above 0."""
+        _positive(self, bound=self.bound)
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return _one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """min(1, C / n)."""
+        return (self.bound / samples.norms).clamp(max=1.0)
+
+
+@dataclass(frozen=True)
+class Global:
+    """Scale everybody alike and drop whoever is above Z: `f(n) = (C / Z) 1[n <= Z]`.
+
+    Guarantee: n f(n) <= C for any screening. `Global(C, Z)` with learning rate eta equals the unscaled form
+    `Global(Z, Z)`, `f(n) = 1[n <= Z]`, with learning rate eta C / Z; leave `screen` out for that form.
+    Reference: Bu et al. 2022 (ICLR submission); unscaled form in TMLR 2023, arXiv:2106.07830. Deviation: none.
+    """
+
+    bound: float = 1.0
+    screen: float | None = None
+
+    def __post_init__(self) -> None:
+        """0 < C <= Z."""
+        _positive(self, bound=self.bound, screen=self.limit)
+        if self.limit < self.bound:
+            raise ConfigError(
+                f"Global(bound={self.bound}, screen={self.screen}): a screen below the bound would scale gradients up. "
+                f"Use screen >= {self.bound}."
+            )
+
+    @property
+    def limit(self) -> float:
+        """Z."""
+        return self.bound if self.screen is None else self.screen
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return _one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """(C / Z) 1[n <= Z]."""
+        return (samples.norms <= self.limit).to(samples.norms.dtype) * (self.bound / self.limit)
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """Normalise with a soft floor: `f(n) = C / (n + gamma)`.
+
+    Guarantee: n f(n) < C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-S). Deviation: none.
+    """
+
+    bound: float = 1.0
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Bound and floor above 0."""
+        _positive(self, bound=self.bound, gamma=self.gamma)
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return _one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """C / (n + gamma)."""
+        return self.bound / (samples.norms + self.gamma)
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """Give every gradient the same length: `f(n) = C / n`, and 0 at n = 0.
+
+    Guarantee: n f(n) <= C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-V). Deviation: none.
+    """
+
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Bound above 0."""
+        _positive(self, bound=self.bound)
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return _one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """C / n, 0 where n = 0 (or where C / n would overflow)."""
+        factors = self.bound / samples.norms
+        return factors.masked_fill(factors.isinf(), 0.0)
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """A rule of its own for each parameter tensor: local (`Flat`), global (`Global`) or any other rule per layer.
+
+    Guarantee: sensitivity sqrt(sum_l C_l^2). Noise is isotropic: multiplier times that total on every coordinate.
+    Reference: papers' "layerwise" clipping, Bu et al. 2022. Deviation: none. Build it with `per_layer`.
+    """
+
+    rules: Mapping[str, Clip]
+
+    def __post_init__(self) -> None:
+        """One-block rules only."""
+        if not self.rules:
+            raise ConfigError("PerLayer(rules={}): give at least one parameter a rule, e.g. per_layer(model, Flat(1)).")
+        for name, rule in self.rules.items():
+            if isinstance(rule, PerLayer):
+                raise ConfigError(f"PerLayer: the rule of {name!r} is itself per layer. Give it a one-block rule.")
+
+    @property
+    def sensitivity(self) -> float:
+        """sqrt(sum of squared bounds)."""
+        return math.sqrt(math.fsum(rule.sensitivity**2 for rule in self.rules.values()))
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """Each parameter is a block, in the order of the rules."""
+        order = {name: block for block, name in enumerate(self.rules)}
+        names = list(names)
+        missing = [name for name in names if name not in order]
+        if missing:
+            raise ConfigError(
+                f"per-layer clipping has no rule for {missing}: these parameters would escape clipping. "
+                "Build the rule with per_layer(model, ...), or freeze them."
+            )
+        return {name: order[name] for name in names}
+
+    def factors(self, samples: Samples) -> Tensor:
+        """Each block by its own rule."""
+        factors = samples.norms.clone()
+        for block, rule in enumerate(self.rules.values()):
+            factors[block] = rule.factors(Samples(samples.norms[block : block + 1], samples.groups))[0]
+        return factors
+
+
+def per_layer(names: Iterable[str], rule: Clip | Mapping[str, Clip]) -> PerLayer:
+    """A rule for each parameter name: one for all, or by pattern (first match wins).
+
+    `per_layer(names, {"*.weight": Flat(1.5), "*.bias": Flat(0.3)})`; names from `model.named_parameters()`.
+    """
+    patterns = rule if isinstance(rule, Mapping) else {"*": rule}
+    rules = {}
+    for name in names:
+        match = next((found for pattern, found in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        if match is None:
+            raise ConfigError(f"no pattern of {list(patterns)} matches the parameter {name!r}. Add one, e.g. '*'.")
+        rules[name] = match
+    return PerLayer(rules)
+
+
+RULES = {rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerLayer)}

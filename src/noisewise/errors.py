@@ -1,0 +1,45 @@
+"""Every error noisewise raises on purpose; each message names the value, the reason and the remedy."""
+
+from __future__ import annotations
+
+
+class NoisewiseError(Exception):
+    """Base of all errors a user can cause or must know about."""
+
+    exit_code = 2
+
+
+class ConfigError(NoisewiseError, ValueError):
+    """A setting is impossible or contradicts another one."""
+
+
+class DataError(NoisewiseError, ValueError):
+    """The data, or what the loss returned for it, has the wrong form."""
+
+
+class RunError(NoisewiseError):
+    """A run folder, checkpoint or ledger cannot be used."""
+
+
+class PrivacyError(NoisewiseError):
+    """Going on would break the guarantee."""
+
+    exit_code = 3
+
+
+class UnsupportedLayer(PrivacyError):
+    """No exact per-sample gradient is known for a parameter."""
+
+
+class CoupledSamples(PrivacyError):
+    """The loss of one unit depends on another unit of the batch."""
+
+
+class BudgetSpent(PrivacyError):
+    """The plan's releases are used up; another one would exceed the stated epsilon."""
+
+
+class Interrupted(NoisewiseError):
+    """The user stopped a run; it can be resumed."""
+
+    exit_code = 130

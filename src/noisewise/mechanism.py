@@ -1,0 +1,226 @@
+"""The mechanism: everything that privacy depends on, frozen before training; the runtime: what it must not depend on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from noisewise import clipping, support
+from noisewise.accounting import ADJACENCIES, Ledger, Line, Spent, smallest_noise, spent
+from noisewise.clipping import Clip
+from noisewise.errors import ConfigError
+from noisewise.sampling import SAMPLERS, Sampler
+from noisewise.schedule import Schedule, at, values
+from noisewise.support import EVERYTHING, Fixed, SupportPlan
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+Engine = Literal["auto", "ghost", "dense", "loop"]
+PURPOSE = "gradient"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """Sampler, clipping rule, noise, steps and support of a training run, and so what it will spend.
+
+    Per step: `sum_i factor_i * (m * g_i) + sigma C m * N(0, I)`, divided by the public expected batch size, where C is
+    the rule's sensitivity and m the support. `noise_multiplier` is sigma = noise std / C, always for add/remove C.
+    Guarantee: `epsilon(delta)` before training equals what the ledger says afterwards; going on past `steps` stops.
+    """
+
+    sampler: Sampler
+    clip: Clip | Schedule[Clip] = field(default_factory=clipping.Flat)
+    steps: int
+    noise_multiplier: float | Schedule[float] | None = None
+    support: SupportPlan = EVERYTHING
+    adjacency: str = "add-remove"
+    unit: str = "row"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be accounted."""
+        if not isinstance(self.steps, int) or self.steps <= 0:
+            raise ConfigError(f"steps={self.steps!r}: must be a whole number above 0.")
+        if self.adjacency not in ADJACENCIES:
+            raise ConfigError(f"adjacency={self.adjacency!r}: must be one of {list(ADJACENCIES)}.")
+        if not isinstance(self.sampler, tuple(SAMPLERS.values())):
+            raise ConfigError(
+                f"sampler={self.sampler!r}: the accountant knows no event for it. Use one of "
+                f"{[kind.__name__ for kind in SAMPLERS.values()]}."
+            )
+        if self.adjacency not in self.sampler.adjacencies:
+            raise ConfigError(
+                f"adjacency={self.adjacency!r} with the {self.sampler.kind} sampler: its guarantee is proven for "
+                f"{list(self.sampler.adjacencies)} only. Set adjacency={self.sampler.adjacencies[0]!r}, or use Poisson."
+            )
+        for rule in values(self.clip):
+            if not isinstance(rule, Clip):
+                raise ConfigError(f"clip={rule!r}: a rule needs blocks, factors and sensitivity; e.g. Flat(1.0).")
+        for sigma in values(self.noise_multiplier):
+            if sigma is None:
+                continue
+            if not isinstance(sigma, int | float) or not math.isfinite(sigma) or sigma < 0:
+                raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
+        if isinstance(self.noise_multiplier, Schedule) and self.sampler.steps_per_event > 1:
+            raise ConfigError("a noise schedule with the shuffle sampler: one release covers an epoch. Use Poisson.")
+
+    @property
+    def expected_batch_size(self) -> int:
+        """Public divisor of the noised sum."""
+        return self.sampler.batch_size
+
+    def clip_at(self, step: int) -> Clip:
+        """The rule of a step."""
+        return at(self.clip, step)
+
+    def noise_at(self, step: int) -> float:
+        """Sigma of a step."""
+        sigma = at(self.noise_multiplier, step)
+        if sigma is None:
+            raise ConfigError(
+                "noise_multiplier is not set. Give it, or call mechanism.calibrated(epsilon=..., delta=...)."
+            )
+        return sigma
+
+    def lines(self, first_step: int = 0) -> list[Line]:
+        """The ledger lines that training will write."""
+        sigma = self.noise_multiplier
+        runs = sigma.runs(self.steps) if isinstance(sigma, Schedule) else [(0, self.steps, self.noise_at(0))]
+        ledger = Ledger(self.adjacency)
+        for first, count, value in runs:
+            event = gaussian(self.sampler, value)
+            ledger.lines.append(Line(event, PURPOSE, -(-count // self.sampler.steps_per_event), first_step + first))
+        return ledger.lines
+
+    def events(self) -> list[tuple[DpEvent, int]]:
+        """(event, count) of everything that will be released."""
+        return [(line.event, line.count) for line in self.lines()]
+
+    def spent(self, delta: float) -> Spent:
+        """PLD, RDP and GDP-CLT readings of the whole plan."""
+        return spent(self.events(), delta, self.adjacency)
+
+    def epsilon(self, delta: float, accountant: Literal["pld", "rdp", "gdp"] = "pld") -> float | None:
+        """Epsilon of the whole plan; None where an accountant does not cover it. `gdp` is no guarantee."""
+        readings = self.spent(delta)
+        if accountant not in ("pld", "rdp", "gdp"):
+            raise ConfigError(f"accountant={accountant!r}: must be 'pld', 'rdp' or 'gdp'.")
+        return {"pld": readings.epsilon, "rdp": readings.rdp_epsilon, "gdp": readings.gdp_epsilon}[accountant]
+
+    def calibrated(self, epsilon: float, delta: float) -> Mechanism:
+        """The same plan with the least noise that costs at most `epsilon` at `delta` (PLD).
+
+        A noise schedule keeps its shape: one common factor is found for all its values.
+        """
+        shape = 1.0 if self.noise_multiplier is None else self.noise_multiplier
+
+        def scaled(factor: float) -> Mechanism:
+            sigma = shape.map(lambda s: s * factor) if isinstance(shape, Schedule) else factor
+            return replace(self, noise_multiplier=sigma)
+
+        if min(values(shape), default=1.0) <= 0 and isinstance(shape, Schedule):
+            raise ConfigError("a noise schedule with a 0 in it cannot meet any epsilon. Make every value above 0.")
+        return scaled(smallest_noise(lambda factor: scaled(factor).events(), epsilon, delta, self.adjacency))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form, complete."""
+        return {
+            "sampler": {"kind": self.sampler.kind, "n": self.sampler.n, "batch_size": self.sampler.batch_size},
+            "clip": _schedule_to_dict(self.clip, _clip_to_dict),
+            "noise_multiplier": _schedule_to_dict(self.noise_multiplier, lambda value: value),
+            "steps": self.steps,
+            "support": _support_to_dict(self.support),
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Mechanism:
+        """Inverse of `to_dict`; unknown or missing entries stop."""
+        expected = {"sampler", "clip", "noise_multiplier", "steps", "support", "adjacency", "unit"}
+        try:
+            if set(raw) != expected:
+                raise ConfigError(f"mechanism entries {sorted(raw)}: expected exactly {sorted(expected)}.")
+            given = dict(raw["sampler"])
+            kind = SAMPLERS[given.pop("kind")]
+            if kind is SAMPLERS["full-batch"]:
+                given.pop("batch_size", None)
+            return cls(
+                sampler=kind(**given),
+                clip=_schedule_from_dict(raw["clip"], _clip_from_dict),
+                noise_multiplier=_schedule_from_dict(raw["noise_multiplier"], lambda value: value),
+                steps=raw["steps"],
+                support=Fixed(support._decode(raw["support"]["fixed"])),
+                adjacency=raw["adjacency"],
+                unit=raw["unit"],
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"the mechanism's description is damaged: {error!r}.") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a step is computed; never changes its result beyond rounding.
+
+    engine: auto (ghost, dense where a layer has no ghost rule), ghost (refuse otherwise), dense, loop.
+    microbatch: largest number of units in memory at once; None for the whole batch.
+    """
+
+    engine: Engine = "auto"
+    microbatch: int | None = None
+
+    def __post_init__(self) -> None:
+        """Known engines, whole micro-batches."""
+        if self.engine not in ("auto", "ghost", "dense", "loop"):
+            raise ConfigError(f"engine={self.engine!r}: must be 'auto', 'ghost', 'dense' or 'loop'.")
+        if self.microbatch is not None and (not isinstance(self.microbatch, int) or self.microbatch <= 0):
+            raise ConfigError(f"microbatch={self.microbatch!r}: must be a whole number above 0, or None.")
+
+
+def gaussian(sampler: Sampler, noise_multiplier: float) -> DpEvent:
+    """The event of one release with this multiplier: without noise, nothing is private."""
+    import dp_accounting
+
+    if noise_multiplier == 0:
+        return dp_accounting.NonPrivateDpEvent()
+    return sampler.event(dp_accounting.GaussianDpEvent(noise_multiplier))
+
+
+def _schedule_to_dict(value: Any, encode: Any) -> Any:
+    if isinstance(value, Schedule):
+        return {"schedule": [[first, encode(v)] for first, v in value.pieces]}
+    return encode(value)
+
+
+def _schedule_from_dict(raw: Any, decode: Any) -> Any:
+    if isinstance(raw, Mapping) and set(raw) == {"schedule"}:
+        return Schedule(tuple((first, decode(v)) for first, v in raw["schedule"]))
+    return decode(raw)
+
+
+def _clip_to_dict(clip: Clip) -> dict[str, Any]:
+    if isinstance(clip, clipping.PerLayer):
+        return {"rule": "PerLayer", "rules": {name: _clip_to_dict(rule) for name, rule in clip.rules.items()}}
+    if type(clip) not in clipping.RULES.values():
+        return {"rule": f"{type(clip).__module__}:{type(clip).__qualname__}", "settings": repr(clip)}
+    return {"rule": type(clip).__name__, **{k: v for k, v in vars(clip).items() if v is not None}}
+
+
+def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
+    settings = dict(raw)
+    name = settings.pop("rule")
+    if name not in clipping.RULES:
+        raise ConfigError(f"clip rule {name!r}: not one of {list(clipping.RULES)}; rebuild the mechanism in code.")
+    if name == "PerLayer":
+        return clipping.PerLayer({key: _clip_from_dict(value) for key, value in settings["rules"].items()})
+    return clipping.RULES[name](**settings)
+
+
+def _support_to_dict(plan: SupportPlan) -> dict[str, Any]:
+    if isinstance(plan, Fixed):
+        return {"fixed": support._encode(plan.support)}
+    return {"plan": f"{type(plan).__module__}:{type(plan).__qualname__}", "settings": repr(plan)}

@@ -1,0 +1,59 @@
+"""Small networks by name; any `nn.Module` of your own works as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from noisewise.errors import ConfigError
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two tanh convolutions and a linear head for small images: 16 and 32 channels, kernel 3, one pooling."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 2) * (width // 2), classes),
+    )
+
+
+def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """LeNet-5 with tanh and average pooling: 61,706 weights for 28x28 grey images and 10 classes.
+
+    Reference: LeCun et al. 1998; layout of papers.md 1.8 (conv 6@5x5 pad 2, pool, conv 16@5x5, pool, 400-120-84-10).
+    """
+    channels, height, width = shape
+    side = [((size // 2) - 4) // 2 for size in (height, width)]
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * side[0] * side[1], 120),
+        nn.Tanh(),
+        nn.Linear(120, 84),
+        nn.Tanh(),
+        nn.Linear(84, classes),
+    )
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"cnn": cnn, "lenet": lenet}
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A model by name, initialised by a public seed, leaving the global random state alone."""
+    if name not in MODELS:
+        raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}.")
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return MODELS[name](shape, classes)

@@ -1,0 +1,69 @@
+"""Batches are nests (tuples, lists, dicts) of tensors whose first dimension is the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisewise.errors import DataError
+
+Nest = Any
+
+
+class Padded(NamedTuple):
+    """A batch of fixed size, some of whose rows are padding: `present [batch]` is 0 there.
+
+    Guarantee: rows that are not present contribute nothing, whatever they hold.
+    """
+
+    batch: Nest
+    present: Tensor
+
+
+def leaves(nest: Nest) -> Iterator[Tensor]:
+    """All tensors of a nest, in a fixed order."""
+    if isinstance(nest, Tensor):
+        yield nest
+    elif isinstance(nest, Mapping):
+        for key in nest:
+            yield from leaves(nest[key])
+    elif isinstance(nest, tuple | list):
+        for item in nest:
+            yield from leaves(item)
+
+
+def map_tensors(function: Callable[[Tensor], Any], nest: Nest) -> Nest:
+    """The same nest with `function` applied to each tensor; everything else is kept as it is."""
+    if isinstance(nest, Tensor):
+        return function(nest)
+    if isinstance(nest, Mapping):
+        return {key: map_tensors(function, value) for key, value in nest.items()}
+    if isinstance(nest, tuple) and type(nest) is not tuple:  # a named tuple
+        return type(nest)(*(map_tensors(function, item) for item in nest))
+    if isinstance(nest, tuple | list):
+        return type(nest)(map_tensors(function, item) for item in nest)
+    return nest
+
+
+def length(nest: Nest) -> int:
+    """Number of units: the first dimension that all tensors share."""
+    if isinstance(nest, torch.utils.data.DataLoader):
+        raise DataError(
+            "got a DataLoader where data is expected: it fixes batches that the accountant does not know. "
+            "Pass its tensors (for a TensorDataset: loader.dataset.tensors); noisewise samples by itself."
+        )
+    sizes = {tensor.shape[0] if tensor.dim() else None for tensor in leaves(nest)}
+    if len(sizes) != 1 or None in sizes:
+        raise DataError(
+            f"first dimensions {sorted(map(str, sizes))}: every tensor of the data needs the unit as first dimension, "
+            "and the same number of units. Pass a tensor, or a tuple, list or dict of tensors."
+        )
+    return sizes.pop()  # type: ignore[return-value]
+
+
+def take(nest: Nest, index: Tensor | slice) -> Nest:
+    """The chosen units of each tensor."""
+    return map_tensors(lambda tensor: tensor[index], nest)

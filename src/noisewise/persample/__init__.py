@@ -1,0 +1,143 @@
+"""Clipped sums of per-unit gradients: exact, one forward pass, no trace left on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from noisewise import support as supports
+from noisewise.bounded import Bounded, merge
+from noisewise.clipping import Clip, Samples
+from noisewise.errors import ConfigError, PrivacyError
+from noisewise.mechanism import Runtime
+from noisewise.nest import Nest, Padded, length, take
+from noisewise.persample import engines
+from noisewise.persample.examine import Layout, examine
+from noisewise.persample.gradients import PerSample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from noisewise.support import Support
+
+__all__ = ["ClippedBatch", "Layout", "LossFn", "clipped_sum", "examine", "live_parameters"]
+
+LossFn = Callable[[Any, Nest], Tensor]
+
+
+class ClippedBatch(NamedTuple):
+    """The clipped sum (`Bounded`: opened by `release` only) and the norms `[blocks, batch]`, which are as private."""
+
+    grads: Bounded
+    norms: Tensor
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batch: Nest,
+    clip: Clip,
+    support: Support | None = None,
+    runtime: Runtime | None = None,
+    *,
+    layout: Layout | None = None,
+    seed: int | None = None,
+) -> ClippedBatch:
+    """`sum_i factor_i * (m * g_i)` over the units of a batch, with factors from the norms of the masked gradients.
+
+    `loss_fn(model, batch)` returns one loss per unit, `[batch]`. Units whose norm is not finite, and padding, add
+    nothing; an empty batch gives zeros. The mask comes before the norm.
+
+    Guarantee: adding or removing one unit moves the sum by at most `clip.sensitivity` in L2 (up to rounding). The model
+    is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
+    `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `seed` gives random layers
+    (dropout) a state of their own, without it they draw from the current one, which is put back.
+    """
+    runtime, support = runtime or Runtime(), support or {}
+    parameters = dict(model.named_parameters())
+    supports.check(support, parameters)
+    live = live_parameters(model, support)
+    masks = {name: mask.to(live[name].device) for name in live if isinstance(mask := support.get(name), Tensor)}
+    batch, present = batch if isinstance(batch, Padded) else (batch, None)
+    units = length(batch)
+    with _random_state(live, seed):
+        if units == 0:
+            zeros = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
+            blocks = max(clip.blocks(live).values()) + 1
+            return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))
+        layout = layout or examine(model, loss_fn, batch, live)
+        size = runtime.microbatch or units
+        parts = []
+        for first in range(0, units, size):
+            rows = slice(first, first + size)
+            measured = engines.measure(model, loss_fn, take(batch, rows), live, masks, layout, runtime.engine)
+            here = None if present is None else present[rows]
+            parts.append(_clip_and_add(measured, live, clip, support, here))
+    return ClippedBatch(merge(part.grads for part in parts), torch.cat([part.norms for part in parts], 1))
+
+
+def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
+    """Parameters that learn: they require a gradient and the support does not freeze them."""
+    live = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and support.get(name, True) is not False
+    }
+    if not live:
+        raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
+    return live
+
+
+@torch.no_grad()
+def _clip_and_add(
+    measured: Mapping[str, tuple[Tensor, PerSample]],
+    live: Mapping[str, nn.Parameter],
+    clip: Clip,
+    support: Support,
+    present: Tensor | None,
+) -> ClippedBatch:
+    """Norms per block, factors, and the weighted sum of each parameter."""
+    blocks = clip.blocks(live)
+    squares = torch.stack([measured[name][0] for name in live])  # [parameters, batch]
+    index = torch.tensor([blocks[name] for name in live], device=squares.device)
+    norms = squares.new_zeros(int(max(blocks.values())) + 1, squares.shape[1]).index_add_(0, index, squares).sqrt()
+    keep = norms.isfinite().all(0)
+    if present is not None:
+        keep = keep & present.to(keep.device).bool()
+    everybody = bool(keep.all())
+    norms_kept = norms if everybody else torch.where(keep, norms, torch.zeros_like(norms))
+    factors = clip.factors(Samples(norms_kept))
+    if not everybody:
+        factors = torch.where(keep, factors, torch.zeros_like(factors))
+    _check_promise(clip, factors, norms_kept)
+    sums = {}
+    for name, parameter in live.items():
+        gradient = measured[name][1] if everybody else measured[name][1].where(keep)
+        sums[name] = gradient.weighted_sum(factors[blocks[name]]).reshape(parameter.shape).to(parameter.dtype)
+    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms)
+
+
+def _check_promise(clip: Clip, factors: Tensor, norms: Tensor) -> None:
+    """A rule that exceeds its own bound would make every epsilon wrong: stop."""
+    if factors.shape != norms.shape:
+        raise ConfigError(
+            f"{clip!r} returned factors {list(factors.shape)} for norms {list(norms.shape)}: must be equal."
+        )
+    if not bool(((factors * norms).square().sum(0) <= clip.sensitivity**2 * (1 + 1e-4)).all()):
+        raise PrivacyError(
+            f"{clip!r} lets a unit contribute more than its sensitivity {clip.sensitivity:g}; "
+            "noisewise.testing.check_clip(rule) shows for which norms."
+        )
+
+
+@contextmanager
+def _random_state(live: Mapping[str, Tensor], seed: int | None) -> Iterator[None]:
+    devices = sorted({p.device.index or 0 for p in live.values() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield

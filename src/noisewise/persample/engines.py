@@ -1,0 +1,138 @@
+"""Three ways to the same gradients: ghost (fast), dense (any layer), loop (the definition)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.persample.examine import Layout
+from noisewise.persample.gradients import Formed, PerSample, join
+from noisewise.persample.layers import RULES
+from noisewise.persample.losses import unit_losses
+from noisewise.persample.tape import Call, Tape, misaligned, unexplained
+
+Live = Mapping[str, nn.Parameter]
+Masks = Mapping[str, Tensor]
+Measured = dict[str, tuple[Tensor, PerSample]]
+
+
+def measure(
+    model: nn.Module, loss_fn: Any, batch: Nest, live: Live, masks: Masks, layout: Layout, engine: str
+) -> Measured:
+    """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed."""
+    match engine:
+        case "loop":
+            return _measure_formed(loop(model, loss_fn, batch, live), masks)
+        case "dense":
+            return _measure_formed(dense(model, loss_fn, batch, live), masks)
+        case _:
+            return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
+
+
+def ghost(
+    model: nn.Module, loss_fn: Any, batch: Nest, live: Live, masks: Masks, layout: Layout, *, strict: bool
+) -> Measured:
+    """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
+
+    Parameters that no rule explains get their gradients from `dense`; the others stay here.
+    Reference: Bu et al. 2023, arXiv:2210.00038 (book-keeping). Deviation: see `gradients` for how norms are taken.
+    """
+    units = length(batch)
+    with Tape(live) as tape:
+        losses = unit_losses(model, loss_fn, batch)
+    fallback = layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units)
+    if strict and fallback:
+        raise UnsupportedLayer(
+            f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
+            "Use Runtime(engine='auto'), which computes these alone in the dense way, or freeze them with support=."
+        )
+    calls = [call for call in tape.calls if not fallback.issuperset(call.names.values())]
+    pieces: dict[str, list[PerSample]] = {name: [] for name in live}
+    for call, grad in zip(calls, _output_gradients(losses, calls), strict=True):
+        if grad is None:
+            continue
+        call.check_unchanged()
+        operands = call.operands
+        if grad.dtype in (torch.bfloat16, torch.float16):
+            grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
+        gradients = RULES[call.function].gradients(operands, grad)
+        for role, name in call.names.items():
+            if name not in fallback:
+                pieces[name].append(gradients[role]())
+    measured: Measured = {}
+    for name, parameter in live.items():
+        if name in fallback:
+            continue
+        if pieces[name]:
+            measured[name] = join(pieces[name]).measure(masks.get(name))
+        else:  # not used by this batch's losses
+            measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
+        pieces[name].clear()
+    if fallback:
+        measured |= _measure_formed(dense(model, loss_fn, batch, {n: live[n] for n in live if n in fallback}), masks)
+    return measured
+
+
+def _output_gradients(losses: Tensor, calls: list[Call]) -> tuple[Tensor | None, ...]:
+    if not calls or not losses.requires_grad:
+        return (None,) * len(calls)
+    return torch.autograd.grad(losses, [call.edge for call in calls], torch.ones_like(losses), allow_unused=True)
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _measure_formed(grads: Mapping[str, Tensor], masks: Masks) -> Measured:
+    return {name: Formed(_at_least_float32(grad).flatten(1)).measure(masks.get(name)) for name, grad in grads.items()}
+
+
+class _Loss(nn.Module):
+    """The loss as a module, so that `functional_call` can exchange the model's parameters."""
+
+    def __init__(self, model: nn.Module, loss_fn: Callable[[Any, Nest], Tensor]):
+        super().__init__()
+        self.model, self.loss_fn = model, loss_fn
+
+    def forward(self, batch: Nest) -> Tensor:
+        """One loss per unit."""
+        return self.loss_fn(self.model, batch)
+
+
+def dense(model: nn.Module, loss_fn: Any, batch: Nest, live: Live) -> dict[str, Tensor]:
+    """Per-unit gradients `[batch, *parameter]` by `torch.func.vmap`: any layer that it can vectorise."""
+    wrapped = _Loss(model, loss_fn)
+
+    def loss_of_one(parameters: Mapping[str, Tensor], one: Nest) -> Tensor:
+        alone = map_tensors(lambda tensor: tensor.unsqueeze(0), one)
+        loss = torch.func.functional_call(wrapped, {f"model.{name}": p for name, p in parameters.items()}, (alone,))
+        if loss.shape != (1,):
+            raise DataError(f"the loss of a batch of one unit has shape {list(loss.shape)}: must be [1].")
+        return loss[0]
+
+    try:
+        per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0), randomness="different")
+        with torch.no_grad():  # or the parameters that are not asked for would keep a graph alive
+            return per_unit({name: parameter.detach() for name, parameter in live.items()}, batch)
+    except (RuntimeError, ValueError) as error:
+        raise UnsupportedLayer(
+            f"the dense engine cannot vectorise this model for {sorted(live)}: {error} "
+            "Use Runtime(engine='loop'), which is slow and always right, or freeze these parameters with support=."
+        ) from error
+
+
+def loop(model: nn.Module, loss_fn: Any, batch: Nest, live: Live) -> dict[str, Tensor]:
+    """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
+    rows = []
+    for i in range(length(batch)):
+        losses = unit_losses(model, loss_fn, take(batch, slice(i, i + 1)))
+        grads: tuple[Tensor | None, ...] = (None,) * len(live)
+        if losses.requires_grad:
+            grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
+        rows.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
+    return {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(live)}

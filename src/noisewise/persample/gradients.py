@@ -1,0 +1,377 @@
+"""Per-unit gradients of one parameter in factored form: measure their norms, then add them up with weights.
+
+Each class stands for a batch of gradients `[batch, *parameter]` that is formed only where that is the cheaper way.
+
+    squares, rest = gradient.measure(mask)     # ||mask * g_i||^2 for every unit, and what the sum needs
+    total = rest.weighted_sum(factors)         # sum_i factors_i * (mask * g_i)
+
+Norms from Gram matrices lose digits where positions cancel, so they are rounded up by a bound on that loss: a norm may
+come out too long by a few units in the last place of `||A|| ||G||`, never too short, and clipping stays safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_weight
+
+KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
+CHUNK = 1 << 22  # floats of intermediate results at a time
+TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
+SAFETY = 8  # roundings, in machine epsilons, that a Gram norm is lengthened by
+
+
+class PerSample(Protocol):
+    """A batch of gradients of one parameter."""
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """Squared norms `[batch]` of the masked gradients, and those gradients ready to be summed."""
+        ...
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """`sum_i factors_i g_i` with as many elements as the parameter, in its order."""
+        ...
+
+    def formed(self) -> Tensor:
+        """The gradients themselves, `[batch, ...]`, in the parameter's order."""
+        ...
+
+    def where(self, keep: Tensor) -> PerSample:
+        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were."""
+        ...
+
+
+def join(parts: Sequence[PerSample]) -> PerSample:
+    """The gradients of a parameter that several calls used: positions side by side, so that cross terms count."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, Rows) for part in parts):
+        rows = [part for part in parts if isinstance(part, Rows)]
+        return Rows(torch.cat([r.index for r in rows], 1), torch.cat([r.rows for r in rows], 1), rows[0].size)
+    outers = [part.as_outer() if isinstance(part, Rows) else part for part in parts]
+    if all(isinstance(part, Outer) for part in outers):
+        pairs = [part for part in outers if isinstance(part, Outer)]
+        return Outer(torch.cat([o.left for o in pairs], 1), torch.cat([o.right for o in pairs], 1))
+    total = parts[0].formed().flatten(1)
+    for part in parts[1:]:
+        total = total + part.formed().flatten(1)
+    return Formed(total)
+
+
+def _zero_rows(tensor: Tensor, keep: Tensor) -> Tensor:
+    return torch.where(keep.view(-1, *[1] * (tensor.dim() - 1)), tensor, tensor.new_zeros(()))
+
+
+def _lengthen(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """A Gram norm plus what rounding may have taken from it; `left`, `right`: squared Frobenius norms."""
+    return squares.clamp(min=0) + SAFETY * torch.finfo(squares.dtype).eps * left * right
+
+
+@dataclass(frozen=True)
+class Formed:
+    """Gradients as they are, `[batch, *parameter]`."""
+
+    grads: Tensor
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """Square and add."""
+        flat = self.grads.flatten(1)
+        if mask is not None:
+            flat = flat * mask.flatten()
+        return flat.square().sum(1), Formed(flat)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """One product of a vector and a matrix."""
+        return factors.to(self.grads.dtype) @ self.grads.flatten(1)
+
+    def formed(self) -> Tensor:
+        """Themselves."""
+        return self.grads
+
+    def where(self, keep: Tensor) -> PerSample:
+        """Zero rows."""
+        return Formed(_zero_rows(self.grads, keep))
+
+
+@dataclass(frozen=True)
+class Outer:
+    """`g_i = sum_t left_it right_it^T`: linear layers. left `[batch, time, rows]`, right `[batch, time, columns]`."""
+
+    left: Tensor
+    right: Tensor
+    mask: Tensor | None = None  # laid on the sum
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """One position: a product of norms. Several: Gram matrices or formed gradients, whichever is cheaper."""
+        units, time, rows = self.left.shape
+        columns = self.right.shape[2]
+        if time == 1:
+            left, right = self.left[:, 0].square(), self.right[:, 0].square()
+            if mask is None:
+                return left.sum(1) * right.sum(1), self
+            shaped = mask.reshape(rows, columns)
+            return ((left @ shaped.to(left.dtype)) * right).sum(1), Outer(self.left, self.right, shaped)
+        if mask is None and time * time * (rows + columns) < (time + TRAFFIC) * rows * columns:
+            return self._gram(), self
+        squares, kept = [], []
+        keep = units * rows * columns <= KEPT
+        for left, right in self._chunks(rows * columns):
+            grads = torch.bmm(left.transpose(1, 2), right).flatten(1)
+            if mask is not None:
+                grads = grads.mul_(mask.flatten())
+            squares.append(grads.square().sum(1))
+            if keep:
+                kept.append(grads)
+        rest = Formed(torch.cat(kept)) if keep else Outer(self.left, self.right, mask)
+        return torch.cat(squares), rest
+
+    def _gram(self) -> Tensor:
+        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>."""
+        squares = []
+        for left, right in self._chunks(self.left.shape[1] ** 2):
+            lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
+            total = torch.linalg.vecdot(lefts.flatten(1), rights.flatten(1))
+            squares.append(_lengthen(total, _trace(lefts), _trace(rights)))
+        return torch.cat(squares)
+
+    def _chunks(self, floats: int) -> list[tuple[Tensor, Tensor]]:
+        size = max(1, CHUNK // max(floats, 1))
+        return list(zip(self.left.split(size), self.right.split(size), strict=True))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """One matrix product over units and positions together, as in an ordinary backward pass."""
+        weighted = (self.left * factors.to(self.left.dtype).view(-1, 1, 1)).flatten(0, 1)
+        total = weighted.T @ self.right.flatten(0, 1)
+        return total if self.mask is None else total.mul_(self.mask.view(total.shape))
+
+    def formed(self) -> Tensor:
+        """Batched product."""
+        return torch.bmm(self.left.transpose(1, 2), self.right)
+
+    def where(self, keep: Tensor) -> PerSample:
+        """Both factors zero: 0 times infinity must not come up."""
+        return Outer(_zero_rows(self.left, keep), _zero_rows(self.right, keep), self.mask)
+
+
+def _trace(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=1, dim2=2).sum(1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`g_i = sum_t e_index(it) rows_it^T`: embeddings, never dense. index `[batch, time]`, rows `[batch, time, columns]`."""
+
+    index: Tensor
+    rows: Tensor
+    size: int
+    mask: Tensor | None = None
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """Add up the rows that a unit sends to the same token, then square."""
+        units = self.index.shape[0]
+        unit = torch.arange(units, device=self.index.device).unsqueeze(1)
+        keys, inverse = torch.unique((unit * self.size + self.index).flatten(), return_inverse=True)
+        sums = self.rows.new_zeros(keys.numel(), self.rows.shape[2]).index_add_(0, inverse, self.rows.flatten(0, 1))
+        if mask is not None:
+            sums = sums * mask[keys % self.size]
+        squares = sums.new_zeros(units).index_add_(0, keys // self.size, sums.square().sum(1))
+        return squares, Rows(self.index, self.rows, self.size, mask)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """One scatter."""
+        weighted = self.rows * factors.to(self.rows.dtype).view(-1, 1, 1)
+        total = self.rows.new_zeros(self.size, self.rows.shape[2])
+        total.index_add_(0, self.index.flatten(), weighted.flatten(0, 1))
+        return total if self.mask is None else total.mul_(self.mask)
+
+    def formed(self) -> Tensor:
+        """Scatter per unit."""
+        grads = self.rows.new_zeros(self.index.shape[0], self.size, self.rows.shape[2])
+        return grads.scatter_add_(1, self.index.unsqueeze(2).expand_as(self.rows), self.rows)
+
+    def as_outer(self) -> Outer:
+        """With one-hot vectors on the left: for a table that is also used as a matrix."""
+        return Outer(F.one_hot(self.index, self.size).to(self.rows.dtype), self.rows)
+
+    def where(self, keep: Tensor) -> PerSample:
+        """Zero rows."""
+        return Rows(self.index, _zero_rows(self.rows, keep), self.size, self.mask)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Gradients of a convolution's weight: the padded input correlated with the output's gradient.
+
+    `g_i[o, c, u, v] = sum_t grad_i[o, t] padded_i[c, stride t + dilation (u, v)]`, without unfolding where it can be
+    helped: with stride 1, and the output's gradient widened to the padded width, tap (u, v) is an offset into the
+    flattened input. padded `[batch, in, height, width]`, grad `[batch, out, height', width']`.
+    """
+
+    padded: Tensor
+    grad: Tensor
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    mask: Tensor | None = None
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """The cheapest exact way for this shape: shifted Gram matrices, shifted products, or unfolding."""
+        _, out, height, width = self.grad.shape
+        channels = self.padded.shape[1]
+        taps, time = self.kernel[0] * self.kernel[1], height * width
+        size = taps * channels * out // self.groups
+        shifted = self.stride == (1, 1) and self.groups == 1
+        form = (time + TRAFFIC) * size
+        if mask is None and self.groups == 1 and not shifted and time * time * (taps * channels + out) < form:
+            return self._unfolded().measure(None)[0], self
+        if shifted and channels >= 8:
+            wide = height * self.padded.shape[3]
+            area = self.padded.shape[2] * self.padded.shape[3]
+            if mask is None and area * area * channels + wide * wide * (out + TRAFFIC * taps / 8) < form:
+                return self._shifted_gram(), self
+            return self._shifted_form(mask)
+        return self._unfolded_form(mask)
+
+    def _flat(self, chunk: slice) -> tuple[Tensor, Tensor, list[int]]:
+        """Input and gradient of some units with all positions in one axis, and each tap's offset on it."""
+        width = self.padded.shape[3]
+        grad = F.pad(self.grad[chunk], (0, width - self.grad.shape[3])).flatten(2)
+        reach = (width - self.grad.shape[3]) if self.grad.shape[3] < width else 0
+        grad = grad[:, :, : grad.shape[2] - reach]  # the last row needs no widening
+        offsets = [
+            u * self.dilation[0] * width + v * self.dilation[1]
+            for u in range(self.kernel[0])
+            for v in range(self.kernel[1])
+        ]
+        return self.padded[chunk].flatten(2), grad, offsets
+
+    def _slices(self, floats: int) -> list[slice]:
+        size, units = max(1, CHUNK // max(floats, 1)), self.grad.shape[0]
+        return [slice(i, min(i + size, units)) for i in range(0, units, size)]
+
+    def _shifted_gram(self) -> Tensor:
+        """sum over taps of <X^T X shifted along its diagonal, G^T G>."""
+        squares = []
+        area = self.padded.shape[2] * self.padded.shape[3]
+        for chunk in self._slices(2 * area * area):
+            inputs, grad, offsets = self._flat(chunk)
+            time = grad.shape[2]
+            grams, grads = torch.bmm(inputs.transpose(1, 2), inputs), torch.bmm(grad.transpose(1, 2), grad)
+            shifted = grams[:, :time, :time].clone()
+            for offset in offsets[1:]:
+                shifted += grams[:, offset : offset + time, offset : offset + time]
+            total = torch.linalg.vecdot(shifted.flatten(1), grads.flatten(1))
+            squares.append(_lengthen(total, _trace(shifted), _trace(grads)))
+        return torch.cat(squares)
+
+    def _shifted_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """One batched product per tap."""
+        units, out = self.grad.shape[:2]
+        channels, taps = self.padded.shape[1], self.kernel[0] * self.kernel[1]
+        keep = units * taps * out * channels <= KEPT
+        mask_by_tap = None if mask is None else mask.flatten(2).permute(2, 0, 1).unsqueeze(1)
+        squares, kept = [], []
+        for chunk in self._slices(taps * out * channels):
+            inputs, grad, offsets = self._flat(chunk)
+            time = grad.shape[2]
+            grads = grad.new_empty(taps, grad.shape[0], out, channels)
+            for tap, offset in enumerate(offsets):
+                torch.bmm(grad, inputs[:, :, offset : offset + time].transpose(1, 2), out=grads[tap])
+            if mask_by_tap is not None:
+                grads.mul_(mask_by_tap)
+            squares.append(torch.linalg.vector_norm(grads.flatten(2), dim=2).square().sum(0))
+            if keep:
+                kept.append(grads)
+        rest = ByTap(kept) if keep else self._masked(mask)
+        return torch.cat(squares), rest
+
+    def _masked(self, mask: Tensor | None) -> Convolution:
+        return Convolution(self.padded, self.grad, self.kernel, self.stride, self.dilation, self.groups, mask)
+
+    def _columns(self, chunk: slice) -> Tensor:
+        """Unfolded input `[batch, groups, in / groups * taps, time]`."""
+        columns = F.unfold(self.padded[chunk], self.kernel, dilation=self.dilation, stride=self.stride)
+        return columns.unflatten(1, (self.groups, -1))
+
+    def _unfolded(self) -> Outer:
+        assert self.groups == 1
+        return Outer(self.grad.flatten(2).transpose(1, 2), self._columns(slice(None))[:, 0].transpose(1, 2))
+
+    def _unfolded_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        units, out = self.grad.shape[:2]
+        size = out * self.padded.shape[1] // self.groups * self.kernel[0] * self.kernel[1]
+        keep = units * size <= KEPT
+        squares, kept = [], []
+        for chunk in self._slices(size + self.padded.shape[1] * self.grad.shape[2] * self.grad.shape[3]):
+            grads = self._form(chunk).flatten(1)
+            if mask is not None:
+                grads = grads * mask.flatten()
+            squares.append(grads.square().sum(1))
+            if keep:
+                kept.append(grads)
+        rest = Formed(torch.cat(kept)) if keep else self._masked(mask)
+        return torch.cat(squares), rest
+
+    def _form(self, chunk: slice) -> Tensor:
+        grad = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
+        return grad @ self._columns(chunk).transpose(2, 3)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """The ordinary weight gradient of the weighted output gradient."""
+        shape = (self.grad.shape[1], self.padded.shape[1] // self.groups, *self.kernel)
+        weighted = self.grad * factors.to(self.grad.dtype).view(-1, 1, 1, 1)
+        total = conv2d_weight(
+            self.padded, shape, weighted, stride=self.stride, dilation=self.dilation, groups=self.groups
+        )
+        return total if self.mask is None else total.mul_(self.mask)
+
+    def formed(self) -> Tensor:
+        """By unfolding."""
+        return self._form(slice(None))
+
+    def where(self, keep: Tensor) -> PerSample:
+        """Both factors zero."""
+        padded, grad = _zero_rows(self.padded, keep), _zero_rows(self.grad, keep)
+        return Convolution(padded, grad, self.kernel, self.stride, self.dilation, self.groups, self.mask)
+
+
+@dataclass(frozen=True)
+class ByTap:
+    """Formed gradients of a convolution in chunks of units, `[taps, units, out, in]` each."""
+
+    chunks: list[Tensor]
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """Through the parameter's own order."""
+        return Formed(self.formed()).measure(mask)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """A product of a vector and a matrix per tap."""
+        taps, _, out, channels = self.chunks[0].shape
+        total = self.chunks[0].new_zeros(taps, out * channels)
+        first = 0
+        for grads in self.chunks:
+            part = factors[first : first + grads.shape[1]].to(grads.dtype)
+            total += part @ grads.flatten(2)
+            first += grads.shape[1]
+        return total.view(taps, out, channels).permute(1, 2, 0)
+
+    def formed(self) -> Tensor:
+        """In the parameter's order."""
+        return torch.cat([grads.permute(1, 2, 3, 0).flatten(1) for grads in self.chunks])
+
+    def where(self, keep: Tensor) -> PerSample:
+        """Zero rows, chunk by chunk."""
+        parts = keep.split([grads.shape[1] for grads in self.chunks])
+        return ByTap(
+            [
+                torch.where(part.view(1, -1, 1, 1), grads, grads.new_zeros(()))
+                for part, grads in zip(parts, self.chunks, strict=True)
+            ]
+        )

@@ -1,0 +1,97 @@
+"""Watch one forward pass: which parameters are used, by which functions, on which inputs.
+
+Calls are seen as functions (`torch.nn.functional.linear` and so on) by a `TorchFunctionMode`, not as modules: tied
+weights, functional uses and modules called twice need no special care, and nothing is attached to the model. A call
+with a known rule is run with detached stand-ins of its parameters, so that afterwards any live parameter still reachable
+in the autograd graph was used in a way no rule explains: `unexplained` finds all of them, whatever the model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from noisewise.errors import DataError
+from noisewise.persample.layers import RULES, Operands
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of parameters by a function with a rule."""
+
+    function: Callable[..., Tensor]
+    operands: Operands
+    names: dict[str, str]  # role (weight, bias) -> name of the live parameter that plays it
+    edge: GradientEdge
+    units: int  # first dimension of the output
+    version: int
+
+    def check_unchanged(self) -> None:
+        """The input must still be what the function saw."""
+        if self.operands.input._version != self.version:
+            raise DataError(
+                f"the input of the layer with {sorted(self.names.values())} was changed in place after it was used, so "
+                "its gradient cannot be computed. Replace the in-place operation (x += y) by x = x + y."
+            )
+
+
+class Tape(TorchFunctionMode):
+    """Records the calls that use live parameters while it is active."""
+
+    def __init__(self, live: Mapping[str, Tensor]):
+        super().__init__()
+        self.names = {id(parameter): name for name, parameter in live.items()}
+        self.calls: list[Call] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function; record it if a rule exists and it uses a live parameter."""
+        kwargs = kwargs or {}
+        rule = RULES.get(func)
+        if rule is None or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        operands = rule.operands(*args, **kwargs)
+        names = {
+            role: self.names[id(value)]
+            for role in ("weight", "bias")
+            if (value := getattr(operands, role)) is not None and id(value) in self.names
+        }
+        if not names or not rule.exact(operands):
+            return func(*args, **kwargs)
+        stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
+        output = func(
+            *(stand_ins.get(id(arg), arg) for arg in args),
+            **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
+        )
+        held = operands._replace(input=operands.input.detach())
+        units = output.shape[0] if output.dim() > 1 else -1
+        self.calls.append(Call(func, held, names, get_gradient_edge(output), units, operands.input._version))
+        return output
+
+
+def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
+    """Live parameters that the autograd graph of `outputs` still reaches: used outside of recorded calls."""
+    names = {id(parameter): name for name, parameter in live.items()}
+    found: set[str] = set()
+    seen: set[Node] = set()
+    stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)  # only the graph's leaves have one
+        if variable is not None and id(variable) in names:
+            found.add(names[id(variable)])
+        stack.extend(next_node for next_node, _ in node.next_functions if next_node is not None)
+    return found
+
+
+def misaligned(calls: Iterable[Call], units: int) -> set[str]:
+    """Parameters used by a call whose first dimension is not the unit (broadcast, time first, flattened)."""
+    return {name for call in calls if call.units != units for name in call.names.values()}

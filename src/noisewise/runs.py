@@ -1,0 +1,232 @@
+"""The run folder (format 1): atomic files, one process at a time, never pickle.
+
+run.json, config.toml, model.safetensors, ledger.json, metrics.jsonl and summary.json may be shown; `sensitive/` (mode 700)
+holds the twin, the checkpoint, recorders and audits on private data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noisewise import __version__
+from noisewise.errors import RunError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """private (covered by the ledger), not-proven (no accountant covers it) or not-private, and why."""
+
+    status: str
+    reason: str
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Whoever reads `path` sees the old file or the new one, also after a kill or a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(
+            f"{path.name} could not be written ({error.strerror}): the last good version is kept. "
+            "Free space or choose another folder, then resume."
+        ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Readable JSON; infinite numbers as the string 'inf'."""
+    write_atomically(path, (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """JSON of a run folder, or an error that names the file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist: is this a run folder that `noisewise train --out` finished?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise RunError(f"{path} cannot be read ({error}): restore it from a copy.") from None
+
+
+def save_tensors(path: Path, tree: Any) -> None:
+    """A nest of tensors, numbers, strings, lists, tuples and dicts in one safetensors file."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Any] = {}
+    skeleton = json.dumps(_pack(tree, tensors))
+    write_atomically(path, save(tensors, metadata={"tree": skeleton}))
+
+
+def load_tensors(path: Path) -> Any:
+    """Inverse of `save_tensors`; a damaged file is an error, and nothing in it is executed."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
+            return _unpack(json.loads((file.metadata() or {})["tree"]), tensors)
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist.") from None
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, OSError, ValueError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}): it cannot be used. Start the run anew, or restore a copy."
+        ) from None
+
+
+def _pack(tree: Any, tensors: dict[str, Any]) -> Any:
+    import torch
+
+    match tree:
+        case torch.Tensor():
+            key = str(len(tensors))
+            tensors[key] = tree.detach().cpu().contiguous().clone()
+            return {"tensor": key}
+        case dict():
+            return {"dict": [[_pack(key, tensors), _pack(value, tensors)] for key, value in tree.items()]}
+        case list() | tuple():
+            return {type(tree).__name__: [_pack(value, tensors) for value in tree]}
+        case None | bool() | int() | float() | str():
+            return {"value": tree}
+    raise RunError(
+        f"a {type(tree).__name__} cannot be saved in a checkpoint: only tensors, numbers, text and containers."
+    )
+
+
+def _unpack(skeleton: Any, tensors: Mapping[str, Any]) -> Any:
+    ((kind, content),) = skeleton.items()
+    match kind:
+        case "tensor":
+            return tensors[content]
+        case "dict":
+            return {_unpack(key, tensors): _unpack(value, tensors) for key, value in content}
+        case "list":
+            return [_unpack(value, tensors) for value in content]
+        case "tuple":
+            return tuple(_unpack(value, tensors) for value in content)
+        case "value":
+            return content
+    raise KeyError(kind)
+
+
+class RunFolder:
+    """Paths of a run and the rules for writing them."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.sensitive = self.path / "sensitive"
+        self.checkpoint = self.sensitive / "checkpoint.safetensors"
+        self.model = self.path / "model.safetensors"
+        self.ledger = self.path / "ledger.json"
+        self.summary = self.path / "summary.json"
+        self.config = self.path / "config.toml"
+        self.run = self.path / "run.json"
+        self.metrics = self.path / "metrics.jsonl"
+
+    def create(self) -> None:
+        """Make the folders; `sensitive/` for the owner only."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.sensitive.mkdir(mode=0o700, exist_ok=True)
+            self.sensitive.chmod(0o700)
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be used as a run folder ({error.strerror}): choose another --out."
+            ) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        self.create()
+        with (self.sensitive / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(
+                    f"{self.path} is in use by another process: wait for it, or choose another --out."
+                ) from None
+            yield
+
+    @property
+    def complete(self) -> bool:
+        """Has a run ended here?"""
+        return self.run.exists() and read_json(self.run).get("state") == "complete"
+
+    def write_run(self, state: str, status: Status) -> None:
+        """run.json: format, status, versions and hardware; no paths, no host names."""
+        write_json(
+            self.run,
+            {
+                "format": FORMAT,
+                "state": state,
+                "status": status.status,
+                "reason": status.reason,
+                "versions": versions(),
+                "hardware": hardware(),
+            },
+        )
+
+    def append_metrics(self, line: Mapping[str, Any], *, public: bool) -> None:
+        """One line of metrics.jsonl, or of sensitive/metrics.jsonl."""
+        path = self.metrics if public else self.sensitive / "metrics.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps(_finite(line)) + "\n")
+
+    def truncate_metrics(self, step: int) -> None:
+        """Forget lines of steps that a resumed run will do again."""
+        for path in (self.metrics, self.sensitive / "metrics.jsonl"):
+            if path.exists():
+                lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+                write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return math.inf  # a line that a kill cut short
+
+
+def versions() -> dict[str, str]:
+    """Versions that results depend on."""
+    from importlib.metadata import version
+
+    packages = ("torch", "numpy", "dp-accounting")
+    return {"noisewise": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def hardware() -> dict[str, Any]:
+    """What the run was computed on."""
+    import torch
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": devices}

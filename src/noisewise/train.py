@@ -1,0 +1,564 @@
+"""Private training: `private_step` for one's own loop, `train` for everybody else. Both are meant to be read.
+
+sampler -> clipped_sum -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from noisewise import support as supports
+from noisewise.accounting import Ledger, Line
+from noisewise.accounting.ledger import joined
+from noisewise.bounded import expose, release
+from noisewise.data import Data
+from noisewise.entropy import Entropy
+from noisewise.errors import BudgetSpent, ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.mechanism import PURPOSE, Mechanism, Runtime
+from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.persample import Layout, LossFn, clipped_sum, examine, live_parameters
+from noisewise.persample.losses import unit_losses
+from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
+
+Ablation = Literal["private", "plain", "clip-only", "noise-only"]
+ABLATIONS = ("private", "plain", "clip-only", "noise-only")
+
+
+class Observation(NamedTuple):
+    """What a recorder sees of a step: all of it private."""
+
+    step: int
+    units: Tensor  # indices of the batch
+    norms: Tensor  # [blocks, batch]
+
+
+Recorder = Callable[[Observation], None]
+
+
+@dataclass
+class State:
+    """Where a run stands: the plan, what was released, the secret randomness, the next step.
+
+    `seed` fixes public randomness (masks) only. A ledger with lines in it is continued: its releases add up with these.
+    """
+
+    mechanism: Mechanism
+    ledger: Ledger
+    entropy: Entropy = field(default_factory=Entropy.fresh)
+    step: int = 0
+    seed: int = 0
+    layout: Layout | None = None
+    before: list[Line] = field(default_factory=list)
+
+    @property
+    def first_step(self) -> int:
+        """Ledger step of the plan's step 0."""
+        return max((line.first_step + line.count for line in self.before), default=0)
+
+    @classmethod
+    def start(
+        cls,
+        mechanism: Mechanism,
+        ledger: Ledger | None = None,
+        *,
+        seed: int = 0,
+        insecure_seed: int | None = None,
+    ) -> State:
+        """Step 0 of a plan, after whatever the ledger already holds."""
+        ledger = Ledger(mechanism.adjacency) if ledger is None else ledger
+        if ledger.adjacency != mechanism.adjacency:
+            raise PrivacyError(
+                f"the ledger counts {ledger.adjacency} neighbours, the mechanism {mechanism.adjacency}: their epsilons "
+                f"cannot be added. Give the mechanism adjacency={ledger.adjacency!r}."
+            )
+        entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
+        return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
+
+
+def private_step(
+    model: nn.Module,
+    data: Data | Nest,
+    loss_fn: LossFn,
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    runtime: Runtime | None = None,
+    *,
+    recorders: Sequence[Recorder] = (),
+    example: Nest = None,
+    ablation: Ablation = "private",
+) -> None:
+    """One step of the plan: draw the batch, clip, add noise, write the ledger, let the optimizer move the weights.
+
+    The batch is drawn here, so sampling and accounting cannot disagree. Stops when the plan is used up.
+    """
+    mechanism, step = state.mechanism, state.step
+    if step >= mechanism.steps:
+        raise BudgetSpent(
+            f"all {mechanism.steps} planned steps are done: one more would exceed the stated epsilon. "
+            "Plan more steps before training, or start a second phase with the same ledger."
+        )
+    units = _units(data)
+    if length(units) != mechanism.sampler.n:
+        raise PrivacyError(
+            f"the data has {length(units)} units, the mechanism was planned for n={mechanism.sampler.n}: the sampling "
+            "rate, and so epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
+        )
+    device = next(model.parameters()).device
+    index = torch.from_numpy(next(mechanism.sampler.batches(state.entropy, step, step + 1)))
+    batch = map_tensors(lambda tensor: tensor.to(device), take(units, index))
+    public = torch.Generator().manual_seed(int(np.random.SeedSequence((state.seed, step)).generate_state(1)[0]))
+    support = mechanism.support.at(step, dict(model.named_parameters()), public)
+    forward_seed = state.entropy.integer("forward", state.first_step + step)
+    if state.layout is None:
+        like = map_tensors(lambda tensor: tensor[:0].to(device), units)
+        supports.check(support, dict(model.named_parameters()))
+        state.layout = examine(model, loss_fn, like, live_parameters(model, support), example)
+    clip, sigma = mechanism.clip_at(step), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
+    if ablation in ("private", "clip-only"):
+        clipped = clipped_sum(model, loss_fn, batch, clip, support, runtime, layout=state.layout, seed=forward_seed)
+        for recorder in recorders:
+            recorder(Observation(step, index, clipped.norms))
+        grads = release(
+            {PURPOSE: (clipped.grads, sigma)},
+            sampler=mechanism.sampler,
+            ledger=state.ledger,
+            entropy=state.entropy,
+            step=step,
+            first_step=state.first_step,
+        )[PURPOSE]
+    else:
+        sums = _plain_sum(model, loss_fn, batch, support, runtime or Runtime(), forward_seed)
+        std = sigma * clip.sensitivity
+        at_step = state.first_step + step
+        grads = expose(sums, std, support, ledger=state.ledger, entropy=state.entropy, step=at_step, purpose=ablation)
+    for name, parameter in model.named_parameters():
+        parameter.grad = grads[name].div_(mechanism.expected_batch_size) if name in grads else None
+    optimizer.step()
+    state.step += 1
+
+
+def _units(data: Data | Nest) -> Nest:
+    return (data.x, data.y) if isinstance(data, Data) else data
+
+
+def _plain_sum(
+    model: nn.Module, loss_fn: LossFn, batch: Nest, support: Any, runtime: Runtime, seed: int
+) -> dict[str, Tensor]:
+    """Sum of unclipped gradients, for the ablations."""
+    live = live_parameters(model, support)
+    sums = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
+    units = length(batch)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for first in range(0, units, runtime.microbatch or max(units, 1)):
+            part = take(batch, slice(first, first + (runtime.microbatch or units)))
+            total = unit_losses(model, loss_fn, part).sum()
+            grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
+            for (name, _), grad in zip(live.items(), grads, strict=True):
+                if grad is not None:
+                    sums[name] += grad
+    for name, mask in support.items():
+        if isinstance(mask, Tensor) and name in sums:
+            sums[name] *= mask.to(sums[name].device)
+    return sums
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives back. `model` is the user's own object; `averaged` its moving average, if asked for."""
+
+    model: nn.Module
+    ledger: Ledger
+    history: list[dict[str, Any]]
+    status: Status
+    averaged: dict[str, Tensor] | None = None
+
+
+def train(
+    model: nn.Module,
+    data: Data | Nest,
+    loss_fn: LossFn,
+    mechanism: Mechanism,
+    optimizer: torch.optim.Optimizer,
+    *,
+    scheduler: Any = None,
+    runtime: Runtime | None = None,
+    valid: Data | Nest = None,
+    delta: float | None = None,
+    seed: int = 0,
+    insecure_seed: int | None = None,
+    out: Any = None,
+    resume: bool = False,
+    recorders: Sequence[Recorder] = (),
+    ledger: Ledger | None = None,
+    ablation: Ablation = "private",
+    ema: float | None = None,
+    example: Nest = None,
+    progress: bool = True,
+    checkpoint_seconds: float = 30.0,
+) -> Trained:
+    """Train `model` by the plan of `mechanism` with any torch optimizer; afterwards the ledger equals the plan.
+
+    Args:
+        model: any module whose units are independent; left on its device and in its mode.
+        data: `Data`, or a nest of tensors with the unit as first dimension.
+        loss_fn: `(model, batch) -> [batch]`, one loss per unit.
+        mechanism: sampler, clip, noise, steps, support; what it says it spends is spent.
+        optimizer: built on the model's parameters; used as it is.
+        scheduler: any torch scheduler, stepped after each step.
+        runtime: engine and micro-batch size; does not change the result.
+        valid: held-out data whose mean loss is logged once per epoch; in `sensitive/` unless it is public `Data`.
+        delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default.
+        seed: public randomness (masks). Noise and sampling come from the operating system.
+        insecure_seed: makes everything reproducible and the run not private; for tests.
+        out: run folder; enables checkpoints and Ctrl-C without loss.
+        resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted.
+        recorders: called with an `Observation` of every private step.
+        ledger: of an earlier phase on the same data; continued.
+        ablation: private, or plain, clip-only, noise-only (not private, and marked so).
+        ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
+        example: made-up batch for the check of the model, if random inputs do not fit it.
+        progress: show a bar with the epsilon so far and the time left.
+        checkpoint_seconds: least time between checkpoints.
+    """
+    if ablation not in ABLATIONS:
+        raise ConfigError(f"ablation={ablation!r}: must be one of {list(ABLATIONS)}.")
+    if ema is not None and not 0 < ema < 1:
+        raise ConfigError(f"ema={ema!r}: a decay in (0, 1), e.g. 0.9999, or None.")
+    if resume and out is None:
+        raise ConfigError("resume=True without out=: name the run folder to go on from.")
+    delta = default_delta(mechanism.sampler.n) if delta is None else delta
+    folder = None if out is None else RunFolder(out)
+    state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed)
+    status = status_of(mechanism, ablation, state.entropy)
+    run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
+    with folder.locked() if folder else nullcontext():
+        if folder:
+            _open(folder, run, resume, status)
+        with _interrupts() as interrupted, _Bar(progress, state, delta, ablation) as bar:
+            per_epoch = max(1, round(1 / mechanism.sampler.rate))
+            while state.step < mechanism.steps:
+                private_step(
+                    model, data, loss_fn, optimizer, state, runtime,
+                    recorders=recorders, example=example, ablation=ablation,
+                )  # fmt: skip
+                if scheduler is not None:
+                    scheduler.step()
+                run.average()
+                bar.advance()
+                if state.step % per_epoch == 0 or state.step == mechanism.steps:
+                    run.log(valid, loss_fn, bar.epsilon)
+                run.checkpoint(force=bool(interrupted))
+                if interrupted:
+                    _stop(folder, state, status)
+        _check_plan(state, ablation)
+        if folder:
+            run.finish(status, delta)
+    return Trained(model, state.ledger, run.history, status, run.averaged)
+
+
+def default_delta(n: int) -> float:
+    """The largest power of ten at most 1/(10 n)."""
+    return float(f"1e-{len(str(10 * n - 1))}")
+
+
+def status_of(mechanism: Mechanism, ablation: Ablation, entropy: Entropy) -> Status:
+    """Is what this run releases private, and if not, why?"""
+    if ablation != "private":
+        return Status("not-private", f"ablation {ablation}: gradients without clipping or without noise")
+    if any(not line.event_is_private for line in mechanism.lines()):
+        return Status("not-private", "a noise multiplier of 0 adds no noise")
+    if entropy.reproducible:
+        return Status("not-private", "noise reproducible: do not publish")
+    return Status("private", "every release is in the ledger")
+
+
+def _check_plan(state: State, ablation: Ablation) -> None:
+    if ablation != "private":
+        return
+    written = joined(state.ledger.lines)
+    planned = joined([*state.before, *state.mechanism.lines(state.first_step)])
+    if written != planned:
+        raise PrivacyError(f"the ledger {written} is not the plan {planned}: do not release this model; report a bug.")
+
+
+def _open(folder: RunFolder, run: _Run, resume: bool, status: Status) -> None:
+    if folder.checkpoint.exists():
+        if not resume:
+            raise RunError(
+                f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another."
+            )
+        run.load()
+    elif folder.run.exists():
+        raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
+    else:
+        run.save()  # the secret root is on disk before anything depends on it
+    folder.write_run("running", status)
+
+
+def _stop(folder: RunFolder | None, state: State, status: Status) -> None:
+    if folder is None:
+        raise KeyboardInterrupt
+    folder.write_run("interrupted", status)
+    raise Interrupted(
+        f"stopped after step {state.step} of {state.mechanism.steps}; nothing is lost. Resume with resume=True "
+        f"(command line: the same command with --resume), folder {folder.path}."
+    )
+
+
+@dataclass
+class _Run:
+    """The mutable parts of a run and how they are saved."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    state: State
+    folder: RunFolder | None
+    ablation: str
+    ema: float | None
+    checkpoint_seconds: float
+    history: list[dict[str, Any]] = field(default_factory=list)
+    averaged: dict[str, Tensor] | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.ema is not None:
+            self.averaged = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def average(self) -> None:
+        """Moving average with warm-up: decay min(ema, (1 + t)/(10 + t)). De et al. 2022, arXiv:2204.13650."""
+        if self.averaged is None or self.ema is None:
+            return
+        decay = min(self.ema, (1 + self.state.step) / (10 + self.state.step))
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                self.averaged[name].lerp_(parameter, 1 - decay)
+
+    def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
+        """One line per epoch: public by default, validation loss only where its people agreed."""
+        line: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
+        public = True
+        if valid is not None:
+            public = isinstance(valid, Data) and valid.public
+            line["valid_loss"] = _mean_loss(self.model, loss_fn, _units(valid))
+        self.history.append(line)
+        if self.folder:
+            self.folder.append_metrics(line, public=public)
+
+    def checkpoint(self, *, force: bool) -> None:
+        """Save if the last time was long enough ago."""
+        if self.folder and (force or time.monotonic() - self.saved_at >= self.checkpoint_seconds):
+            self.save()
+
+    def save(self) -> None:
+        """Everything that the next step depends on, in one atomic file."""
+        assert self.folder is not None
+        state = self.state
+        tree = {
+            "format": 1,
+            "step": state.step,
+            "mechanism": state.mechanism.to_dict(),
+            "ablation": self.ablation,
+            "seed": state.seed,
+            "ledger": state.ledger.to_dict(),
+            "before": Ledger(state.ledger.adjacency, state.before).to_dict(),
+            "entropy": {"root": str(state.entropy.root), "reproducible": state.entropy.reproducible},
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else _plain_state(self.scheduler),
+            "ema": self.ema,
+            "averaged": self.averaged,
+            "history": self.history,
+        }
+        save_tensors(self.folder.checkpoint, tree)
+        self.saved_at = time.monotonic()
+
+    def load(self) -> None:
+        """Take up a checkpoint of the same plan; anything else is refused."""
+        assert self.folder is not None
+        tree, state = load_tensors(self.folder.checkpoint), self.state
+        try:
+            for key, mine in (
+                ("mechanism", state.mechanism.to_dict()),
+                ("ablation", self.ablation),
+                ("seed", state.seed),
+                ("ema", self.ema),
+            ):
+                if tree[key] != mine:
+                    raise RunError(
+                        f"the checkpoint in {self.folder.path} belongs to another run: its {key} is {tree[key]}, this "
+                        f"one's {mine}. Use the same settings, or another folder."
+                    )
+            state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
+            state.ledger.lines[:] = Ledger.from_dict(tree["ledger"]).lines
+            state.entropy = Entropy(int(tree["entropy"]["root"]), tree["entropy"]["reproducible"])
+            self.model.load_state_dict(tree["model"])
+            self.optimizer.load_state_dict(tree["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(tree["scheduler"])
+            self.averaged, self.history[:] = tree["averaged"], tree["history"]
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise RunError(f"the checkpoint in {self.folder.path} does not fit this run ({error}).") from None
+        self.folder.truncate_metrics(state.step)
+
+    def finish(self, status: Status, delta: float) -> None:
+        """Write what may be published, then forget the secrets."""
+        assert self.folder is not None
+        weights = self.model.state_dict() if self.averaged is None else {**self.model.state_dict(), **self.averaged}
+        save_weights(self.folder.model, weights)
+        write_json(self.folder.ledger, self.state.ledger.to_dict())
+        write_json(self.folder.summary, summary(self.state, status, delta))
+        self.folder.write_run("complete", status)
+        self.folder.checkpoint.unlink(missing_ok=True)
+
+
+def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
+    """A state dict as safetensors; tied tensors are written once each."""
+    from safetensors.torch import save
+
+    from noisewise.runs import write_atomically
+
+    write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
+
+
+def summary(state: State, status: Status, delta: float) -> dict[str, Any]:
+    """summary.json, format 1: the privacy part."""
+    mechanism = state.mechanism
+    readings = mechanism.spent(delta)
+    sigma = mechanism.noise_multiplier
+    return {
+        "format": 1,
+        "privacy": {
+            "epsilon": math.inf if status.status == "not-private" else state.ledger.epsilon(delta),
+            "plan_epsilon": readings.epsilon,
+            "delta": delta,
+            "adjacency": mechanism.adjacency,
+            "unit": mechanism.unit,
+            "sampler": mechanism.sampler.kind,
+            "accountant": "pld",
+            "noise_multiplier": sigma if isinstance(sigma, float | int) else mechanism.to_dict()["noise_multiplier"],
+            "steps": mechanism.steps,
+            "rate": mechanism.sampler.rate,
+            "rdp_epsilon": readings.rdp_epsilon,
+            "gdp_epsilon": readings.gdp_epsilon,
+            "status": status.status,
+            "reason": status.reason,
+        },
+        "task": None,
+        "data": {"n": mechanism.sampler.n},
+        "model": None,
+        "repairs": [],
+        "seed": state.seed,
+    }
+
+
+def _plain_state(scheduler: Any) -> dict[str, Any]:
+    """A scheduler's state without functions (LambdaLR keeps them): those come with the code again."""
+    return {key: value for key, value in scheduler.state_dict().items() if not callable(value) and key != "lr_lambdas"}
+
+
+@torch.no_grad()
+def _mean_loss(model: nn.Module, loss_fn: LossFn, units: Nest) -> float:
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    total, count = 0.0, length(units)
+    for first in range(0, count, 1024):
+        batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
+        total += unit_losses(model, loss_fn, batch).double().sum().item()
+    model.train(training)
+    return total / count
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM until the step is done; a second one stops at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def handle(number: int, frame: types.FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Bar:
+    """Progress: steps, epsilon so far (PLD, recomputed when that costs under 5 % of the time), time left."""
+
+    def __init__(self, show: bool, state: State, delta: float, ablation: str):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.state, self.delta, self.ablation = state, delta, ablation
+        self.epsilon: float | None = None
+        self._next = 0.0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[epsilon]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not show,
+        )
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        label = "training" if self.ablation == "private" else f"training ({self.ablation})"
+        self._task = self._progress.add_task(
+            label, total=self.state.mechanism.steps, completed=self.state.step, epsilon=""
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self) -> None:
+        """Show the step; refresh epsilon now and then, and at the end."""
+        now, last = time.monotonic(), self.state.step == self.state.mechanism.steps
+        if self.ablation == "private" and (now >= self._next or last):
+            self.epsilon = self.state.ledger.epsilon(self.delta)
+            self._next = time.monotonic() + 20 * (time.monotonic() - now)
+        shown = "not private" if self.epsilon is None else f"epsilon {self.epsilon:.2f}"
+        self._progress.update(self._task, completed=self.state.step, epsilon=shown)
+
+
+class _CallableModule(types.ModuleType):
+    """`noisewise.train` is both this module and the function in it: importing the module must not hide the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Trained:
+        return train(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule
