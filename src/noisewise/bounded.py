@@ -121,7 +121,7 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
         mask = bounded.support.get(name, True)
         if isinstance(mask, Tensor):
             noise *= mask.to(noise.device)
-        answers[name] = torch.add(value, noise, alpha=std) if mask is not False else value.clone()
+        answers[name] = torch.add(value, noise, alpha=std, out=noise) if mask is not False else value.clone()
     return answers
 
 

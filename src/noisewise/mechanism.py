@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from noisewise import clipping, support
-from noisewise.accounting import ADJACENCIES, Ledger, Line, Spent, smallest_noise, spent
+from noisewise.accounting import (
+    ADJACENCIES,
+    Ledger,
+    Line,
+    Spent,
+    gdp_epsilon,
+    pld_epsilon,
+    rdp_epsilon,
+    smallest_noise,
+    spent,
+)
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
 from noisewise.sampling import SAMPLERS, Sampler
@@ -41,7 +51,7 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be accounted."""
-        if not isinstance(self.steps, int) or self.steps <= 0:
+        if type(self.steps) is not int or self.steps <= 0:
             raise ConfigError(f"steps={self.steps!r}: must be a whole number above 0.")
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"adjacency={self.adjacency!r}: must be one of {list(ADJACENCIES)}.")
@@ -58,11 +68,11 @@ class Mechanism:
         for rule in values(self.clip):
             if not isinstance(rule, Clip):
                 raise ConfigError(f"clip={rule!r}: a rule needs blocks, factors and sensitivity; e.g. Flat(1.0).")
-        for sigma in values(self.noise_multiplier):
-            if sigma is None:
-                continue
-            if not isinstance(sigma, int | float) or not math.isfinite(sigma) or sigma < 0:
+        for sigma in () if self.noise_multiplier is None else values(self.noise_multiplier):
+            if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
                 raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
+        if not isinstance(self.unit, str) or not self.unit:
+            raise ConfigError(f"unit={self.unit!r}: must say in a word what is protected, e.g. 'row' or 'person'.")
         if isinstance(self.noise_multiplier, Schedule) and self.sampler.steps_per_event > 1:
             raise ConfigError("a noise schedule with the shuffle sampler: one release covers an epoch. Use Poisson.")
 
@@ -104,10 +114,14 @@ class Mechanism:
 
     def epsilon(self, delta: float, accountant: Literal["pld", "rdp", "gdp"] = "pld") -> float | None:
         """Epsilon of the whole plan; None where an accountant does not cover it. `gdp` is no guarantee."""
-        readings = self.spent(delta)
-        if accountant not in ("pld", "rdp", "gdp"):
-            raise ConfigError(f"accountant={accountant!r}: must be 'pld', 'rdp' or 'gdp'.")
-        return {"pld": readings.epsilon, "rdp": readings.rdp_epsilon, "gdp": readings.gdp_epsilon}[accountant]
+        match accountant:
+            case "pld":
+                return pld_epsilon(self.events(), delta, self.adjacency)
+            case "rdp":
+                return rdp_epsilon(self.events(), delta, self.adjacency)[0]
+            case "gdp":
+                return gdp_epsilon(self.events(), delta, self.adjacency)[0]
+        raise ConfigError(f"accountant={accountant!r}: must be 'pld', 'rdp' or 'gdp'.")
 
     def calibrated(self, epsilon: float, delta: float) -> Mechanism:
         """The same plan with the least noise that costs at most `epsilon` at `delta` (PLD).
@@ -120,7 +134,7 @@ class Mechanism:
             sigma = shape.map(lambda s: s * factor) if isinstance(shape, Schedule) else factor
             return replace(self, noise_multiplier=sigma)
 
-        if min(values(shape), default=1.0) <= 0 and isinstance(shape, Schedule):
+        if isinstance(shape, Schedule) and min(values(shape)) <= 0:
             raise ConfigError("a noise schedule with a 0 in it cannot meet any epsilon. Make every value above 0.")
         return scaled(smallest_noise(lambda factor: scaled(factor).events(), epsilon, delta, self.adjacency))
 
@@ -147,16 +161,21 @@ class Mechanism:
             kind = SAMPLERS[given.pop("kind")]
             if kind is SAMPLERS["full-batch"]:
                 given.pop("batch_size", None)
-            return cls(
+            mechanism = cls(
                 sampler=kind(**given),
                 clip=_schedule_from_dict(raw["clip"], _clip_from_dict),
                 noise_multiplier=_schedule_from_dict(raw["noise_multiplier"], lambda value: value),
                 steps=raw["steps"],
-                support=Fixed(support._decode(raw["support"]["fixed"])),
+                support=_support_from_dict(raw["support"]),
                 adjacency=raw["adjacency"],
                 unit=raw["unit"],
             )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if mechanism.to_dict() != raw:
+                raise ConfigError(
+                    "the mechanism's description is damaged: entries are missing or contradict each other."
+                )
+            return mechanism
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"the mechanism's description is damaged: {error!r}.") from None
@@ -222,5 +241,11 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
 
 def _support_to_dict(plan: SupportPlan) -> dict[str, Any]:
     if isinstance(plan, Fixed):
-        return {"fixed": support._encode(plan.support)}
+        return {"fixed": support.encode(plan.support)}
     return {"plan": f"{type(plan).__module__}:{type(plan).__qualname__}", "settings": repr(plan)}
+
+
+def _support_from_dict(raw: Mapping[str, Any]) -> SupportPlan:
+    if "plan" in raw:
+        raise ConfigError(f"support plan {raw['plan']!r}: cannot be read back; rebuild the mechanism in code.")
+    return Fixed(support.decode(raw["fixed"]))

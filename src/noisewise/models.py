@@ -12,7 +12,7 @@ from noisewise.errors import ConfigError
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two tanh convolutions and a linear head for small images: 16 and 32 channels, kernel 3, one pooling."""
-    channels, height, width = shape
+    channels, height, width = _image("cnn", shape, 2)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
         nn.Tanh(),
@@ -27,9 +27,10 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     """LeNet-5 with tanh and average pooling: 61,706 weights for 28x28 grey images and 10 classes.
 
-    Reference: LeCun et al. 1998; layout of papers.md 1.8 (conv 6@5x5 pad 2, pool, conv 16@5x5, pool, 400-120-84-10).
+    Convolution 6@5x5 (padding 2), pooling, convolution 16@5x5, pooling, then 400-120-84-10.
+    Reference: LeCun et al. 1998. Deviation: dense second convolution, softmax instead of radial units.
     """
-    channels, height, width = shape
+    channels, height, width = _image("lenet", shape, 12)
     side = [((size // 2) - 4) // 2 for size in (height, width)]
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
@@ -45,6 +46,18 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Tanh(),
         nn.Linear(84, classes),
     )
+
+
+def _image(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    """Channels, height and width, or why the model cannot see this input."""
+    if len(shape) != 3 or min(shape[1:]) < least:
+        known = ", ".join(name for name in MODELS if name != model)
+        raise ConfigError(
+            f"model {model!r} on inputs of shape {list(shape)}: needs images [channels, height, width] of at least "
+            f"{least}x{least} pixels. Use another model ({known}) or larger images."
+        )
+    channels, height, width = shape
+    return channels, height, width
 
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"cnn": cnn, "lenet": lenet}

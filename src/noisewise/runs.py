@@ -7,6 +7,7 @@ holds the twin, the checkpoint, recorders and audits on private data.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
@@ -33,7 +34,7 @@ class Status:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Whoever reads `path` sees the old file or the new one, also after a kill or a power cut."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -51,6 +52,10 @@ def write_atomically(path: Path, content: bytes) -> None:
             f"{path.name} could not be written ({error.strerror}): the last good version is kept. "
             "Free space or choose another folder, then resume."
         ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -84,7 +89,7 @@ def save_tensors(path: Path, tree: Any) -> None:
 
     tensors: dict[str, Any] = {}
     skeleton = json.dumps(_pack(tree, tensors))
-    write_atomically(path, save(tensors, metadata={"tree": skeleton}))
+    write_atomically(path, save(tensors, metadata={"tree": skeleton, "digest": _digest(skeleton, tensors)}))
 
 
 def load_tensors(path: Path) -> Any:
@@ -94,13 +99,27 @@ def load_tensors(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
-            return _unpack(json.loads((file.metadata() or {})["tree"]), tensors)
+            metadata = file.metadata() or {}
+        if metadata["digest"] != _digest(metadata["tree"], tensors):
+            raise ValueError("its content does not fit its digest")
+        return _unpack(json.loads(metadata["tree"]), tensors)
     except FileNotFoundError:
         raise RunError(f"{path} does not exist.") from None
     except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, OSError, ValueError) as error:
         raise RunError(
             f"{path} is damaged ({error}): it cannot be used. Start the run anew, or restore a copy."
         ) from None
+
+
+def _digest(skeleton: str, tensors: Mapping[str, Any]) -> str:
+    """Shows damage, such as a flipped bit that would go unnoticed in the weights."""
+    import torch
+
+    digest = hashlib.sha256(skeleton.encode())
+    for key in sorted(tensors):
+        digest.update(f"{key} {tensors[key].dtype} {list(tensors[key].shape)}".encode())
+        digest.update(tensors[key].reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _pack(tree: Any, tensors: dict[str, Any]) -> Any:
@@ -167,7 +186,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """One process at a time."""
         self.create()
-        with (self.sensitive / "lock").open("w") as file:
+        with self._opened(self.sensitive / "lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -176,10 +195,22 @@ class RunFolder:
                 ) from None
             yield
 
+    def _opened(self, path: Path, mode: str) -> IO[str]:
+        try:
+            return path.open(mode)
+        except OSError as error:
+            raise RunError(f"{path} cannot be opened ({error.strerror}): choose another --out.") from None
+
+    def forget_checkpoint(self) -> None:
+        """Delete the secrets that only resuming needs, also those of a checkpoint that a kill left half written."""
+        self.checkpoint.unlink(missing_ok=True)
+        _temporary(self.checkpoint).unlink(missing_ok=True)
+
     @property
     def complete(self) -> bool:
         """Has a run ended here?"""
-        return self.run.exists() and read_json(self.run).get("state") == "complete"
+        about = read_json(self.run) if self.run.exists() else None
+        return isinstance(about, dict) and about.get("state") == "complete"
 
     def write_run(self, state: str, status: Status) -> None:
         """run.json: format, status, versions and hardware; no paths, no host names."""
@@ -198,8 +229,13 @@ class RunFolder:
     def append_metrics(self, line: Mapping[str, Any], *, public: bool) -> None:
         """One line of metrics.jsonl, or of sensitive/metrics.jsonl."""
         path = self.metrics if public else self.sensitive / "metrics.jsonl"
-        with path.open("a") as file:
-            file.write(json.dumps(_finite(line)) + "\n")
+        try:
+            with self._opened(path, "a") as file:
+                file.write(json.dumps(_finite(line)) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"{path.name} could not be written ({error.strerror}): free space or choose another folder, then resume."
+            ) from error
 
     def truncate_metrics(self, step: int) -> None:
         """Forget lines of steps that a resumed run will do again."""

@@ -24,8 +24,9 @@ class Schedule(Generic[T]):
     def __post_init__(self) -> None:
         """Starts at 0 and moves forward."""
         firsts = [first for first, _ in self.pieces]
-        if not firsts or firsts[0] != 0 or sorted(set(firsts)) != firsts:
-            raise ConfigError(f"schedule starts {firsts}: the first must be 0 and each later one larger.")
+        whole = all(type(first) is int for first in firsts)
+        if not whole or firsts[:1] != [0] or sorted(set(firsts)) != firsts:
+            raise ConfigError(f"schedule starts {firsts}: whole steps, the first 0 and each later one larger.")
 
     @classmethod
     def of(cls, function: Callable[[int], T], steps: int) -> Schedule[T]:

@@ -43,11 +43,11 @@ class Fixed:
 
     def __eq__(self, other: object) -> bool:
         """Equal masks."""
-        return isinstance(other, Fixed) and _encode(self.support) == _encode(other.support)
+        return isinstance(other, Fixed) and encode(self.support) == encode(other.support)
 
     def __hash__(self) -> int:
         """By the encoded masks."""
-        return hash(repr(_encode(self.support)))
+        return hash(repr(encode(self.support)))
 
 
 EVERYTHING = Fixed()
@@ -88,7 +88,7 @@ def check(support: Support, parameters: Mapping[str, Tensor]) -> None:
             )
 
 
-def _encode(support: Support) -> dict[str, Any]:
+def encode(support: Support) -> dict[str, Any]:
     """JSON form: masks as run lengths of their flattened bits, starting with 0s."""
     return {name: mask if isinstance(mask, bool) else _run_lengths(mask) for name, mask in support.items()}
 
@@ -101,7 +101,8 @@ def _run_lengths(mask: Tensor) -> dict[str, Any]:
     return {"shape": list(mask.shape), "runs": np.diff(np.concatenate(([0], edges, [bits.size]))).tolist()}
 
 
-def _decode(raw: Mapping[str, Any]) -> dict[str, Any]:
+def decode(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of `encode`."""
     import numpy as np
     import torch
 

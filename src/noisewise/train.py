@@ -13,20 +13,23 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+import dp_accounting
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from noisewise import support as supports
-from noisewise.accounting import Ledger, Line
+from noisewise.accounting import Ledger, Line, spent
+from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.ledger import joined
 from noisewise.bounded import expose, release
 from noisewise.data import Data
+from noisewise.defaults import default_delta as default_delta
 from noisewise.entropy import Entropy
-from noisewise.errors import BudgetSpent, ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.errors import BudgetSpent, ConfigError, DataError, Interrupted, PrivacyError, RunError
 from noisewise.mechanism import PURPOSE, Mechanism, Runtime
 from noisewise.nest import Nest, length, map_tensors, take
 from noisewise.persample import Layout, LossFn, clipped_sum, examine, live_parameters
@@ -35,6 +38,7 @@ from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 ABLATIONS = ("private", "plain", "clip-only", "noise-only")
+READINGS = 20  # of epsilon in a run's metrics
 
 
 class Observation(NamedTuple):
@@ -110,27 +114,18 @@ def private_step(
             f"all {mechanism.steps} planned steps are done: one more would exceed the stated epsilon. "
             "Plan more steps before training, or start a second phase with the same ledger."
         )
-    units = _units(data)
-    if length(units) != mechanism.sampler.n:
-        raise PrivacyError(
-            f"the data has {length(units)} units, the mechanism was planned for n={mechanism.sampler.n}: the sampling "
-            "rate, and so epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
-        )
+    _check_start(model, data, loss_fn, state, example)
     device = next(model.parameters()).device
     index = torch.from_numpy(next(mechanism.sampler.batches(state.entropy, step, step + 1)))
-    batch = map_tensors(lambda tensor: tensor.to(device), take(units, index))
-    public = torch.Generator().manual_seed(int(np.random.SeedSequence((state.seed, step)).generate_state(1)[0]))
-    support = mechanism.support.at(step, dict(model.named_parameters()), public)
+    batch = map_tensors(lambda tensor: tensor.to(device), take(_units(data), index))
+    support = _support(model, state)
     forward_seed = state.entropy.integer("forward", state.first_step + step)
-    if state.layout is None:
-        like = map_tensors(lambda tensor: tensor[:0].to(device), units)
-        supports.check(support, dict(model.named_parameters()))
-        state.layout = examine(model, loss_fn, like, live_parameters(model, support), example)
     clip, sigma = mechanism.clip_at(step), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
     if ablation in ("private", "clip-only"):
         clipped = clipped_sum(model, loss_fn, batch, clip, support, runtime, layout=state.layout, seed=forward_seed)
         for recorder in recorders:
             recorder(Observation(step, index, clipped.norms))
+        state.step += 1  # whatever happens next, this step's noise is not drawn again
         grads = release(
             {PURPOSE: (clipped.grads, sigma)},
             sampler=mechanism.sampler,
@@ -141,17 +136,38 @@ def private_step(
         )[PURPOSE]
     else:
         sums = _plain_sum(model, loss_fn, batch, support, runtime or Runtime(), forward_seed)
-        std = sigma * clip.sensitivity
-        at_step = state.first_step + step
+        std, at_step = sigma * clip.sensitivity, state.first_step + step
+        state.step += 1
         grads = expose(sums, std, support, ledger=state.ledger, entropy=state.entropy, step=at_step, purpose=ablation)
     for name, parameter in model.named_parameters():
         parameter.grad = grads[name].div_(mechanism.expected_batch_size) if name in grads else None
     optimizer.step()
-    state.step += 1
 
 
 def _units(data: Data | Nest) -> Nest:
     return (data.x, data.y) if isinstance(data, Data) else data
+
+
+def _support(model: nn.Module, state: State) -> Any:
+    """The support of the state's step."""
+    seed = np.random.SeedSequence((state.seed, state.step)).generate_state(1)[0]
+    public = torch.Generator().manual_seed(int(seed))
+    return state.mechanism.support.at(state.step, dict(model.named_parameters()), public)
+
+
+def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest) -> None:
+    """Is the data what was planned for, and (asked once) are the model's units independent?"""
+    units, planned = _units(data), state.mechanism.sampler.n
+    if length(units) != planned:
+        raise PrivacyError(
+            f"the data has {length(units)} units, the mechanism was planned for n={planned}: the sampling rate, and so "
+            "epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
+        )
+    if state.layout is None:
+        device, support = next(model.parameters()).device, _support(model, state)
+        like = map_tensors(lambda tensor: tensor[:0].to(device), units)
+        supports.check(support, dict(model.named_parameters()))
+        state.layout = examine(model, loss_fn, like, live_parameters(model, support), example)
 
 
 def _plain_sum(
@@ -207,6 +223,7 @@ def train(
     ablation: Ablation = "private",
     ema: float | None = None,
     example: Nest = None,
+    about: Mapping[str, Any] | None = None,
     progress: bool = True,
     checkpoint_seconds: float = 30.0,
 ) -> Trained:
@@ -231,6 +248,7 @@ def train(
         ablation: private, or plain, clip-only, noise-only (not private, and marked so).
         ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
         example: made-up batch for the check of the model, if random inputs do not fit it.
+        about: what summary.json says of the task, the data and the model: public facts only.
         progress: show a bar with the epsilon so far and the time left.
         checkpoint_seconds: least time between checkpoints.
     """
@@ -238,18 +256,26 @@ def train(
         raise ConfigError(f"ablation={ablation!r}: must be one of {list(ABLATIONS)}.")
     if ema is not None and not 0 < ema < 1:
         raise ConfigError(f"ema={ema!r}: a decay in (0, 1), e.g. 0.9999, or None.")
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(
+            "scheduler=ReduceLROnPlateau: it follows a metric, which no ledger covers. Use a schedule that is known "
+            "before training, e.g. CosineAnnealingLR."
+        )
     if resume and out is None:
         raise ConfigError("resume=True without out=: name the run folder to go on from.")
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
+    check_delta(delta)
     folder = None if out is None else RunFolder(out)
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed)
-    status = status_of(mechanism, ablation, state.entropy)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
+    status = status_of(state, ablation)
+    _check_start(model, data, loss_fn, state, example)
     with folder.locked() if folder else nullcontext():
         if folder:
-            _open(folder, run, resume, status)
-        with _interrupts() as interrupted, _Bar(progress, state, delta, ablation) as bar:
+            status = _open(folder, run, resume)
+        with _interrupts() as interrupted, _Bar(progress, state, delta, ablation, status) as bar:
             per_epoch = max(1, round(1 / mechanism.sampler.rate))
+            per_reading = per_epoch * math.ceil(mechanism.steps / per_epoch / READINGS)
             while state.step < mechanism.steps:
                 private_step(
                     model, data, loss_fn, optimizer, state, runtime,
@@ -259,43 +285,47 @@ def train(
                     scheduler.step()
                 run.average()
                 bar.advance()
-                if state.step % per_epoch == 0 or state.step == mechanism.steps:
-                    run.log(valid, loss_fn, bar.epsilon)
+                last = state.step == mechanism.steps
+                if state.step % per_epoch == 0 or last:
+                    run.log(valid, loss_fn, bar.epsilon() if state.step % per_reading == 0 or last else None)
                 run.checkpoint(force=bool(interrupted))
                 if interrupted:
                     _stop(folder, state, status)
         _check_plan(state, ablation)
         if folder:
-            run.finish(status, delta)
+            run.finish(status, delta, about or {})
     return Trained(model, state.ledger, run.history, status, run.averaged)
 
 
-def default_delta(n: int) -> float:
-    """The largest power of ten at most 1/(10 n)."""
-    return float(f"1e-{len(str(10 * n - 1))}")
-
-
-def status_of(mechanism: Mechanism, ablation: Ablation, entropy: Entropy) -> Status:
+def status_of(state: State, ablation: Ablation) -> Status:
     """Is what this run releases private, and if not, why?"""
     if ablation != "private":
         return Status("not-private", f"ablation {ablation}: gradients without clipping or without noise")
-    if any(not line.event_is_private for line in mechanism.lines()):
+    if any(not line.event_is_private for line in state.mechanism.lines()):
         return Status("not-private", "a noise multiplier of 0 adds no noise")
-    if entropy.reproducible:
+    if any(not line.event_is_private for line in state.before):
+        return Status("not-private", "an earlier phase on the same data was not private")
+    if state.entropy.reproducible:
         return Status("not-private", "noise reproducible: do not publish")
     return Status("private", "every release is in the ledger")
+
+
+def _planned(state: State) -> list[Line]:
+    """What the ledger holds if all steps before the state's went by the plan."""
+    done = replace(state.mechanism, steps=state.step).lines(state.first_step) if state.step else []
+    return joined([*state.before, *done])
 
 
 def _check_plan(state: State, ablation: Ablation) -> None:
     if ablation != "private":
         return
-    written = joined(state.ledger.lines)
-    planned = joined([*state.before, *state.mechanism.lines(state.first_step)])
+    written, planned = joined(state.ledger.lines), _planned(state)
     if written != planned:
         raise PrivacyError(f"the ledger {written} is not the plan {planned}: do not release this model; report a bug.")
 
 
-def _open(folder: RunFolder, run: _Run, resume: bool, status: Status) -> None:
+def _open(folder: RunFolder, run: _Run, resume: bool) -> Status:
+    """Begin a run in the folder or take up the one that is there; says whether it is private."""
     if folder.checkpoint.exists():
         if not resume:
             raise RunError(
@@ -306,7 +336,9 @@ def _open(folder: RunFolder, run: _Run, resume: bool, status: Status) -> None:
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     else:
         run.save()  # the secret root is on disk before anything depends on it
+    status = status_of(run.state, run.ablation)
     folder.write_run("running", status)
+    return status
 
 
 def _stop(folder: RunFolder | None, state: State, status: Status) -> None:
@@ -328,7 +360,7 @@ class _Run:
     scheduler: Any
     state: State
     folder: RunFolder | None
-    ablation: str
+    ablation: Ablation
     ema: float | None
     checkpoint_seconds: float
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -350,14 +382,14 @@ class _Run:
 
     def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
         """One line per epoch: public by default, validation loss only where its people agreed."""
-        line: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
-        public = True
-        if valid is not None:
-            public = isinstance(valid, Data) and valid.public
-            line["valid_loss"] = _mean_loss(self.model, loss_fn, _units(valid))
+        spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
+        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, _units(valid))}
         self.history.append(line)
         if self.folder:
-            self.folder.append_metrics(line, public=public)
+            public = valid is None or (isinstance(valid, Data) and valid.public)
+            self.folder.append_metrics(line if public else spent, public=True)
+            if not public:
+                self.folder.append_metrics(line, public=False)
 
     def checkpoint(self, *, force: bool) -> None:
         """Save if the last time was long enough ago."""
@@ -380,6 +412,7 @@ class _Run:
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else _plain_state(self.scheduler),
+            "kinds": self.kinds(),
             "ema": self.ema,
             "averaged": self.averaged,
             "history": self.history,
@@ -387,22 +420,16 @@ class _Run:
         save_tensors(self.folder.checkpoint, tree)
         self.saved_at = time.monotonic()
 
+    def kinds(self) -> dict[str, str]:
+        """Classes whose saved state fits no other class."""
+        return {"optimizer": type(self.optimizer).__name__, "scheduler": type(self.scheduler).__name__}
+
     def load(self) -> None:
         """Take up a checkpoint of the same plan; anything else is refused."""
         assert self.folder is not None
         tree, state = load_tensors(self.folder.checkpoint), self.state
         try:
-            for key, mine in (
-                ("mechanism", state.mechanism.to_dict()),
-                ("ablation", self.ablation),
-                ("seed", state.seed),
-                ("ema", self.ema),
-            ):
-                if tree[key] != mine:
-                    raise RunError(
-                        f"the checkpoint in {self.folder.path} belongs to another run: its {key} is {tree[key]}, this "
-                        f"one's {mine}. Use the same settings, or another folder."
-                    )
+            self._check_same_run(tree)
             state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
             state.ledger.lines[:] = Ledger.from_dict(tree["ledger"]).lines
             state.entropy = Entropy(int(tree["entropy"]["root"]), tree["entropy"]["reproducible"])
@@ -410,20 +437,54 @@ class _Run:
             self.optimizer.load_state_dict(tree["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(tree["scheduler"])
-            self.averaged, self.history[:] = tree["averaged"], tree["history"]
+            for name, average in (self.averaged or {}).items():
+                average.copy_(tree["averaged"][name])
+            self.history[:] = tree["history"]
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise RunError(f"the checkpoint in {self.folder.path} does not fit this run ({error}).") from None
+        if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
+            raise RunError(f"the checkpoint in {self.folder.path} is damaged: it stands at step {state.step!r}.")
+        if self.ablation == "private" and joined(state.ledger.lines) != _planned(state):
+            raise RunError(f"the checkpoint in {self.folder.path} is damaged: step {state.step} and ledger disagree.")
         self.folder.truncate_metrics(state.step)
 
-    def finish(self, status: Status, delta: float) -> None:
+    def _check_same_run(self, tree: Mapping[str, Any]) -> None:
+        """The same settings, the same insecure seed and the same earlier phases."""
+        assert self.folder is not None
+        for key, mine in (
+            ("mechanism", self.state.mechanism.to_dict()),
+            ("ablation", self.ablation),
+            ("seed", self.state.seed),
+            ("ema", self.ema),
+            ("kinds", self.kinds()),
+        ):
+            if tree[key] != mine:
+                raise RunError(
+                    f"the checkpoint in {self.folder.path} belongs to another run: its {key} is {tree[key]}, this "
+                    f"one's {mine}. Use the same settings, or another folder."
+                )
+        entropy, lines = self.state.entropy, self.state.ledger.to_dict()["lines"]
+        if entropy.reproducible and tree["entropy"] != {"root": str(entropy.root), "reproducible": True}:
+            raise RunError(f"the checkpoint in {self.folder.path} was not made with this insecure_seed.")
+        if lines and lines not in (tree["before"]["lines"], tree["ledger"]["lines"]):
+            raise RunError(
+                f"the checkpoint in {self.folder.path} does not continue this ledger, whose releases would be lost. "
+                "Pass the ledger that the run began with, of the earlier phase."
+            )
+
+    def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
         """Write what may be published, then forget the secrets."""
         assert self.folder is not None
-        weights = self.model.state_dict() if self.averaged is None else {**self.model.state_dict(), **self.averaged}
+        weights = self.model.state_dict()
+        if self.averaged is not None:
+            averages = {id(p): self.averaged[name] for name, p in self.model.named_parameters()}
+            tied = self.model.named_parameters(remove_duplicate=False)  # one tensor, several names
+            weights |= {name: averages[id(parameter)] for name, parameter in tied}
         save_weights(self.folder.model, weights)
         write_json(self.folder.ledger, self.state.ledger.to_dict())
-        write_json(self.folder.summary, summary(self.state, status, delta))
+        write_json(self.folder.summary, summary(self.state, status, delta, about))
         self.folder.write_run("complete", status)
-        self.folder.checkpoint.unlink(missing_ok=True)
+        self.folder.forget_checkpoint()
 
 
 def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
@@ -435,16 +496,17 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
     write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
-def summary(state: State, status: Status, delta: float) -> dict[str, Any]:
-    """summary.json, format 1: the privacy part."""
-    mechanism = state.mechanism
-    readings = mechanism.spent(delta)
-    sigma = mechanism.noise_multiplier
+def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]) -> dict[str, Any]:
+    """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model."""
+    mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
+    plan_epsilon = None if sigma is None else mechanism.epsilon(delta)
+    nothing = [(dp_accounting.NonPrivateDpEvent(), 1)]
+    readings = spent(nothing if status.status == "not-private" else state.ledger.events(), delta, mechanism.adjacency)
     return {
         "format": 1,
         "privacy": {
-            "epsilon": math.inf if status.status == "not-private" else state.ledger.epsilon(delta),
-            "plan_epsilon": readings.epsilon,
+            "epsilon": readings.epsilon,
+            "plan_epsilon": plan_epsilon,
             "delta": delta,
             "adjacency": mechanism.adjacency,
             "unit": mechanism.unit,
@@ -458,28 +520,33 @@ def summary(state: State, status: Status, delta: float) -> dict[str, Any]:
             "status": status.status,
             "reason": status.reason,
         },
-        "task": None,
-        "data": {"n": mechanism.sampler.n},
-        "model": None,
-        "repairs": [],
+        "task": about.get("task"),
+        "data": {**about.get("data", {}), "n": mechanism.sampler.n},
+        "model": about.get("model"),
+        "repairs": list(about.get("repairs", [])),
         "seed": state.seed,
     }
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:
-    """A scheduler's state without functions (LambdaLR keeps them): those come with the code again."""
-    return {key: value for key, value in scheduler.state_dict().items() if not callable(value) and key != "lr_lambdas"}
+    """A scheduler's state without functions: those come with the code again."""
+    return {key: value for key, value in scheduler.state_dict().items() if not callable(value)}
 
 
 @torch.no_grad()
 def _mean_loss(model: nn.Module, loss_fn: LossFn, units: Nest) -> float:
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
+    modes, device = {module: module.training for module in model.modules()}, next(model.parameters()).device
     total, count = 0.0, length(units)
-    for first in range(0, count, 1024):
-        batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
-        total += unit_losses(model, loss_fn, batch).double().sum().item()
-    model.train(training)
+    if not count:
+        raise DataError("valid has no units: pass held-out data, or None.")
+    model.eval()
+    try:
+        for first in range(0, count, 1024):
+            batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
+            total += unit_losses(model, loss_fn, batch).double().sum().item()
+    finally:
+        for module, training in modes.items():  # parts of the model may have been in another mode than the whole
+            module.training = training
     return total / count
 
 
@@ -507,7 +574,7 @@ def _interrupts() -> Iterator[list[int]]:
 class _Bar:
     """Progress: steps, epsilon so far (PLD, recomputed when that costs under 5 % of the time), time left."""
 
-    def __init__(self, show: bool, state: State, delta: float, ablation: str):
+    def __init__(self, show: bool, state: State, delta: float, ablation: Ablation, status: Status):
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -518,9 +585,10 @@ class _Bar:
             TimeRemainingColumn,
         )
 
-        self.state, self.delta, self.ablation = state, delta, ablation
-        self.epsilon: float | None = None
-        self._next = 0.0
+        self.state, self.delta, self.private = state, delta, status.status == "private"
+        self._label = "training" if ablation == "private" else f"training ({ablation})"
+        self._show, self._next = show, 0.0
+        self._reading: tuple[int, float] = (0, math.nan)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -535,22 +603,29 @@ class _Bar:
 
     def __enter__(self) -> _Bar:
         self._progress.start()
-        label = "training" if self.ablation == "private" else f"training ({self.ablation})"
         self._task = self._progress.add_task(
-            label, total=self.state.mechanism.steps, completed=self.state.step, epsilon=""
+            self._label, total=self.state.mechanism.steps, completed=self.state.step, epsilon=""
         )
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def epsilon(self) -> float:
+        """Epsilon of the steps so far."""
+        if not self.private:
+            return math.inf
+        if self._reading[0] != self.state.step:
+            start = time.monotonic()
+            self._reading = self.state.step, self.state.ledger.epsilon(self.delta)
+            self._next = time.monotonic() + 20 * (time.monotonic() - start)
+        return self._reading[1]
+
     def advance(self) -> None:
         """Show the step; refresh epsilon now and then, and at the end."""
-        now, last = time.monotonic(), self.state.step == self.state.mechanism.steps
-        if self.ablation == "private" and (now >= self._next or last):
-            self.epsilon = self.state.ledger.epsilon(self.delta)
-            self._next = time.monotonic() + 20 * (time.monotonic() - now)
-        shown = "not private" if self.epsilon is None else f"epsilon {self.epsilon:.2f}"
+        if self._show and (time.monotonic() >= self._next or self.state.step == self.state.mechanism.steps):
+            self.epsilon()
+        shown = f"epsilon {self._reading[1]:.2f}" if self.private else "not private"
         self._progress.update(self._task, completed=self.state.step, epsilon=shown)
 
 

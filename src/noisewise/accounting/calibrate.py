@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,70 +13,52 @@ from noisewise.errors import ConfigError
 if TYPE_CHECKING:
     from noisewise.accounting.accountants import Events
 
-LARGEST = 1e5
+SMALLEST, LARGEST = 1e-3, 1e5  # noise multipliers that are tried
 TOLERANCE = 1e-3
 
 
 def smallest_noise(events: Callable[[float], Events], epsilon: float, delta: float, adjacency: str) -> float:
     """Smallest x (within 0.1 % of epsilon) such that `events(x)` costs at most `epsilon` at `delta` by PLD.
 
-    RDP brackets cheaply, a few PLD evaluations finish by regula falsi in log-log coordinates.
-    Guarantee: the returned x was evaluated by PLD and its epsilon is at most the target.
+    RDP says cheaply where to start, a few PLD evaluations finish by secants of log epsilon against log x, kept within
+    what is already known. Guarantee: the returned x was evaluated by PLD and its epsilon is at most the target.
     """
     check_delta(delta)
-    if not isinstance(epsilon, int | float) or not math.isfinite(epsilon) or epsilon <= 0:
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
         raise ConfigError(f"epsilon={epsilon!r}: must be a finite number above 0; 1 to 8 is customary.")
-
-    def pld(log_noise: float) -> float:
-        return pld_epsilon(events(math.exp(log_noise)), delta, adjacency)
-
-    def unreachable() -> ConfigError:
-        return ConfigError(
-            f"epsilon={epsilon} at delta={delta} is out of reach: even noise multiplier {LARGEST:g} costs more. "
-            "Train for fewer steps, use a smaller batch size, or allow a larger epsilon."
-        )
-
-    high = _rdp_bracket(events, epsilon, delta, adjacency)
-    if high is None:
-        high = 0.0
-    high_epsilon = pld(high)
-    while high_epsilon > epsilon:  # RDP is almost always the looser one; if not, look further up
-        high += 0.3
-        if high > math.log(LARGEST):
-            raise unreachable()
-        high_epsilon = pld(high)
-    low, low_epsilon = high, high_epsilon
-    while low_epsilon <= epsilon:
-        if low_epsilon >= epsilon * (1 - TOLERANCE):
-            return math.exp(low)
-        high, high_epsilon = low, low_epsilon
-        low -= 0.1
-        if low < math.log(1e-3):
-            return math.exp(high)
-        low_epsilon = pld(low)
-    while high_epsilon < epsilon * (1 - TOLERANCE) and high - low > 1e-6:
-        aim = math.log(epsilon * (1 - TOLERANCE / 2))
-        share = (math.log(low_epsilon) - aim) / (math.log(low_epsilon) - math.log(max(high_epsilon, 1e-12)))
-        middle = low + min(max(share, 0.05), 0.95) * (high - low)
-        middle_epsilon = pld(middle)
-        if middle_epsilon <= epsilon:
-            high, high_epsilon = middle, middle_epsilon
+    enough, aim = math.log(epsilon * (1 - TOLERANCE)), math.log(epsilon * (1 - TOLERANCE / 2))
+    low, high = -math.inf, math.inf  # log noise that costs too much, and that costs less than needed
+    x, slope, last = _rdp_start(events, epsilon, delta), -2.0, None
+    for attempt in itertools.count():
+        spent = pld_epsilon(events(math.exp(x)), delta, adjacency)
+        y = math.log(min(max(spent, 1e-12), 1e12))
+        if spent <= epsilon:
+            if y >= enough or x <= math.log(SMALLEST) or x - low < 1e-6:
+                break
+            high = x
+        elif x >= math.log(LARGEST):
+            raise ConfigError(
+                f"epsilon={epsilon} at delta={delta} is out of reach: even noise multiplier {LARGEST:g} costs more. "
+                "Train for fewer steps, use a smaller batch size, or allow a larger epsilon."
+            )
         else:
-            low, low_epsilon = middle, middle_epsilon
-    return math.exp(high)
+            low = x
+        if last:
+            slope = min((y - last[1]) / (x - last[0]), -0.2)
+        last, step = (x, y), min(max((aim - y) / slope, -1.0), 1.0)
+        x = min(max(x + step, math.log(SMALLEST)), math.log(LARGEST))
+        if not low < x < high or (attempt > 8 and math.isfinite(high - low)):
+            x = (low + high) / 2
+    return math.exp(x)
 
 
-def _rdp_bracket(events: Callable[[float], Events], epsilon: float, delta: float, adjacency: str) -> float | None:
-    """Log of a noise that meets the budget by RDP, by bisection; None where RDP does not apply or never gets there."""
-    low, high = math.log(1e-2), math.log(LARGEST)
-    reading = rdp_epsilon(events(math.exp(high)), delta, adjacency)[0]
-    if reading is None or reading > epsilon:
-        return None
-    for _ in range(14):
+def _rdp_start(events: Callable[[float], Events], epsilon: float, delta: float) -> float:
+    """Log of about the noise that meets the budget by RDP for add/remove neighbours: a start, no answer."""
+    low, high = math.log(SMALLEST), math.log(LARGEST)
+    for _ in range(12):
         middle = (low + high) / 2
-        reading = rdp_epsilon(events(math.exp(middle)), delta, adjacency)[0]
-        if reading is not None and reading <= epsilon:
-            high = middle
-        else:
-            low = middle
+        reading = rdp_epsilon(events(math.exp(middle)), delta, "add-remove")[0]
+        if reading is None:
+            return 0.0
+        low, high = (low, middle) if reading <= epsilon else (middle, high)
     return high

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -44,10 +43,13 @@ class Line:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Line:
         """Read the JSON form; anything unexpected stops."""
-        count, first = raw["count"], raw["first_step"]
+        _check_keys(raw, "event", "purpose", "count", "first_step")
+        purpose, count, first = raw["purpose"], raw["count"], raw["first_step"]
         if type(count) is not int or type(first) is not int or count <= 0 or first < 0:
             raise RunError(f"ledger line with count {count!r}, first_step {first!r}: not whole numbers in range.")
-        return cls(event_from_dict(raw["event"]), str(raw["purpose"]), count, first)
+        if type(purpose) is not str:
+            raise RunError(f"ledger line with purpose {purpose!r}: not a text.")
+        return cls(event_from_dict(raw["event"]), purpose, count, first)
 
 
 @dataclass
@@ -91,13 +93,21 @@ class Ledger:
     def from_dict(cls, raw: Any) -> Ledger:
         """Read the JSON form; anything unexpected stops, since a misread ledger is a wrong epsilon."""
         try:
-            if raw["format"] != FORMAT or set(raw) != {"format", "adjacency", "lines"}:
+            if type(raw["format"]) is not int or raw["format"] != FORMAT:
                 raise RunError(f"ledger format {raw['format']!r}: this version reads format {FORMAT}.")
+            _check_keys(raw, "format", "adjacency", "lines")
+            if type(raw["lines"]) is not list:
+                raise RunError(f"ledger lines {raw['lines']!r}: not a list.")
             return cls(raw["adjacency"], [Line.from_dict(line) for line in raw["lines"]])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise RunError(
                 f"the ledger is damaged ({error!r}): restore it from a copy; it cannot be guessed."
             ) from None
+
+
+def _check_keys(raw: dict[str, Any], *keys: str) -> None:
+    if set(raw) != set(keys):
+        raise RunError(f"ledger entry with {sorted(raw)}: expected exactly {sorted(keys)}.")
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
@@ -123,16 +133,19 @@ def event_from_dict(raw: dict[str, Any]) -> DpEvent:
 
     def number(key: str, high: float) -> float:
         value = raw[key]
-        if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= high:
+        if type(value) not in (int, float) or not 0 < value <= high:
             raise RunError(f"ledger event {raw!r}: {key} must be a number in (0, {high:g}].")
         return value
 
     match raw["kind"]:
         case "poisson-gaussian":
+            _check_keys(raw, "kind", "rate", "noise_multiplier")
             return dp.PoissonSampledDpEvent(number("rate", 1.0), dp.GaussianDpEvent(number("noise_multiplier", 1e12)))
         case "gaussian":
+            _check_keys(raw, "kind", "noise_multiplier")
             return dp.GaussianDpEvent(number("noise_multiplier", 1e12))
         case "not-private":
+            _check_keys(raw, "kind")
             return dp.NonPrivateDpEvent()
         case kind:
             raise RunError(f"ledger event of kind {kind!r}: unknown to this version.")

@@ -103,8 +103,9 @@ def _clip_and_add(
     """Norms per block, factors, and the weighted sum of each parameter."""
     blocks = clip.blocks(live)
     squares = torch.stack([measured[name][0] for name in live])  # [parameters, batch]
-    index = torch.tensor([blocks[name] for name in live], device=squares.device)
-    norms = squares.new_zeros(int(max(blocks.values())) + 1, squares.shape[1]).index_add_(0, index, squares).sqrt()
+    norms = torch.stack(
+        [squares[[blocks[name] == block for name in live]].sum(0) for block in range(max(blocks.values()) + 1)]
+    ).sqrt()  # [blocks, batch]
     keep = norms.isfinite().all(0)
     if present is not None:
         keep = keep & present.to(keep.device).bool()

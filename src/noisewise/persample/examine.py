@@ -136,19 +136,23 @@ def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
 def _as_found(model: nn.Module) -> Iterator[None]:
     """Put buffers back afterwards, and refuse if the passes inside changed one."""
     before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
-    yield_error = True
     try:
         yield
-        yield_error = False
-    finally:
-        changed = []
-        with torch.no_grad():
-            for name, (buffer, copy) in before.items():
-                if not torch.equal(buffer, copy):
-                    changed.append(name)
-                    buffer.copy_(copy)
-    if changed and not yield_error:
+    except BaseException:
+        _restore(before)
+        raise
+    changed = _restore(before)
+    if changed:
         raise PrivacyError(
             f"a forward pass changes the buffers {changed}: running statistics of private data would be released without "
             "noise. Switch these layers off (model.eval(), track_running_stats=False) or replace them by GroupNorm."
         )
+
+
+@torch.no_grad()
+def _restore(before: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
+    """Put copies back; the names of the buffers that had changed."""
+    changed = [name for name, (buffer, copy) in before.items() if not torch.equal(buffer, copy)]
+    for name in changed:
+        before[name][0].copy_(before[name][1])
+    return changed

@@ -12,7 +12,7 @@ come out too long by a few units in the last place of `||A|| ||G||`, never too s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
-CHUNK = 1 << 22  # floats of intermediate results at a time
+CHUNK = 1 << 20  # floats of intermediate results at a time: stays in cache
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
 SAFETY = 8  # roundings, in machine epsilons, that a Gram norm is lengthened by
 
@@ -117,7 +117,7 @@ class Outer:
             shaped = mask.reshape(rows, columns)
             return ((left @ shaped.to(left.dtype)) * right).sum(1), Outer(self.left, self.right, shaped)
         if mask is None and time * time * (rows + columns) < (time + TRAFFIC) * rows * columns:
-            return self._gram(), self
+            return self.gram(), self
         squares, kept = [], []
         keep = units * rows * columns <= KEPT
         for left, right in self._chunks(rows * columns):
@@ -130,7 +130,7 @@ class Outer:
         rest = Formed(torch.cat(kept)) if keep else Outer(self.left, self.right, mask)
         return torch.cat(squares), rest
 
-    def _gram(self) -> Tensor:
+    def gram(self) -> Tensor:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>."""
         squares = []
         for left, right in self._chunks(self.left.shape[1] ** 2):
@@ -145,8 +145,12 @@ class Outer:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One matrix product over units and positions together, as in an ordinary backward pass."""
-        weighted = (self.left * factors.to(self.left.dtype).view(-1, 1, 1)).flatten(0, 1)
-        total = weighted.T @ self.right.flatten(0, 1)
+        left, right, weights = self.left, self.right, factors.to(self.left.dtype).view(-1, 1, 1)
+        if left.shape[2] <= right.shape[2]:
+            left = left * weights
+        else:
+            right = right * weights
+        total = left.flatten(0, 1).T @ right.flatten(0, 1)
         return total if self.mask is None else total.mul_(self.mask.view(total.shape))
 
     def formed(self) -> Tensor:
@@ -209,57 +213,63 @@ class Convolution:
 
     `g_i[o, c, u, v] = sum_t grad_i[o, t] padded_i[c, stride t + dilation (u, v)]`, without unfolding where it can be
     helped: with stride 1, and the output's gradient widened to the padded width, tap (u, v) is an offset into the
-    flattened input. padded `[batch, in, height, width]`, grad `[batch, out, height', width']`.
+    flattened input. input `[batch, in, height, width]`, grad `[batch, out, height', width']`, padding (top, bottom, left,
+    right).
     """
 
-    padded: Tensor
+    input: Tensor
     grad: Tensor
     kernel: tuple[int, int]
     stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
     groups: int
     mask: Tensor | None = None
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
-        """The cheapest exact way for this shape: shifted Gram matrices, shifted products, or unfolding."""
+        """The cheapest exact way for this shape: Gram matrices or formed gradients, by shifting or by unfolding."""
         _, out, height, width = self.grad.shape
-        channels = self.padded.shape[1]
-        taps, time = self.kernel[0] * self.kernel[1], height * width
-        size = taps * channels * out // self.groups
-        shifted = self.stride == (1, 1) and self.groups == 1
-        form = (time + TRAFFIC) * size
-        if mask is None and self.groups == 1 and not shifted and time * time * (taps * channels + out) < form:
-            return self._unfolded().measure(None)[0], self
-        if shifted and channels >= 8:
-            wide = height * self.padded.shape[3]
-            area = self.padded.shape[2] * self.padded.shape[3]
-            if mask is None and area * area * channels + wide * wide * (out + TRAFFIC * taps / 8) < form:
-                return self._shifted_gram(), self
-            return self._shifted_form(mask)
+        channels, time, taps = self.input.shape[1], height * width, self.kernel[0] * self.kernel[1]
+        form = (time + TRAFFIC) * taps * channels * out // self.groups
+        if self.stride == (1, 1) and self.groups == 1 and channels >= 8:
+            area, wide = self._area(), height * self._width()
+            gram = area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps)
+            return (self._shifted_gram(), self) if mask is None and gram < form else self._shifted_form(mask)
+        if mask is None and self.groups == 1 and time * time * (taps * channels + out) < form:
+            columns = self._columns(slice(None))[:, 0].transpose(1, 2)
+            return Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(), self
         return self._unfolded_form(mask)
+
+    def _width(self) -> int:
+        return self.input.shape[3] + self.padding[2] + self.padding[3]
+
+    def _area(self) -> int:
+        return (self.input.shape[2] + self.padding[0] + self.padding[1]) * self._width()
+
+    def _padded(self, chunk: slice) -> Tensor:
+        top, bottom, left, right = self.padding
+        return F.pad(self.input[chunk], (left, right, top, bottom)) if any(self.padding) else self.input[chunk]
 
     def _flat(self, chunk: slice) -> tuple[Tensor, Tensor, list[int]]:
         """Input and gradient of some units with all positions in one axis, and each tap's offset on it."""
-        width = self.padded.shape[3]
-        grad = F.pad(self.grad[chunk], (0, width - self.grad.shape[3])).flatten(2)
-        reach = (width - self.grad.shape[3]) if self.grad.shape[3] < width else 0
-        grad = grad[:, :, : grad.shape[2] - reach]  # the last row needs no widening
+        width, spare = self._width(), self._width() - self.grad.shape[3]
+        grad = F.pad(self.grad[chunk], (0, spare)).flatten(2)
+        grad = grad[:, :, : grad.shape[2] - spare]  # the last row needs no widening
         offsets = [
             u * self.dilation[0] * width + v * self.dilation[1]
             for u in range(self.kernel[0])
             for v in range(self.kernel[1])
         ]
-        return self.padded[chunk].flatten(2), grad, offsets
+        return self._padded(chunk).flatten(2), grad, offsets
 
     def _slices(self, floats: int) -> list[slice]:
         size, units = max(1, CHUNK // max(floats, 1)), self.grad.shape[0]
         return [slice(i, min(i + size, units)) for i in range(0, units, size)]
 
     def _shifted_gram(self) -> Tensor:
-        """sum over taps of <X^T X shifted along its diagonal, G^T G>."""
+        """Sum over taps of <X^T X shifted along its diagonal, G^T G>."""
         squares = []
-        area = self.padded.shape[2] * self.padded.shape[3]
-        for chunk in self._slices(2 * area * area):
+        for chunk in self._slices(2 * self._area() ** 2 + self._area() * self.input.shape[1]):
             inputs, grad, offsets = self._flat(chunk)
             time = grad.shape[2]
             grams, grads = torch.bmm(inputs.transpose(1, 2), inputs), torch.bmm(grad.transpose(1, 2), grad)
@@ -273,11 +283,11 @@ class Convolution:
     def _shifted_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         """One batched product per tap."""
         units, out = self.grad.shape[:2]
-        channels, taps = self.padded.shape[1], self.kernel[0] * self.kernel[1]
+        channels, taps = self.input.shape[1], self.kernel[0] * self.kernel[1]
         keep = units * taps * out * channels <= KEPT
         mask_by_tap = None if mask is None else mask.flatten(2).permute(2, 0, 1).unsqueeze(1)
         squares, kept = [], []
-        for chunk in self._slices(taps * out * channels):
+        for chunk in self._slices(taps * out * channels + self._area() * (channels + out)):
             inputs, grad, offsets = self._flat(chunk)
             time = grad.shape[2]
             grads = grad.new_empty(taps, grad.shape[0], out, channels)
@@ -288,35 +298,35 @@ class Convolution:
             squares.append(torch.linalg.vector_norm(grads.flatten(2), dim=2).square().sum(0))
             if keep:
                 kept.append(grads)
-        rest = ByTap(kept) if keep else self._masked(mask)
-        return torch.cat(squares), rest
-
-    def _masked(self, mask: Tensor | None) -> Convolution:
-        return Convolution(self.padded, self.grad, self.kernel, self.stride, self.dilation, self.groups, mask)
+        return torch.cat(squares), ByTap(kept) if keep else replace(self, mask=mask)
 
     def _columns(self, chunk: slice) -> Tensor:
-        """Unfolded input `[batch, groups, in / groups * taps, time]`."""
-        columns = F.unfold(self.padded[chunk], self.kernel, dilation=self.dilation, stride=self.stride)
-        return columns.unflatten(1, (self.groups, -1))
-
-    def _unfolded(self) -> Outer:
-        assert self.groups == 1
-        return Outer(self.grad.flatten(2).transpose(1, 2), self._columns(slice(None))[:, 0].transpose(1, 2))
+        """Unfolded input `[batch, groups, in / groups * taps, time]`; a strided copy is faster than `F.unfold`."""
+        padded = self._padded(chunk)
+        height, width = self.grad.shape[2:]
+        steps = padded.stride()
+        view = padded.as_strided(
+            (*padded.shape[:2], *self.kernel, height, width),
+            (*steps[:2], *(d * s for d, s in zip(self.dilation, steps[2:], strict=True)),
+             *(k * s for k, s in zip(self.stride, steps[2:], strict=True))),
+        )  # fmt: skip
+        return view.reshape(padded.shape[0], self.groups, -1, height * width)
 
     def _unfolded_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         units, out = self.grad.shape[:2]
-        size = out * self.padded.shape[1] // self.groups * self.kernel[0] * self.kernel[1]
+        size = out * self.input.shape[1] // self.groups * self.kernel[0] * self.kernel[1]
         keep = units * size <= KEPT
         squares, kept = [], []
-        for chunk in self._slices(size + self.padded.shape[1] * self.grad.shape[2] * self.grad.shape[3]):
+        for chunk in self._slices(
+            size + self.kernel[0] * self.kernel[1] * self.input.shape[1] * self.grad[0, 0].numel()
+        ):
             grads = self._form(chunk).flatten(1)
             if mask is not None:
                 grads = grads * mask.flatten()
-            squares.append(grads.square().sum(1))
+            squares.append(torch.linalg.vector_norm(grads, dim=1).square())
             if keep:
                 kept.append(grads)
-        rest = Formed(torch.cat(kept)) if keep else self._masked(mask)
-        return torch.cat(squares), rest
+        return torch.cat(squares), Formed(torch.cat(kept)) if keep else replace(self, mask=mask)
 
     def _form(self, chunk: slice) -> Tensor:
         grad = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
@@ -324,10 +334,16 @@ class Convolution:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """The ordinary weight gradient of the weighted output gradient."""
-        shape = (self.grad.shape[1], self.padded.shape[1] // self.groups, *self.kernel)
-        weighted = self.grad * factors.to(self.grad.dtype).view(-1, 1, 1, 1)
+        top, bottom, left, right = self.padding
+        even = (top, left) == (bottom, right)
         total = conv2d_weight(
-            self.padded, shape, weighted, stride=self.stride, dilation=self.dilation, groups=self.groups
+            self.input if even else self._padded(slice(None)),
+            (self.grad.shape[1], self.input.shape[1] // self.groups, *self.kernel),
+            self.grad * factors.to(self.grad.dtype).view(-1, 1, 1, 1),
+            stride=self.stride,
+            padding=(top, left) if even else 0,
+            dilation=self.dilation,
+            groups=self.groups,
         )
         return total if self.mask is None else total.mul_(self.mask)
 
@@ -337,8 +353,7 @@ class Convolution:
 
     def where(self, keep: Tensor) -> PerSample:
         """Both factors zero."""
-        padded, grad = _zero_rows(self.padded, keep), _zero_rows(self.grad, keep)
-        return Convolution(padded, grad, self.kernel, self.stride, self.dilation, self.groups, self.mask)
+        return replace(self, input=_zero_rows(self.input, keep), grad=_zero_rows(self.grad, keep))
 
 
 @dataclass(frozen=True)

@@ -66,24 +66,26 @@ def _conv2d_operands(
 def _conv2d(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
     """Convolution: the weight's gradient correlates the padded input with g, the bias' is the sum of g."""
     assert operands.weight is not None
-    settings = dict(operands.settings)
+    settings = operands.settings
     kernel = (operands.weight.shape[2], operands.weight.shape[3])
-    (top, left), (bottom, right) = _pads(settings.pop("padding"), kernel, settings["dilation"])
 
     def weight() -> PerSample:
-        return Convolution(F.pad(operands.input, (left, right, top, bottom)), grad, kernel, **settings)
+        padding = _pads(settings["padding"], kernel, settings["dilation"])
+        return Convolution(
+            operands.input, grad, kernel, settings["stride"], padding, settings["dilation"], settings["groups"]
+        )
 
     return {"weight": weight, "bias": lambda: Formed(grad.sum((2, 3)))}
 
 
-def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Zeros before and after each axis; 'same' puts the odd one behind, as PyTorch does."""
+def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Zeros at top, bottom, left and right; 'same' puts the odd one behind, as PyTorch does."""
     if padding == "valid":
-        return (0, 0), (0, 0)
+        return 0, 0, 0, 0
     if padding == "same":
-        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (total[0] // 2, total[1] // 2), (total[0] - total[0] // 2, total[1] - total[1] // 2)
-    return padding, padding
+        rows, columns = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
+        return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
+    return padding[0], padding[0], padding[1], padding[1]
 
 
 def _embedding_operands(

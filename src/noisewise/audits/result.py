@@ -1,0 +1,170 @@
+"""What an audit gives back: numbers with intervals, saved, reloaded and drawn without the model or the data."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+from noisewise.errors import ConfigError, RunError
+from noisewise.runs import Status
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEVEL = 0.95
+PRIVATE, TWIN, INK, FAINT = "#1668a8", "#b35f0c", "#22303c", "#d9dfe5"  # the colours of every figure
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, its interval `[low, high]` of confidence `level`, the number of people behind it, and the method."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    level: float
+    method: str
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Can the value be told from 0 at this level?"""
+        return self.low > 0 or self.high < 0
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Estimate:
+        """Read the JSON form; infinite ends are the strings 'inf' and '-inf' there."""
+        numbers = {key: float(raw[key]) for key in ("value", "low", "high", "level")}
+        return cls(**numbers, n=int(raw["n"]), method=str(raw["method"]))
+
+
+class Table(NamedTuple):
+    """Text in rows and columns, for a terminal or a page; the first column names the row."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class Figure(NamedTuple):
+    """A drawing, its caption, and the same in words for whoever does not see it; `rows` says how high it is."""
+
+    caption: str
+    words: str
+    draw: Callable[[Axes], Axes]
+    rows: int
+
+
+_ESTIMATE = {field.name for field in fields(Estimate)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(ABC):
+    """Two or three numbers to remember (`headline`), everything else (`values`), how it was made, and its status.
+
+    `values` and `settings` are nests of dicts and lists with text, numbers and estimates at the ends: an audit adds a
+    `kind`, a `title`, a `plot` and what is to be said and shown, and gets saving, loading, comparing, a table in the
+    terminal and a place in the report from here.
+    """
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    headline: dict[str, Estimate]
+    values: dict[str, Any]
+    settings: dict[str, Any]
+    status: Status
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "kind": self.kind,
+            "version": self.version,
+            "headline": _encode(self.headline),
+            "values": _encode(self.values),
+            "settings": _encode(self.settings),
+            "status": asdict(self.status),
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Self:
+        """Inverse of `to_dict`; another kind, another version or a damaged entry stops."""
+        try:
+            if (raw["kind"], raw["version"]) != (cls.kind, cls.version):
+                raise RunError(
+                    f"a result of kind {raw['kind']!r}, version {raw['version']!r}: this reads {cls.kind!r}, version "
+                    f"{cls.version}. Run the audit again."
+                )
+            return cls(
+                headline=_decode(raw["headline"]),
+                values=_decode(raw["values"]),
+                settings=_decode(raw["settings"]),
+                status=Status(raw["status"]["status"], raw["status"]["reason"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"the result of an audit is damaged ({error!r}): run the audit again.") from None
+
+    @abstractmethod
+    def plot(self, ax: Axes) -> Axes:
+        """Draw the result on given axes."""
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """What was found, in plain words."""
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """All numbers, written out."""
+
+    def figures(self) -> list[Figure]:
+        """What the report draws: `plot`, unless an audit says otherwise."""
+        return [Figure(self.title, " ".join(self.sentences()), self.plot, 8)]
+
+    def compare(self, other: Self) -> dict[str, Estimate]:
+        """This result's headline minus another's, number by number, for results on *different* people or runs.
+
+        Interval by recovery of variances: `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on; for two models on the
+        same people an audit with `twin=` is sharper. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
+        """
+        if type(other) is not type(self):
+            raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")
+        return {
+            name: _independent_difference(mine, other.headline[name])
+            for name, mine in self.headline.items()
+            if name in other.headline
+        }
+
+
+def _independent_difference(a: Estimate, b: Estimate) -> Estimate:
+    if a.level != b.level:
+        raise ConfigError(f"intervals of level {a.level} and {b.level}: only equal levels can be compared.")
+    value = a.value - b.value
+    low = value - math.hypot(a.value - a.low, b.high - b.value)
+    high = value + math.hypot(a.high - a.value, b.value - b.low)
+    return Estimate(value, low, high, min(a.n, b.n), a.level, "independent difference")
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Estimate):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"a {type(value).__name__} in a result: only numbers, text, estimates, lists and dicts are saved."
+    )
+
+
+def _decode(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        if set(raw) == _ESTIMATE:
+            return Estimate.from_dict(raw)
+        return {key: _decode(item) for key, item in raw.items()}
+    return [_decode(item) for item in raw] if isinstance(raw, list) else raw

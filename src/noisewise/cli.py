@@ -1,0 +1,467 @@
+"""The command line. Everything heavy is imported inside the commands, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from noisewise import __version__
+from noisewise.errors import ConfigError, Interrupted, NoisewiseError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from noisewise.accounting import Spent
+    from noisewise.audits import Result
+    from noisewise.mechanism import Mechanism
+    from noisewise.recipe import Config
+    from noisewise.runs import RunFolder
+
+app = typer.Typer(
+    name="noisewise",
+    help="Train PyTorch models with differential privacy, see what privacy costs and whom.\n\n"
+    "Start with [bold]noisewise demo[/]: it trains, audits and reports on bundled data in a minute.",
+    epilog="[dim]Exit codes: 0 done, 2 a mistake in the input, 3 refused because privacy would break, "
+    "130 interrupted (go on with --resume), 1 a bug.[/]",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+PLAN, TRAINING, TWIN, RUN = "Privacy plan", "Training", "Twin", "Run"
+HOW = ("out", "config", "resume", "quiet", "epochs")  # options of `train` that are no settings of the run
+
+
+def _in(panel: str, help: str, *names: str, **extra: Any) -> Any:
+    """An option with its help, in a panel of --help."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **extra)
+
+
+Sampler = Literal["poisson", "full-batch", "shuffle"]
+Adjacency = Literal["add-remove", "zero-out", "replace-one"]
+Clip = Literal["flat", "global", "automatic", "normalized", "per-layer"]
+Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
+Engine = Literal["auto", "ghost", "dense", "loop"]
+
+NEIGHBOURS = (
+    "add-remove, zero-out or replace-one: what neighbours differ by. Default: add-remove; for shuffle zero-out."
+)
+Rows = Annotated[int, _in(PLAN, "Rows in the training data; a number you declare public.", "--n")]
+BatchSize = Annotated[int | None, _in(PLAN, "Expected rows per step; rate = batch size / n.")]
+Epochs = Annotated[float | None, _in(PLAN, "Passes over the data: steps = ceil(epochs n / batch size).")]
+Steps = Annotated[int | None, _in(PLAN, "Steps, instead of epochs.")]
+Delta = Annotated[float | None, _in(PLAN, "Default: the largest power of ten at most 1/(10 n).")]
+Drawn = Annotated[Sampler, _in(PLAN, "poisson, full-batch, or shuffle (which earns no amplification).", metavar="NAME")]
+Neighbours = Annotated[Adjacency | None, _in(PLAN, NEIGHBOURS, metavar="NAME")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"noisewise {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example:  noisewise epsilon --n 60000 --batch-size 256 --epochs 60 --noise-multiplier 1.1")
+def epsilon(
+    n: Rows,
+    noise_multiplier: Annotated[float, _in(PLAN, "Noise standard deviation over the clipping bound.")],
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    delta: Delta = None,
+    sampler: Drawn = "poisson",
+    adjacency: Neighbours = None,
+    as_json: Json = False,
+) -> None:
+    """What a plan spends: epsilon by three accountants, before any training."""
+    plan = _plan(n, batch_size, epochs, steps, sampler, adjacency, noise_multiplier)
+    _show_plan(plan, _delta(delta, n), as_json, chosen=adjacency)
+
+
+@app.command(epilog="Example:  noisewise calibrate --n 60000 --batch-size 256 --epochs 60 --epsilon 3")
+def calibrate(
+    n: Rows,
+    epsilon: Annotated[float, _in(PLAN, "Budget: the plan will cost at most this.")],
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    delta: Delta = None,
+    sampler: Drawn = "poisson",
+    adjacency: Neighbours = None,
+    as_json: Json = False,
+) -> None:
+    """The least noise that meets a budget: noise multiplier for an epsilon."""
+    spend_at = _delta(delta, n)
+    plan = _plan(n, batch_size, epochs, steps, sampler, adjacency, None).calibrated(epsilon, spend_at)
+    _show_plan(plan, spend_at, as_json, chosen=adjacency)
+
+
+@app.command(epilog="Example:  noisewise train --data digits --model cnn --epsilon 3 --out runs/digits")
+def train(
+    context: typer.Context,
+    out: Annotated[Path, _in(RUN, "Run folder to write.")],
+    data: Annotated[str | None, _in(RUN, "Data set: digits (default) or mnist.")] = None,
+    model: Annotated[str | None, _in(RUN, "Model: cnn or lenet.")] = None,
+    config: Annotated[Path | None, _in(RUN, "config.toml of a run: the same plan again, with fresh noise.")] = None,
+    resume: Annotated[bool, _in(RUN, "Go on with the run in --out; its settings are kept.", "--resume")] = False,
+    quiet: Annotated[bool, _in(RUN, "No progress bar, no summary.", "--quiet")] = False,
+    valid: Annotated[int | None, _in(RUN, "Rows held out for choosing settings.")] = None,
+    seed: Annotated[int | None, _in(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
+    insecure_seed: Annotated[int | None, _in(RUN, "Reproducible noise, for tests: the run is not private.")] = None,
+    epsilon: Annotated[float | None, _in(PLAN, "Budget; the noise follows.")] = None,
+    noise_multiplier: Annotated[float | None, _in(PLAN, "Noise, instead of a budget.")] = None,
+    delta: Delta = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    sampler: Annotated[Sampler | None, _in(PLAN, "poisson (default), full-batch or shuffle.", metavar="NAME")] = None,
+    adjacency: Neighbours = None,
+    clip: Annotated[
+        Clip | None, _in(TRAINING, "flat (default), global, automatic, normalized or per-layer.", metavar="RULE")
+    ] = None,
+    bound: Annotated[float | None, _in(TRAINING, "What one row may contribute at most, C.")] = None,
+    screen: Annotated[float | None, _in(TRAINING, "Z of global clipping: longer gradients are left out.")] = None,
+    optimizer: Annotated[
+        Optimizer | None, _in(TRAINING, "sgd (default), adam, adamw or rmsprop.", metavar="NAME")
+    ] = None,
+    lr: Annotated[float | None, _in(TRAINING, "Learning rate.")] = None,
+    momentum: Annotated[float | None, _in(TRAINING, "For sgd and rmsprop. Default: 0.9.")] = None,
+    ema: Annotated[float | None, _in(TRAINING, "Decay of a moving average of the weights; costs no privacy.")] = None,
+    engine: Annotated[
+        Engine | None, _in(TRAINING, "Gradients per row: auto (default), ghost, dense or loop.", metavar="NAME")
+    ] = None,
+    microbatch: Annotated[int | None, _in(TRAINING, "Rows in memory at once; does not change the result.")] = None,
+    twin: Annotated[
+        bool | None,
+        _in(TWIN, "Also train without privacy, to compare with; kept secret. Default: yes.", "--twin/--no-twin"),
+    ] = None,
+    twin_lr: Annotated[float | None, _in(TWIN, "The twin's learning rate.")] = None,
+) -> None:
+    """Train a model with differential privacy, and its non-private twin, into a run folder.
+
+    Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all.
+    """
+    from noisewise.recipe import Config, configure
+
+    given = {name: value for name, value in context.params.items() if name not in HOW}
+    base = None if config is None else Config.read(config)
+    stored = _stored(out) if resume else None
+    if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
+        raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
+    console = _console()
+    with console.status("planning", spinner="dots"):
+        wanted = configure(base or stored, epochs=epochs, **given)
+    _train(wanted, out, resume=resume, quiet=quiet)
+
+
+@app.command(epilog="Example:  noisewise audit runs/digits")
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.")] = None,
+) -> None:
+    """Measure what privacy cost and who pays: accuracy and loss by class on the test part, against the twin.
+
+    Does not retrain; takes seconds. Results go to sensitive/audits/ in the run folder.
+    """
+    _audit(run, only)
+
+
+@app.command(epilog="Example:  noisewise report runs/digits --out report.html")
+def report(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write. Default: sensitive/report.html in the run folder.")
+    ] = None,
+) -> None:
+    """Write one self-contained page: the guarantee in plain words, what it cost, who pays, the ledger, all settings.
+
+    The page is internal: it shows the non-private twin.
+    """
+    _report(run, out)
+
+
+@app.command(epilog="Example:  noisewise demo --out runs/demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Run folder; if it holds a finished run, DIR-2 is used, and so on.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Train, audit and report on bundled data (handwritten digits, epsilon 3). Takes about a minute.
+
+    Nothing is overwritten: next to a finished run a new folder is made, an unfinished demo is taken up again.
+    """
+    from noisewise.recipe import configure
+
+    console = _console()
+    with console.status("planning", spinner="dots"):
+        config = configure(data="digits", epsilon=3.0)
+    folder, resume = _demo_folder(out, config)
+    _train(config, folder, resume=resume, quiet=False, next_step=False)
+    _audit(folder, None, next_step=False)
+    _report(folder, None)
+
+
+def _plan(
+    n: int,
+    batch_size: int | None,
+    epochs: float | None,
+    steps: int | None,
+    sampler: str,
+    adjacency: str | None,
+    noise_multiplier: float | None,
+) -> Mechanism:
+    from noisewise.defaults import default_adjacency
+    from noisewise.mechanism import Mechanism
+    from noisewise.sampling import SAMPLERS, FullBatch, steps_for
+
+    if (epochs is None) == (steps is None):
+        raise ConfigError("how long? Give --epochs or --steps, one of them.")
+    if sampler == FullBatch.kind:
+        if batch_size not in (None, n):
+            raise ConfigError(f"--batch-size {batch_size} with --sampler full-batch: every step sees all {n} rows.")
+        drawn = FullBatch(n)
+    elif batch_size is None:
+        raise ConfigError("how many rows per step? Give --batch-size, or --sampler full-batch for all of them.")
+    else:
+        drawn = SAMPLERS[sampler](n, batch_size)
+    if steps is None:
+        assert epochs is not None
+        steps = steps_for(epochs, n, drawn.batch_size)
+    return Mechanism(
+        sampler=drawn,
+        steps=steps,
+        noise_multiplier=noise_multiplier,
+        adjacency=adjacency or default_adjacency(sampler),
+    )
+
+
+def _delta(given: float | None, n: int) -> float:
+    from noisewise.defaults import default_delta
+
+    delta = default_delta(n) if given is None else given
+    if 1 / n < delta < 1:
+        _console(stderr=True).print(
+            f"[yellow]note:[/] delta {delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one row in full "
+            f"would pass. {default_delta(n):g} is customary.",
+            soft_wrap=True,
+        )
+    return delta
+
+
+def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None) -> None:
+    spent = plan.spent(delta)
+    if as_json:
+        facts = {
+            "epsilon": spent.epsilon,
+            "delta": delta,
+            "noise_multiplier": plan.noise_at(0),
+            "steps": plan.steps,
+            "rate": plan.sampler.rate,
+            "accountant": "pld",
+            "adjacency": plan.adjacency,
+            "sampler": plan.sampler.kind,
+            "rdp_epsilon": spent.rdp_epsilon,
+            "gdp_epsilon": spent.gdp_epsilon,
+            "rdp_reason": spent.rdp_reason,
+            "gdp_reason": spent.gdp_reason,
+        }
+        infinite = {key: str(value) for key, value in facts.items() if isinstance(value, float) and math.isinf(value)}
+        typer.echo(json.dumps(facts | infinite, allow_nan=False))
+        return
+    _print_plan(plan, spent, chosen)
+
+
+def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
+    from rich.table import Table
+
+    from noisewise.words import meaning, number
+
+    console = _console()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("accountant")
+    table.add_column("epsilon", justify="right")
+    table.add_column("")
+    table.add_row("[bold]PLD[/]", f"[bold]{number(spent.epsilon)}[/]", "the guarantee")
+    table.add_row("RDP", number(spent.rdp_epsilon), spent.rdp_reason or "second opinion: also a guarantee, looser")
+    table.add_row("GDP-CLT", number(spent.gdp_epsilon), spent.gdp_reason or "approximation, no guarantee")
+    sampler = plan.sampler
+    forced = (
+        f" (the {sampler.kind} sampler is proven for these only)" if sampler.kind == "shuffle" and not chosen else ""
+    )
+    console.print()
+    console.print(table)
+    console.print()
+    facts = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    facts.add_column(style="dim")
+    facts.add_column()
+    facts.add_row("delta", f"{spent.delta:g}")
+    facts.add_row("noise multiplier", f"{plan.noise_at(0):.6g}")
+    facts.add_row("steps", f"{plan.steps:,}")
+    facts.add_row("rate", f"{sampler.rate:.6g}   ({sampler.batch_size:,} of {sampler.n:,} rows per step)")
+    facts.add_row("sampler", sampler.kind)
+    facts.add_row("adjacency", f"{plan.adjacency}{forced}")
+    console.print(facts)
+    console.print()
+    console.print(meaning(spent.epsilon, spent.delta, plan.adjacency, plan.unit))
+
+
+def _stored(out: Path) -> Config | None:
+    from noisewise.recipe import Config
+    from noisewise.runs import RunFolder
+
+    path = RunFolder(out).config
+    return Config.read(path) if path.exists() else None
+
+
+def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: bool = True) -> None:
+    from noisewise.recipe import execute
+
+    console = _console()
+    if not quiet:
+        budget = "" if config.epsilon is None else f"epsilon at most {config.epsilon:g}, "
+        console.print(
+            f"[bold]{config.model}[/] on [bold]{config.data}[/]: {config.steps:,} steps of about {config.batch_size:,} "
+            f"rows, {budget}delta {config.delta:g}, noise multiplier {config.noise_multiplier:.4g}"
+        )
+    try:
+        folder = execute(config, out, resume=resume, progress=not quiet)
+    except Interrupted as error:
+        where = str(error).partition(";")[0].removeprefix("stopped ")
+        raise Interrupted(f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}") from None
+    if not quiet:
+        _print_run(console, folder, next_step)
+
+
+def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
+    from rich.table import Table
+
+    from noisewise.recipe import accuracy, open_run
+    from noisewise.runs import read_json
+    from noisewise.words import meaning, number
+
+    run = open_run(folder.path)
+    privacy = read_json(folder.summary)["privacy"]
+    private = privacy["status"] == "private"
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    mark = "[green]private[/]" if private else f"[bold red]{privacy['status']}[/]"
+    table.add_row("status", f"{mark}: {privacy['reason']}")
+    table.add_row("epsilon", f"[bold]{number(float(privacy['epsilon']))}[/]  (PLD)")
+    table.add_row("delta", f"{privacy['delta']:g}")
+    table.add_row("adjacency", f"{privacy['adjacency']}, unit: one {privacy['unit']}")
+    if run.data.valid.public and len(run.data.valid):
+        twin = "" if run.twin is None else f", twin {100 * accuracy(run.twin, run.data.valid):.1f} %"
+        table.add_row("valid accuracy", f"{100 * accuracy(run.model, run.data.valid):.1f} %{twin}")
+    table.add_row("model, ledger", f"{folder.path}/  may be published" if private else f"{folder.path}/")
+    holds = "the twin; " if run.twin is not None else ""
+    table.add_row("secret", f"{folder.sensitive}/  {holds}never publish this folder")
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(meaning(float(privacy["epsilon"]), privacy["delta"], privacy["adjacency"], privacy["unit"]))
+    if next_step:
+        console.print(f"\n[dim]Next:[/] noisewise audit {folder.path}", soft_wrap=True)
+
+
+def _audit(path: Path, only: list[str] | None, *, next_step: bool = True) -> None:
+    from noisewise import recipe
+    from noisewise.audits import AUDITS
+
+    console = _console()
+    for name in only or []:
+        if name not in AUDITS:
+            raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
+    run = recipe.open_run(path)
+    for name in only or AUDITS:
+        _print_result(console, recipe.audit(run, name, progress=True))
+    if run.twin is None:
+        console.print("This run has no twin, so what privacy cost is not known: train with --twin to see it.")
+    if next_step:
+        console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)
+
+
+def _print_result(console: Console, result: Result) -> None:
+    from rich.table import Table
+
+    for table in result.tables():
+        shown = Table(title=table.caption, title_justify="left", title_style="bold", box=None, header_style="dim")
+        for index, column in enumerate(table.columns):
+            shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print()
+        console.print(shown)
+    console.print()
+    for sentence in result.sentences():
+        console.print(f"• {sentence}", markup=False)
+    console.print(f"\n[dim]status: {result.status.status} ({result.status.reason})[/]")
+
+
+def _report(path: Path, out: Path | None) -> None:
+    from noisewise.report import write
+
+    console = _console()
+    written = write(path, out)
+    console.print(f"\n[bold]Report:[/] {written}", soft_wrap=True)
+    console.print("[dim]It is internal: it shows the non-private twin. Do not publish it.[/]")
+    if written.parent.resolve() == path.resolve():
+        console.print("[yellow]note:[/] it lies among the files of the run that may be published; better move it out.")
+
+
+def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:
+    """The first of DIR, DIR-2, ... that is free, or that holds this demo unfinished (then it is resumed)."""
+    from noisewise.recipe import finished
+    from noisewise.runs import RunFolder
+
+    for number in range(1, 10_000):
+        folder = out if number == 1 else out.with_name(f"{out.name}-{number}")
+        if not folder.exists() or not any(folder.iterdir()):
+            return folder, False
+        if RunFolder(folder).config.exists() and _stored(folder) == config and not finished(config, folder):
+            return folder, True
+    raise RunError(f"{out} and all its numbered neighbours are taken: choose another --out.")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def main() -> None:
+    """Run the command line; errors become one readable paragraph and an exit code."""
+    # Threads that wait must not spin: on a busy machine spinning costs many times the work itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        app()
+    except NoisewiseError as error:
+        from rich.text import Text
+
+        console = _console(stderr=True)
+        label = ("stopped: ", "bold yellow") if isinstance(error, Interrupted) else ("error: ", "bold red")
+        console.print(Text.assemble(label, str(error)), soft_wrap=not console.is_terminal)
+        sys.exit(error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        _console(stderr=True).print(
+            "[bold red]This is a bug in noisewise, not your mistake:[/] please report the lines above."
+        )
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Defaults for people, where the arithmetic needs no torch."""
+
+from __future__ import annotations
+
+from noisewise.errors import ConfigError
+
+
+def default_delta(n: int) -> float:
+    """The largest power of ten at most 1/(10 n).
+
+    >>> default_delta(60_000), default_delta(1_000)
+    (1e-06, 0.0001)
+    """
+    if not isinstance(n, int) or n <= 0:
+        raise ConfigError(f"n={n!r}: must be a whole number above 0.")
+    return float(f"1e-{len(str(10 * n - 1))}")
+
+
+def default_adjacency(sampler: str) -> str:
+    """add-remove; zero-out for the shuffle sampler, whose guarantee is proven for those neighbours only."""
+    return "zero-out" if sampler == "shuffle" else "add-remove"

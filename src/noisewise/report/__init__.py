@@ -1,0 +1,285 @@
+"""The report: one self-contained page, made from the files of a run folder and nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from noisewise import __version__
+from noisewise.errors import RunError
+from noisewise.runs import RunFolder, read_json, write_atomically
+from noisewise.words import (
+    NEIGHBOURS,
+    certainty,
+    level,
+    meaning,
+    number,
+    percent,
+    percent_interval,
+    points,
+    points_interval,
+    strength,
+)
+
+SAMPLERS = {
+    "poisson": "Poisson-sampled",
+    "full-batch": "everybody in every step",
+    "shuffle": "shuffled each epoch, no amplification counted",
+}
+
+
+def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
+    """Write the page; by default among the run's secrets, since it shows the twin."""
+    folder = RunFolder(run)
+    page = render(run)
+    path = folder.sensitive / "report.html" if out is None else Path(out)
+    if not path.parent.is_dir():
+        raise RunError(
+            f"{path} cannot be written: the folder {path.parent} does not exist. Make it, or choose another."
+        )
+    if path.is_dir():
+        raise RunError(f"{path} is a folder: name a file, e.g. {path / 'report.html'}.")
+    write_atomically(path, page.encode())
+    return path
+
+
+def render(run: str | os.PathLike[str]) -> str:
+    """The page as text."""
+    import jinja2
+
+    folder = RunFolder(run)
+    if not folder.complete:
+        raise RunError(
+            f"{folder.path} holds no finished run. Make one with `noisewise train --out DIR`, or finish it with --resume."
+        )
+    source = resources.files("noisewise.report").joinpath("page.html").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(source).render(facts(folder))
+
+
+def facts(folder: RunFolder) -> dict[str, Any]:
+    """Everything the page says, read from the run folder."""
+    import tomllib
+
+    summary, about = read_json(folder.summary), read_json(folder.run)
+    try:
+        settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
+        results = _results(folder)
+        privacy = summary["privacy"]
+        epsilon = float(privacy["epsilon"])
+        return {
+            **_guarantee(privacy, epsilon),
+            **_subject(summary, privacy, epsilon),
+            **_price(results),
+            "results": [_section(result) for result in results],
+            "missing": [] if results else [("What privacy cost, and who pays:", "noisewise audit DIR")],
+            "ledger": [_line(line) for line in read_json(folder.ledger)["lines"]],
+            "accountants": _accountants(privacy, epsilon),
+            "settings": [
+                (name.replace("_", " "), _setting(value)) for name, value in settings.items() if name != "format"
+            ],
+            "made_with": _made_with(about),
+            "version": __version__,
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from None
+
+
+def _guarantee(privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
+    finite = math.isfinite(epsilon)
+    sure = 100 * certainty(epsilon, privacy["delta"]) if finite else None
+    return {
+        "epsilon": number(epsilon),
+        "plan_epsilon": None if finite or "plan_epsilon" not in privacy else number(float(privacy["plan_epsilon"])),
+        "delta": _power(privacy["delta"]),
+        "certainty": None if sure is None else f"{sure:.1f}" if sure < 99.9 else f"{sure:.3f}",
+        "gauge": None if sure is None else f"{2 * (sure - 50):.1f}",
+        "strength": strength(epsilon),
+        "meaning": meaning(epsilon, privacy["delta"], privacy["adjacency"], privacy["unit"]),
+        "accountant": str(privacy["accountant"]).upper(),
+        "adjacency": privacy["adjacency"],
+        "unit": privacy["unit"],
+        "sampler": SAMPLERS.get(privacy["sampler"], privacy["sampler"]),
+        "status": privacy["status"],
+        "reason": privacy["reason"][:1].upper() + privacy["reason"][1:],
+        "private": privacy["status"] == "private",
+    }
+
+
+def _subject(summary: Mapping[str, Any], privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
+    data, model = summary["data"], summary["model"] or "model"
+    name = data.get("name", "data")
+    private = privacy["status"] == "private"
+    either = NEIGHBOURS[privacy["adjacency"]].format(unit=privacy["unit"])
+    lead = f"A {model} was trained on {data['n']:,} {privacy['unit']}s of {name}"
+    if math.isfinite(epsilon):
+        lead += f" so that anyone who sees it learns almost the same {either}."
+    else:
+        lead += " without a privacy guarantee."
+    public = f"{name.capitalize()} is a public data set: here it stands in for private data."
+    unit = privacy["unit"]
+    caveats = [
+        f"It protects one {unit}. Somebody with several {unit}s in the data is protected less.",
+        f"With probability about δ = {_power(privacy['delta'])} the promise may fail.",
+        "It covers this run alone: other runs on the same data, also those that only chose settings, add up with it.",
+        f"The number of {unit}s ({data['n']:,}) and all settings below count as public.",
+    ]
+    if not private:
+        caveats = [f"This run is {privacy['status']} ({privacy['reason']}): do not publish the model."]
+    banner = "This page shows the non-private twin and exact figures of test rows: do not publish it."
+    how = "with differential privacy" if math.isfinite(epsilon) else "without a privacy guarantee"
+    return {
+        "title": f"{model} on {name}, trained {how}",
+        "lead": lead,
+        "note": public if data.get("public") else "",
+        "either": either,
+        "caveats": caveats,
+        "banner": banner,
+    }
+
+
+def _results(folder: RunFolder) -> list[Any]:
+    from noisewise import audits
+
+    return [audits.read(path) for path in sorted((folder.sensitive / "audits").glob("*.json"))]
+
+
+def _price(results: list[Any]) -> dict[str, Any]:
+    """The second and third card: what privacy cost overall, and whom."""
+    from noisewise.audits import Disparity
+
+    found = next((result for result in results if isinstance(result, Disparity)), None)
+    if found is None:
+        return {"cost": None, "pays": None}
+    shares, extremes = found.everyone.accuracy, found.extremes()
+    own = shares["private"]
+    rows = [("private", percent(own), percent_interval(own))]
+    people = f"{found.everyone.n:,} test rows, {level(own)} intervals"
+    if not found.has_twin:
+        cost = {
+            "value": percent(own),
+            "unit": "accuracy",
+            "interval": "",
+            "rows": rows,
+            "note": f"{people}. No twin to compare with.",
+        }
+        if "worst" not in extremes:
+            return {"cost": cost, "pays": None}
+        lines = [f"is served worst: {percent(extremes['lowest'])}."]
+        return {"cost": cost, "pays": {"value": f"class {extremes['worst']}", "lines": lines, "note": _apart(extremes)}}
+    change = shares["difference"]
+    rows.append(("without privacy", percent(shares["twin"]), percent_interval(shares["twin"])))
+    chance = "" if change.excludes_zero else " Chance can explain the difference."
+    cost = {
+        "value": points(change),
+        "unit": "points of accuracy",
+        "interval": f"interval {points_interval(change)}",
+        "rows": rows,
+        "note": f"{people}.{chance}",
+    }
+    if "pays_most" not in extremes:
+        return {"cost": cost, "pays": None}
+    part = next(part for part in found.parts() if part.name == extremes["pays_most"])
+    largest = extremes["largest_cost"]
+    lines = [
+        f"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without privacy: "
+        f"{points(largest)} points (interval {points_interval(largest)}, allowing for the choice).",
+    ]
+    if largest.high >= 0:
+        lines.append("With so few test rows per class, chance can still explain it.")
+    worst = f"Served worst: class {extremes['worst']}, {percent(extremes['lowest'])}. " + _apart(extremes)
+    return {"cost": cost, "pays": {"value": f"class {part.name}", "lines": lines, "note": worst}}
+
+
+def _apart(extremes: Mapping[str, Any]) -> str:
+    text = f"Best and worst class are {points(extremes['gap']).lstrip('+')} points apart"
+    return (
+        f"{text}, {points(extremes['twin_gap']).lstrip('+')} without privacy." if "twin_gap" in extremes else f"{text}."
+    )
+
+
+def _section(result: Any) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    from noisewise.report.figures import inline_svg
+
+    figures = [
+        {"caption": figure.caption, "words": figure.words, "svg": Markup(inline_svg(figure))}
+        for figure in result.figures()
+    ]
+    return {
+        "title": result.title,
+        "sentences": result.sentences(),
+        "figures": figures,
+        "key": getattr(result, "has_twin", False),
+        "tables": [table._asdict() for table in result.tables()],
+        "status": result.status.status,
+        "reason": result.status.reason,
+    }
+
+
+def _line(line: Mapping[str, Any]) -> dict[str, str]:
+    event = line["event"]
+    how = {
+        "poisson-gaussian": "Gaussian noise on a Poisson-sampled batch",
+        "gaussian": "Gaussian noise",
+        "not-private": "no noise: not private",
+    }[event["kind"]]
+    return {
+        "purpose": line["purpose"],
+        "how": how,
+        "noise": number(event.get("noise_multiplier"), 4),
+        "rate": number(event.get("rate"), 3),
+        "count": f"{line['count']:,}",
+        "first": f"{line['first_step']:,}",
+    }
+
+
+def _accountants(privacy: Mapping[str, Any], epsilon: float) -> list[tuple[str, str, str]]:
+    finite = math.isfinite(epsilon)
+
+    def row(name: str, key: str, note: str) -> tuple[str, str, str]:
+        if privacy[key] is None:
+            return name, "–", "does not cover this mechanism"
+        return name, f"ε = {number(float(privacy[key]))}", note if finite else "what the plan would have cost"
+
+    return [
+        ("PLD", f"ε = {number(epsilon)}", "the guarantee" if finite else f"nothing is promised: {privacy['reason']}"),
+        row("RDP", "rdp_epsilon", "second opinion: also a guarantee, looser"),
+        row("GDP-CLT", "gdp_epsilon", "approximation, no guarantee"),
+    ]
+
+
+def _made_with(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hardware = about["hardware"]
+    machine = f"{hardware['machine']}, {hardware['cores']} cores, {hardware['threads']} threads"
+    gpus = ", ".join(hardware["gpus"]) or "none"
+    return [*((name, str(version)) for name, version in about["versions"].items()), ("machine", machine), ("GPU", gpus)]
+
+
+def _setting(value: Any) -> str:
+    return (
+        ("yes" if value else "no")
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _power(delta: float) -> str:
+    """1e-05 as a power of ten."""
+    mantissa, exponent = f"{delta:.3g}".split("e") if "e" in f"{delta:.3g}" else (f"{delta:.3g}", "")
+    if not exponent:
+        exact = math.log10(delta)
+        if not exact.is_integer():
+            return mantissa
+        mantissa, exponent = "1", str(int(exact))
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if mantissa == "1" else f"{mantissa} · 10{raised}"

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from noisewise.audits.intervals import (
+    difference,
+    each,
+    mean,
+    mean_difference,
+    share,
+    share_difference,
+    smallest,
+    spread,
+)
+from noisewise.audits.result import Estimate
+from noisewise.errors import DataError
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.995])
+@pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (0, 36), (36, 36), (7, 21), (180, 359), (9_999, 10_000)])
+def test_share_is_scipys_wilson_interval(hits: int, n: int, level: float) -> None:
+    ours = share([True] * hits + [False] * (n - hits), level)
+    theirs = scipy.stats.binomtest(hits, n).proportion_ci(level, method="wilson")
+    assert ours.value == hits / n
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert 0 <= ours.low <= ours.value <= ours.high <= 1
+
+
+def test_mean_is_scipys_t_interval() -> None:
+    values = np.random.default_rng(0).exponential(size=37)
+    theirs = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    ours = mean(values)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    assert mean(values, floor=theirs.low + 0.1).low == theirs.low + 0.1
+
+
+def test_mean_difference_is_scipys_paired_t_interval() -> None:
+    generator = np.random.default_rng(1)
+    first = generator.normal(size=50)
+    second = first + generator.normal(0.2, 0.1, size=50)
+    theirs = scipy.stats.ttest_rel(first, second).confidence_interval(0.95)
+    ours = mean_difference(first, second)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def pairs(both: int, first: int, second: int, neither: int) -> tuple[list[int], list[int]]:
+    return (
+        [1] * both + [1] * first + [0] * second + [0] * neither,
+        [1] * both + [0] * first + [1] * second + [0] * neither,
+    )
+
+
+def test_share_difference_is_the_published_score_interval() -> None:
+    """Airway hyper-responsiveness, 1/1/7/12: Fagerland, Lydersen, Laake 2014, Statistics in Medicine 33:2850."""
+    ours = share_difference(*pairs(1, 1, 7, 12))
+    assert ours.value == pytest.approx(-6 / 21)
+    assert (ours.low, ours.high) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+def test_share_difference_leaves_zero_out_exactly_when_mcnemars_test_rejects() -> None:
+    limit = scipy.stats.chi2.ppf(0.95, 1)
+    for first in range(0, 13):
+        for second in range(0, 13):
+            if first + second:
+                rejects = (first - second) ** 2 / (first + second) > limit
+                assert share_difference(*pairs(9, first, second, 5)).excludes_zero == rejects, (first, second)
+
+
+@pytest.mark.parametrize(
+    "table", [(36, 0, 0, 0), (0, 0, 0, 5), (0, 36, 0, 0), (0, 0, 36, 0), (0, 1, 0, 0), (3, 0, 1, 0)]
+)
+def test_share_difference_has_an_interval_at_the_edges_too(table: tuple[int, ...]) -> None:
+    ours, mirrored = share_difference(*pairs(*table)), share_difference(*reversed(pairs(*table)))
+    assert -1 <= ours.low <= ours.value <= ours.high <= 1
+    assert ours.high - ours.low > 0.05
+    assert (ours.low, ours.high) == pytest.approx((-mirrored.high, -mirrored.low), abs=1e-9)
+
+
+def test_share_difference_covers_the_truth_as_often_as_it_says() -> None:
+    """400 samples, nominal 95 %: fewer than 91 % has probability under 1e-3; a half-width cut by a third is caught."""
+    generator = np.random.default_rng(0)
+    covered = narrow = 0
+    for _ in range(400):
+        u = generator.random(60)
+        first, second = u < 0.8, np.where(generator.random(60) < 0.7, u, generator.random(60)) < 0.9
+        e = share_difference(first, second)
+        covered += e.low <= -0.1 <= e.high
+        narrow += e.value - (e.value - e.low) * 0.6 <= -0.1 <= e.value + (e.high - e.value) * 0.6
+    assert covered >= 0.91 * 400
+    assert narrow < 0.91 * 400
+
+
+def test_extremes_cover_the_truth_although_they_were_picked() -> None:
+    """Ten equally good classes: the true spread is 0, the sample's is not, and the interval must say so."""
+    generator = np.random.default_rng(0)
+    zero = worst = 0
+    for _ in range(200):
+        estimates = [share(generator.random(40) < 0.9, each(0.95, 10)) for _ in range(10)]
+        zero += spread(estimates, 0.95).low == 0
+        lowest = smallest(estimates, 0.95)
+        worst += lowest.low <= 0.9 <= lowest.high
+    assert zero >= 0.91 * 200
+    assert worst >= 0.91 * 200
+
+
+def test_spread_and_difference_add_up_the_worst_cases() -> None:
+    estimates = [Estimate(0.5, 0.4, 0.6, 30, 0.99, "Wilson"), Estimate(0.9, 0.8, 0.95, 20, 0.99, "Wilson")]
+    found = spread(estimates, 0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((0.4, 0.2, 0.55))
+    assert (found.n, found.level, found.method) == (20, 0.95, "Wilson, Bonferroni")
+    excess = difference(found, Estimate(0.1, 0.0, 0.3, 10, 0.95, "x"), 0.95)
+    assert (excess.value, excess.low, excess.high) == pytest.approx((0.3, -0.1, 0.55))
+
+
+def test_single_and_infinite_values_have_no_ends() -> None:
+    assert mean([1.0]).high == math.inf
+    assert mean([1.0, math.inf]).high == math.inf
+    assert math.isinf(mean([math.nan, 1.0], floor=0.0).high) or math.isnan(mean([math.nan, 1.0]).high)
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]]])
+def test_empty_and_misshapen_values_are_refused(values: list) -> None:
+    with pytest.raises(DataError, match="one value per person"):
+        share(values)
+
+
+def test_pairs_must_be_of_the_same_people() -> None:
+    with pytest.raises(DataError, match="same people"):
+        share_difference([True], [True, False])

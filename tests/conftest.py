@@ -1,0 +1,31 @@
+"""Set-up shared by all tests: one torch thread per xdist worker; NOISEWISE_REQUIRE_ALL=1 turns skips into failures."""
+
+import os
+
+import pytest
+
+
+def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def _fail_if_skipped(report):
+    required = os.environ.get("NOISEWISE_REQUIRE_ALL") == "1"
+    if required and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but NOISEWISE_REQUIRE_ALL=1 requires every test: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _fail_if_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _fail_if_skipped((yield))

@@ -1,0 +1,499 @@
+"""Plant one deliberate fault after another into a copy of the package and see whether the tests notice.
+
+    python tests/mutants.py [--jobs 2] [--only WORD]
+
+First the chosen tests run on an unchanged copy and must pass. Then each fault is one replacement of a text that occurs
+exactly once; a fault is caught if its tests fail. Exit code 0: all caught; 1: one survived, or could not be judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: in `file` under src/noisewise, `old` becomes `new`; `tests` (node ids under tests/) should fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+ENGINES = "persample/test_engines.py::test_every_rule_equals_the_oracle"
+STEP, BOUNDED, EXAMINE = "test_private_step.py", "test_bounded.py", "persample/test_examine.py"
+
+MUTANTS = [
+    # noise
+    Mutant(
+        "noise x 0.9",
+        "bounded.py",
+        "_with_noise(bounded, sigma * bounded.sensitivity,",
+        "_with_noise(bounded, 0.9 * sigma * bounded.sensitivity,",
+        (f"{BOUNDED}::test_noise_has_the_std_multiplier_times_sensitivity",),
+    ),
+    Mutant(
+        "noise not scaled to the sensitivity",
+        "bounded.py",
+        "_with_noise(bounded, sigma * bounded.sensitivity,",
+        "_with_noise(bounded, sigma,",
+        (f"{BOUNDED}::test_noise_has_the_std_multiplier_times_sensitivity",),
+    ),
+    Mutant(
+        "noise reused across steps",
+        "bounded.py",
+        "entropy, (first_step + step, part))",
+        "entropy, (0, part))",
+        (f"{BOUNDED}::test_steps_are_independent", f"{STEP}::test_every_step_has_noise_of_its_own"),
+    ),
+    Mutant(
+        "noise reused across parameters",
+        "bounded.py",
+        "entropy, (*position, k))",
+        "entropy, (*position, 0))",
+        (f"{BOUNDED}::test_parameters_are_independent",),
+    ),
+    Mutant(
+        "noise reused across chunks",
+        "bounded.py",
+        'entropy.generator("noise", *position, chunk)',
+        'entropy.generator("noise", *position)',
+        (f"{BOUNDED}::test_chunks_of_a_large_parameter_are_independent",),
+    ),
+    Mutant(
+        "noise reused across answers",
+        "bounded.py",
+        "entropy, (first_step + step, part))",
+        "entropy, (first_step + step, 0))",
+        (f"{BOUNDED}::test_parts_of_one_release_are_independent",),
+    ),
+    Mutant(
+        "noise on masked coordinates",
+        "bounded.py",
+        "noise *= mask.to(noise.device)",
+        "pass",
+        (f"{BOUNDED}::test_noise_falls_on_kept_coordinates_only",),
+    ),
+    Mutant(
+        "no noise on an empty batch",
+        "persample/__init__.py",
+        "return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))",
+        "return ClippedBatch(Bounded(zeros, clip.sensitivity, dict.fromkeys(live, False)), torch.zeros(blocks, 0))",
+        ("test_guarantees.py::test_an_empty_batch_is_released_with_noise",),
+    ),
+    # ledger and plan
+    Mutant(
+        "ledger line dropped",
+        "bounded.py",
+        "ledger.record(event, purpose, first_step + step)",
+        "pass",
+        (f"{BOUNDED}::test_every_release_is_a_line_in_the_ledger", f"{STEP}::test_the_ledger_equals_the_plan"),
+    ),
+    Mutant(
+        "answers of one batch counted as one",
+        "bounded.py",
+        "sum(sigma**-2 for sigma in multipliers) ** -0.5",
+        "max(multipliers)",
+        (f"{BOUNDED}::test_joint_multiplier",),
+    ),
+    Mutant(
+        "sums of different bounds merged",
+        "bounded.py",
+        "if other.sensitivity != first.sensitivity or ",
+        "if ",
+        (f"{BOUNDED}::test_merge_refuses_what_answers_another_question",),
+    ),
+    Mutant(
+        "a step in an epoch that is not recorded",
+        "bounded.py",
+        "elif not ledger.lines or ledger.lines[-1].event != event:",
+        "elif False:",
+        (f"{BOUNDED}::test_a_step_within_an_epoch_that_is_not_recorded_is_refused",),
+    ),
+    Mutant(
+        "release without noise called private",
+        "mechanism.py",
+        "if noise_multiplier == 0:",
+        "if False:",
+        (f"{BOUNDED}::test_without_noise_the_release_is_recorded_as_not_private",),
+    ),
+    Mutant(
+        "calibrated exceeds the budget",
+        "mechanism.py",
+        "return scaled(smallest_noise(",
+        "return scaled(0.98 * smallest_noise(",
+        ("test_guarantees.py::test_a_calibrated_plan_never_exceeds_its_budget",),
+    ),
+    # sampling
+    Mutant(
+        "sampler rate off by 10 %",
+        "sampling.py",
+        ".random(self.n) < self.rate",
+        ".random(self.n) < 1.1 * self.rate",
+        (
+            "test_sampling.py::test_every_unit_is_included_at_the_stated_rate",
+            "test_sampling.py::test_batch_sizes_are_binomial",
+        ),
+    ),
+    Mutant(
+        "the same batch at every step",
+        "sampling.py",
+        'entropy.generator("sampling", step)',
+        'entropy.generator("sampling", 0)',
+        ("test_sampling.py::test_steps_are_drawn_independently_of_each_other",),
+    ),
+    Mutant(
+        "the same order in every epoch",
+        "sampling.py",
+        'entropy.generator("sampling", epoch)',
+        'entropy.generator("sampling", 0)',
+        ("test_sampling.py::test_shuffled_epochs_differ",),
+    ),
+    Mutant(
+        "shuffle drops the last batch",
+        "sampling.py",
+        "return -(-self.n // self.batch_size)",
+        "return self.n // self.batch_size",
+        ("test_sampling.py::test_a_shuffled_epoch_takes_each_unit_exactly_once",),
+    ),
+    Mutant(
+        "steps in floating point",
+        "sampling.py",
+        "return math.ceil(exact * n / batch_size)",
+        "return int(float(epochs) / (batch_size / n))",
+        ("test_sampling.py::test_steps_are_exact",),
+    ),
+    Mutant(
+        "noise and sampling from one stream",
+        "entropy.py",
+        "spawn_key=(STREAMS[stream], *position)",
+        "spawn_key=position",
+        ("test_entropy.py::test_every_stream_and_position_draws_something_else",),
+    ),
+    Mutant(
+        "secret root that is no secret",
+        "entropy.py",
+        "cls(secrets.randbits(256))",
+        "cls(0)",
+        ("test_entropy.py::test_fresh_roots_are_long_and_never_the_same",),
+    ),
+    # the step
+    Mutant(
+        "divide by the realised batch",
+        "train.py",
+        ".div_(mechanism.expected_batch_size)",
+        ".div_(max(len(index), 1))",
+        (f"{STEP}::test_the_sum_is_divided_by_the_expected_not_the_realised_batch_size",),
+    ),
+    Mutant(
+        "skip empty batches",
+        "train.py",
+        "    device = next(model.parameters()).device\n    index = ",
+        "    if not next(mechanism.sampler.batches(state.entropy, step, step + 1)).size:\n"
+        "        state.step += 1\n"
+        "        return\n"
+        "    device = next(model.parameters()).device\n    index = ",
+        (f"{STEP}::test_an_empty_batch_is_a_step_with_noise_and_a_line",),
+    ),
+    Mutant(
+        "train past the plan",
+        "train.py",
+        "if step >= mechanism.steps:",
+        "if False:",
+        (f"{STEP}::test_training_past_the_plan_stops",),
+    ),
+    Mutant(
+        "data of another size than planned",
+        "train.py",
+        "if length(units) != mechanism.sampler.n:",
+        "if False:",
+        (f"{STEP}::test_data_of_another_size_than_planned_is_refused",),
+    ),
+    # clipping
+    Mutant(
+        "mask applied after the norm",
+        "persample/engines.py",
+        "join(pieces[name]).measure(masks.get(name))",
+        "(join(pieces[name]).measure(None)[0], join(pieces[name]).measure(masks.get(name))[1])",
+        (f"{ENGINES}[linear-2d-auto-masks]",),
+    ),
+    Mutant(
+        "mask left out of the sum",
+        "persample/engines.py",
+        "join(pieces[name]).measure(masks.get(name))",
+        "(join(pieces[name]).measure(masks.get(name))[0], join(pieces[name]).measure(None)[1])",
+        (f"{ENGINES}[linear-2d-auto-masks]",),
+    ),
+    Mutant(
+        "only the last call of a reused module counted",
+        "persample/engines.py",
+        "pieces[name].append(gradients[role]())",
+        "pieces[name][:] = [gradients[role]()]",
+        (f"{ENGINES}[several-calls-auto-everything]",),
+    ),
+    Mutant(
+        "tied cross term dropped",
+        "persample/engines.py",
+        "join(pieces[name]).measure(masks.get(name))",
+        "(sum(piece.measure(masks.get(name))[0] for piece in pieces[name]),"
+        " join(pieces[name]).measure(masks.get(name))[1])",
+        (f"{ENGINES}[tied-linears-auto-everything]",),
+    ),
+    Mutant(
+        "rows that are not units taken for units",
+        "persample/engines.py",
+        "fallback = layout.fallback | ",
+        "fallback = ",
+        (f"{ENGINES}[flipped-auto-everything]",),
+    ),
+    Mutant(
+        "functional uses of a weight overlooked",
+        "persample/tape.py",
+        "found.add(names[id(variable)])",
+        "pass",
+        (f"{ENGINES}[functional-use-auto-everything]",),
+    ),
+    Mutant(
+        "broadcast rows taken for units",
+        "persample/tape.py",
+        "for call in calls if call.units != units for",
+        "for call in calls if False for",
+        (f"{ENGINES}[positions-auto-everything]",),
+    ),
+    Mutant(
+        "input changed in place unnoticed",
+        "persample/tape.py",
+        "if self.operands.input._version != self.version:",
+        "if False:",
+        ("persample/test_tape.py::test_a_changed_input_is_refused_with_the_remedy",),
+    ),
+    Mutant(
+        "non-finite unit kept",
+        "persample/__init__.py",
+        "keep = norms.isfinite().all(0)",
+        "keep = torch.ones_like(norms[0], dtype=torch.bool)",
+        ("persample/test_clipped_sum.py::test_one_entry_that_is_not_finite_is_enough",),
+    ),
+    Mutant(
+        "padding row counted",
+        "persample/__init__.py",
+        "keep = keep & present.to(keep.device).bool()",
+        "pass",
+        ("persample/test_clipped_sum.py::test_padding_contributes_nothing_whatever_it_holds",),
+    ),
+    Mutant(
+        "a rule's promise not checked",
+        "persample/__init__.py",
+        "_check_promise(clip, factors, norms_kept)",
+        "pass",
+        ("persample/test_clipped_sum.py::test_a_rule_that_exceeds_its_own_bound_is_stopped",),
+    ),
+    Mutant(
+        "sensitivity of per-layer rules: the largest",
+        "clipping.py",
+        "math.sqrt(math.fsum(rule.sensitivity**2 for rule in self.rules.values()))",
+        "max(rule.sensitivity for rule in self.rules.values())",
+        (
+            "test_clipping.py::test_the_sensitivity_of_per_layer_clipping_is_the_root_of_the_sum_of_squares",
+            "test_guarantees.py::test_every_rule_keeps_its_promise_for_norms_from_0_to_1e12",
+        ),
+    ),
+    Mutant(
+        "flat clipping does not clip",
+        "clipping.py",
+        "(self.bound / samples.norms).clamp(max=1.0)",
+        "(self.bound / samples.norms).clamp(min=1.0)",
+        ("test_guarantees.py::test_every_rule_keeps_its_promise_for_norms_from_0_to_1e12",),
+    ),
+    Mutant(
+        "global clipping keeps everybody",
+        "clipping.py",
+        "(samples.norms <= self.limit)",
+        "(samples.norms >= 0)",
+        ("test_guarantees.py::test_every_rule_keeps_its_promise_for_norms_from_0_to_1e12",),
+    ),
+    Mutant(
+        "the scaled form of global clipping is not scaled",
+        "clipping.py",
+        " * (self.bound / self.limit)",
+        "",
+        ("test_guarantees.py::test_every_rule_keeps_its_promise_for_norms_from_0_to_1e12",),
+    ),
+    # per-sample gradients
+    Mutant(
+        "Gram norm without a tap",
+        "persample/gradients.py",
+        "for offset in offsets[1:]:",
+        "for offset in offsets[2:]:",
+        (f"{ENGINES}[conv-wide-gram-auto-everything]",),
+    ),
+    Mutant(
+        "bias sees one position only",
+        "persample/layers.py",
+        "Formed(left.sum(1))",
+        "Formed(left[:, 0])",
+        (f"{ENGINES}[linear-3d-gram-auto-everything]",),
+    ),
+    Mutant(
+        "padding token counted",
+        "persample/layers.py",
+        'if operands.settings["padding_idx"] is not None:',
+        "if False:",
+        (f"{ENGINES}[embedding-padding-auto-everything]",),
+    ),
+    Mutant(
+        "repeated tokens counted apart",
+        "persample/gradients.py",
+        "unit * self.size + self.index",
+        "torch.arange(self.index.numel(), device=self.index.device).view_as(self.index) * units * self.size"
+        " + unit * self.size + self.index",
+        (f"{ENGINES}[embedding-auto-everything]",),
+    ),
+    # looking at the model
+    Mutant(
+        "coupled units unnoticed",
+        "persample/examine.py",
+        "_check_coupling(model, loss_fn, units, others)",
+        "pass",
+        (
+            f"{EXAMINE}::test_losses_that_look_at_other_units_are_refused",
+            "test_guarantees.py::test_a_planted_batch_norm_is_refused",
+        ),
+    ),
+    Mutant(
+        "running statistics unnoticed",
+        "persample/examine.py",
+        "if changed and not yield_error:",
+        "if False:",
+        (f"{EXAMINE}::test_running_statistics_are_refused_and_put_back[in place]",),
+    ),
+    Mutant(
+        "order of rows not asked about",
+        "persample/examine.py",
+        "found.update(call.names.values())",
+        "pass",
+        (f"{EXAMINE}::test_the_parameters_without_a_ghost_rule_are_found[flipped]",),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a fault."""
+
+    verdict: str
+    seconds: float
+    output: str = ""
+
+
+def copy_of_the_package(folder: Path) -> Path:
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "src"
+
+
+def environment(source: Path) -> dict[str, str]:
+    """The copy comes first on the path, before the installed package."""
+    return os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def check_import(source: Path) -> None:
+    """The copy must be what is imported, or every fault would survive."""
+    code = "import noisewise, noisewise.bounded as b; print(noisewise.__file__, b.__file__, sep='\\n')"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment(source), text=True, capture_output=True, check=True
+    )
+    for path in found.stdout.split():
+        if not Path(path).resolve().is_relative_to(source.resolve()):
+            raise SystemExit(f"{path} is imported instead of the copy in {source}: no fault would be seen.")
+
+
+def run(source: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
+    command += [str(ROOT / "tests" / test) for test in tests]
+    try:
+        done = subprocess.run(
+            command, env=environment(source), cwd=ROOT, text=True, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"stopped after {SECONDS} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def plant(source: Path, mutant: Mutant) -> None:
+    path = source / "noisewise" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.old!r} occurs {text.count(mutant.old)} times in {mutant.file}, not once")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def judge(mutant: Mutant) -> Outcome:
+    """Plant the fault in a fresh copy and run its tests: pytest's exit code 1 means that a test failed."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        source = copy_of_the_package(Path(folder))
+        try:
+            plant(source, mutant)
+        except ValueError as error:
+            return Outcome("not planted", 0.0, str(error))
+        status, output = run(source, mutant.tests)
+    verdict = {0: "survived", 1: "caught"}.get(status, f"not judged (pytest exit code {status})")
+    return Outcome(verdict, time.monotonic() - start, output)
+
+
+def unchanged(mutants: list[Mutant], console: Console) -> bool:
+    """All chosen tests pass on a copy without a fault."""
+    tests = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
+    with tempfile.TemporaryDirectory() as folder:
+        source = copy_of_the_package(Path(folder))
+        check_import(source)
+        status, output = run(source, tests)
+    if status:
+        console.print(output[-3000:], markup=False)
+    return status == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Plant deliberate faults and see whether the tests notice.")
+    parser.add_argument("--jobs", type=int, default=2, help="faults judged at a time")
+    parser.add_argument("--only", default="", help="faults whose name contains this")
+    options = parser.parse_args()
+    console = Console()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    console.print(f"{len(chosen)} faults; their tests on the unchanged package first")
+    if not unchanged(chosen, console):
+        console.print("the tests fail without any fault: nothing can be judged")
+        return 1
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = list(pool.map(judge, chosen))
+    table = Table("fault", "file", "verdict", "seconds")
+    for mutant, outcome in zip(chosen, outcomes, strict=True):
+        style = None if outcome.verdict == "caught" else "bold red"
+        table.add_row(mutant.name, mutant.file, outcome.verdict, f"{outcome.seconds:.1f}", style=style)
+    console.print(table)
+    missed = [(m, o) for m, o in zip(chosen, outcomes, strict=True) if o.verdict != "caught"]
+    for mutant, outcome in missed:
+        console.print(f"\n{mutant.name}: {outcome.verdict}\n{outcome.output[-1500:]}", markup=False)
+    console.print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""clipped_sum as a whole: no trace on the model, padding, units that are not finite, empty batches, promises kept."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from noisewise.clipping import Flat, Normalized, Samples, per_layer
+from noisewise.errors import ConfigError, PrivacyError
+from noisewise.mechanism import Runtime
+from noisewise.nest import Padded
+from noisewise.persample import Layout, clipped_sum, live_parameters
+from oracles import (
+    PROBLEMS,
+    clipped_sum_by_hand,
+    cross_entropy,
+    gradients_of,
+    make_support,
+    nested,
+    relative_error,
+    rows,
+    rules,
+    typical_norm,
+)
+
+ENGINES = ("auto", "dense", "loop")
+EACH_ENGINE = pytest.mark.parametrize("engine", ENGINES)
+FLOAT_INPUTS = (
+    "linear-2d",
+    "linear-3d-gram",
+    "conv-wide-gram",
+    "in-place",
+    "tied-linears",
+    "bare-parameters",
+    "flipped",
+)
+
+
+def noisy_model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        nn.Dropout(0.3, inplace=True),
+        nn.Linear(8, 3),
+    )
+
+
+IMAGES = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+LABELS = torch.tensor([0, 1, 2, 0, 1])
+
+
+# ---------------------------------------------------------------------------------------------------- no trace
+
+
+def traces(model):
+    """Everything of a model that a computation could leave something on."""
+    modules = dict(model.named_modules())
+    return {
+        "attributes": {name: sorted(vars(module)) for name, module in modules.items()},
+        "types": {name: type(module) for name, module in modules.items()},
+        "forwards": {name: module.forward for name, module in modules.items()},
+        "hooks": {
+            (name, key): len(value)
+            for name, module in modules.items()
+            for key, value in vars(module).items()
+            if "hooks" in key
+        },
+        "parameters": {name: id(p) for name, p in model.named_parameters()},
+        "parameter attributes": {name: sorted(vars(p)) for name, p in model.named_parameters()},
+        "parameter hooks": {name: p._backward_hooks for name, p in model.named_parameters()},
+        "needs gradient": {name: p.requires_grad for name, p in model.named_parameters()},
+        "training": {name: module.training for name, module in modules.items()},
+    }
+
+
+@pytest.mark.parametrize("preset", [False, True], ids=["no-grad", "preset-grad"])
+@pytest.mark.parametrize("seed", [None, 7])
+@EACH_ENGINE
+def test_the_model_is_as_before(engine, seed, preset):
+    model = noisy_model()
+    model[5].eval()
+    model[1].weight.requires_grad_(False)
+    model.register_buffer("table", torch.ones(2))
+    if preset:
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 3.0)
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    before, state = traces(model), torch.get_rng_state()
+    clipped_sum(
+        model, cross_entropy, (IMAGES, LABELS), Flat(1.0), runtime=Runtime(engine=engine, microbatch=2), seed=seed
+    )
+    assert traces(model) == before
+    assert all(count == 0 for count in before["hooks"].values())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is grads[name] for name, p in model.named_parameters())
+    assert not preset or all(bool((p.grad == 3).all()) for p in model.parameters())
+
+
+@EACH_ENGINE
+def test_the_model_is_as_before_when_the_loss_fails(engine):
+    model, calls = noisy_model(), []
+
+    def loss_fn(model, batch):
+        calls.append(1)
+        if len(calls) > 2:
+            raise KeyError("no such column")
+        return cross_entropy(model, batch)
+
+    before, state = traces(model), torch.get_rng_state()
+    with pytest.raises(KeyError):
+        clipped_sum(
+            model, loss_fn, (IMAGES, LABELS), Flat(1.0), runtime=Runtime(engine=engine, microbatch=1), layout=Layout()
+        )
+    assert traces(model) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@EACH_ENGINE
+def test_the_result_is_no_part_of_a_graph(engine):
+    got = clipped_sum(noisy_model(), cross_entropy, (IMAGES, LABELS), Flat(1.0), runtime=Runtime(engine=engine))
+    assert not any(value.requires_grad for value in got.grads._values.values())
+    assert not got.norms.requires_grad
+
+
+@EACH_ENGINE
+def test_dropout_follows_the_seed(engine):
+    def total(seed):
+        runtime = Runtime(engine=engine)
+        return clipped_sum(
+            noisy_model(), cross_entropy, (IMAGES, LABELS), Flat(1.0), runtime=runtime, seed=seed
+        ).grads._values
+
+    assert relative_error(total(1), total(1)) == 0
+    assert relative_error(total(1), total(2)) > 0.01
+
+
+def test_without_a_seed_dropout_draws_from_the_current_state():
+    def total(seed):
+        torch.manual_seed(seed)
+        return clipped_sum(model, cross_entropy, (IMAGES, LABELS), Flat(1.0), layout=Layout()).grads._values
+
+    model = noisy_model()
+    assert relative_error(total(1), total(1)) == 0
+    assert relative_error(total(1), total(2)) > 0.01
+
+
+# ------------------------------------------------------------------------------------------------------ padding
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("microbatch", [None, 2])
+@pytest.mark.parametrize("filling", [0.0, 1e30, float("nan"), float("inf")])
+def test_padding_contributes_nothing_whatever_it_holds(engine, microbatch, filling):
+    setup = PROBLEMS["in-place"].make()
+    x, weight = setup.batch
+    padded = torch.cat([x[:2], torch.full_like(x[:2], filling), x[2:]])
+    weights = torch.cat([weight[:2], torch.ones(2, dtype=weight.dtype), weight[2:]])
+    batch = Padded((padded, weights), torch.tensor([1, 1, 0, 0, 1, 1]))
+    got = clipped_sum(
+        setup.model, setup.loss_fn, batch, Flat(1.0), runtime=Runtime(engine=engine, microbatch=microbatch)
+    )
+    expected = clipped_sum_by_hand(gradients_of("in-place"), Flat(1.0), {})[0]
+    assert relative_error(got.grads._values, expected) < 1e-9
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
+@pytest.mark.parametrize("name", ["linear-2d", "embedding", "dicts", "time-first"])
+def test_padding_rows_are_dropped_for_every_rule(name, kind):
+    setup, present = PROBLEMS[name].make(), torch.tensor([1, 0, 1, 1])
+    grads = gradients_of(name)
+    kept = {parameter: grad[present.bool()] for parameter, grad in grads.items()}
+    for rule, clip in rules(list(grads), typical_norm(grads)).items():
+        got = clipped_sum(setup.model, setup.loss_fn, Padded(setup.batch, present.to(kind)), clip)
+        assert relative_error(got.grads._values, clipped_sum_by_hand(kept, clip, {})[0]) < 1e-9, rule
+
+
+def test_a_batch_of_padding_alone_gives_zeros():
+    setup = PROBLEMS["linear-2d"].make()
+    got = clipped_sum(setup.model, setup.loss_fn, Padded(setup.batch, torch.zeros(4)), Normalized(1.0))
+    assert all(not value.any() for value in got.grads._values.values())
+
+
+# -------------------------------------------------------------------------------------- units that are not finite
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", FLOAT_INPUTS)
+def test_a_unit_that_is_not_finite_contributes_nothing_and_the_others_stay(name, poison, engine):
+    setup, grads = PROBLEMS[name].make(), gradients_of(name)
+    x = setup.batch[0].clone()
+    x[1] = poison
+    others = {parameter: grad[[0, 2, 3]] for parameter, grad in grads.items()}
+    for kind in ("everything", "masks"):
+        support = make_support(kind, setup.model)
+        for clip in (Flat(typical_norm(grads)), Normalized(1.0)):
+            got = clipped_sum(setup.model, setup.loss_fn, (x, setup.batch[1]), clip, support, Runtime(engine=engine))
+            expected, norms = clipped_sum_by_hand(others, clip, support)
+            assert relative_error(got.grads._values, expected) < 1e-9
+            assert got.norms.isfinite()[0].tolist() == [True, False, True, True]
+            assert torch.allclose(got.norms[:, [0, 2, 3]], norms, rtol=1e-9)
+
+
+@EACH_ENGINE
+def test_one_entry_that_is_not_finite_is_enough(engine):
+    setup = PROBLEMS["linear-3d-gram"].make()
+    x = setup.batch[0].clone()
+    x[2, 0, 0] = float("nan")
+    got = clipped_sum(setup.model, setup.loss_fn, (x, setup.batch[1]), Flat(1.0), runtime=Runtime(engine=engine))
+    assert got.norms.isfinite()[0].tolist() == [True, True, False, True]
+    assert all(bool(value.isfinite().all()) for value in got.grads._values.values())
+
+
+@EACH_ENGINE
+def test_a_unit_whose_norm_overflows_contributes_nothing(engine):
+    setup = PROBLEMS["linear-4d"].make(torch.float32)
+    weights = torch.tensor([1e25, 1.0, 1.0, 1.0])
+    got = clipped_sum(setup.model, setup.loss_fn, (setup.batch[0], weights), Flat(1.0), runtime=Runtime(engine=engine))
+    rest = clipped_sum(setup.model, setup.loss_fn, rows((setup.batch[0], weights), slice(1, None)), Flat(1.0))
+    assert got.norms.isfinite()[0].tolist() == [False, True, True, True]
+    assert relative_error(got.grads._values, rest.grads._values) < 1e-5
+
+
+# -------------------------------------------------------------------------------------------------- micro-batches
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("name", ["linear-2d", "conv-wide-formed", "tied-head", "time-first", "positions", "dicts"])
+def test_micro_batches_give_the_same_as_one_batch(name, engine):
+    setup, grads = PROBLEMS[name].make(), gradients_of(name)
+    support = make_support("masks", setup.model)
+    clip = Flat(typical_norm(grads))
+    whole = clipped_sum(*setup, clip, support, Runtime(engine=engine))
+    for size in (1, 2, 3, 4, 100):
+        part = clipped_sum(*setup, clip, support, Runtime(engine=engine, microbatch=size))
+        assert relative_error(part.grads._values, whole.grads._values) < 1e-12
+        assert torch.allclose(part.norms, whole.norms, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["linear-2d", "conv-wide-gram", "embedding", "flipped", "sorted-by-length"])
+def test_the_order_of_units_does_not_matter(name):
+    setup, order = PROBLEMS[name].make(), [2, 0, 3, 1]
+    first = clipped_sum(*setup, Flat(0.5))
+    second = clipped_sum(setup.model, setup.loss_fn, rows(setup.batch, order), Flat(0.5))
+    assert relative_error(second.grads._values, first.grads._values) < 1e-12
+    assert torch.allclose(second.norms, first.norms[:, order], rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- empty batches
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("name", ["linear-2d", "conv-wide-gram", "embedding", "positions", "dicts", "module-attention"])
+@pytest.mark.parametrize("support_kind", ["everything", "masks-and-frozen"])
+def test_an_empty_batch_gives_zeros(name, support_kind, engine):
+    setup = PROBLEMS[name].make()
+    support = make_support(support_kind, setup.model)
+    empty = nested(lambda tensor: tensor[:0], setup.batch)
+    clip = per_layer(gradients_of(name), Flat(0.5))
+    got = clipped_sum(setup.model, setup.loss_fn, empty, clip, support, Runtime(engine=engine, microbatch=2))
+    live = live_parameters(setup.model, support)
+    assert {n: v.shape for n, v in got.grads._values.items()} == {n: p.shape for n, p in live.items()}
+    assert all(not value.any() for value in got.grads._values.values())
+    assert got.norms.shape[1] == 0
+    assert got.grads.sensitivity == clip.sensitivity
+
+
+# ---------------------------------------------------------------------------------------- promises and refusals
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of one's own, right or wrong."""
+
+    name: str
+    sensitivity: float = 1.0
+
+    def blocks(self, names):
+        return dict.fromkeys(names, 0)
+
+    def factors(self, samples: Samples):
+        return {
+            "right": lambda n: (0.9 / n).clamp(max=1),
+            "none": lambda n: torch.ones_like(n),
+            "double": lambda n: 2 / n,
+            "negative": lambda n: -2 / n,
+            "nan": lambda n: n * float("nan"),
+            "wrong shape": lambda n: (1 / n)[0],
+        }[self.name](samples.norms)
+
+
+def test_a_rule_of_ones_own_is_used():
+    setup = PROBLEMS["linear-2d"].make()
+    got = clipped_sum(*setup, Rule("right"))
+    assert relative_error(got.grads._values, clipped_sum(*setup, Flat(0.9)).grads._values) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["none", "double", "negative", "nan"])
+def test_a_rule_that_exceeds_its_own_bound_is_stopped(name):
+    with pytest.raises(PrivacyError, match=r"more than its sensitivity 0\.1.*check_clip"):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), Rule(name, sensitivity=0.1))
+
+
+def test_factors_of_the_wrong_shape_are_refused():
+    with pytest.raises(ConfigError, match=r"factors \[4\] for norms \[1, 4\]"):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), Rule("wrong shape"))
+
+
+def test_a_parameter_without_a_per_layer_rule_is_refused():
+    with pytest.raises(ConfigError, match=r"no rule for \['2.weight', '2.bias'\]"):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), per_layer(["0.weight", "0.bias"], Flat(1.0)))
+
+
+def test_a_model_in_which_nothing_learns_is_refused():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ConfigError, match="no parameter learns"):
+        clipped_sum(model, cross_entropy, (torch.ones(1, 2), torch.zeros(1, dtype=torch.long)), Flat(1.0))
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        ({"3.weight": True}, "'3.weight', which is no parameter"),
+        ({"0.weight": torch.ones(6, 5)}, r"'0\.weight'\] is torch.float32.*mask.bool\(\)"),
+        ({"0.weight": torch.ones(5, 6, dtype=torch.bool)}, r"shape \[5, 6\], the parameter \[6, 5\]"),
+    ],
+)
+def test_a_support_that_does_not_fit_is_refused(support, message):
+    with pytest.raises(ConfigError, match=message):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), Flat(1.0), support)
+
+
+def test_a_mask_without_any_coordinate_gives_zeros():
+    setup = PROBLEMS["linear-3d-gram"].make()
+    support = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in setup.model.named_parameters()}
+    for clip in rules(list(support)).values():
+        got = clipped_sum(*setup, clip, support)
+        assert all(not value.any() for value in got.grads._values.values())
+        assert not got.norms.any()
+
+
+def test_the_bounded_sum_does_not_show_its_values():
+    got = clipped_sum(*PROBLEMS["linear-2d"].make(), Flat(0.25))
+    assert repr(got.grads) == "Bounded(sensitivity=0.25)"

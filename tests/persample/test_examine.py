@@ -1,0 +1,246 @@
+"""Looking at a model before it sees a record: coupled units, running statistics, parameters without a ghost rule."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from noisewise.clipping import Flat
+from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
+from noisewise.mechanism import Runtime
+from noisewise.persample import Layout, clipped_sum, examine, live_parameters
+from noisewise.persample.examine import synthetic
+from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, make_support, relative_error
+
+X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
+
+
+def look(model, loss_fn=cross_entropy, like=(X, Y), **kwargs):
+    return examine(model, loss_fn, like, live_parameters(model, {}), **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_parameters_without_a_ghost_rule_are_found(name):
+    setup = PROBLEMS[name].make()
+    assert look(*setup).fallback == PROBLEMS[name].fallback
+
+
+@pytest.mark.parametrize("name", ["linear-2d", "time-first", "bare-parameters"])
+def test_frozen_parameters_are_not_asked_about(name):
+    setup = PROBLEMS[name].make()
+    support = make_support("frozen", setup.model)
+    layout = examine(*setup, live_parameters(setup.model, support))
+    assert layout.fallback == PROBLEMS[name].fallback - {n for n, learns in support.items() if learns is False}
+
+
+# ------------------------------------------------------------------------------------------------- coupled units
+
+
+def batch_mean_subtracted(model, batch):
+    hidden = model[0](batch[0])
+    return F.cross_entropy(model[2](torch.tanh(hidden - hidden.mean(0))), batch[1], reduction="none")
+
+
+def in_batch_negatives(model, batch):
+    embedded = F.normalize(model(batch[0]), dim=1)
+    return F.cross_entropy(embedded @ embedded.T, torch.arange(len(embedded)), reduction="none")
+
+
+def focal_by_batch(model, batch):
+    losses = cross_entropy(model, batch)
+    return losses * (losses / losses.max()).detach()
+
+
+def shifted_labels(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1].roll(1), reduction="none")
+
+
+def divided_by_the_batch(model, batch):
+    return cross_entropy(model, batch) / len(batch[0])
+
+
+COUPLED_LOSSES = [batch_mean_subtracted, in_batch_negatives, focal_by_batch, shifted_labels]
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize("loss_fn", COUPLED_LOSSES)
+def test_losses_that_look_at_other_units_are_refused(loss_fn):
+    with pytest.raises(CoupledSamples, match=r"moved by .* when another unit .* was replaced"):
+        clipped_sum(mlp(), loss_fn, (X, Y), Flat(1.0))
+
+
+def test_a_loss_divided_by_the_realised_batch_size_is_refused():
+    """Every unit's share then depends on how many others there are: one unit more moves all contributions."""
+    with pytest.raises(CoupledSamples):
+        clipped_sum(mlp(), divided_by_the_batch, (X, Y), Flat(1.0))
+
+
+@pytest.mark.parametrize("settings", [{}, {"track_running_stats": False}, {"affine": False}], ids=repr)
+def test_batch_norm_in_training_mode_is_refused(settings):
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, **settings), nn.Linear(5, 2))
+    with pytest.raises(CoupledSamples, match="GroupNorm"):
+        clipped_sum(model, cross_entropy, (X, Y), Flat(1.0))
+
+
+class Whitening(nn.Module):
+    """Batch statistics under a name that no list would know."""
+
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.std(0) + 1e-3)
+
+
+def test_batch_statistics_are_known_by_behaviour_not_by_name():
+    model = nn.Sequential(nn.Linear(6, 5), Whitening(), nn.Linear(5, 2))
+    with pytest.raises(CoupledSamples):
+        clipped_sum(model, cross_entropy, (X, Y), Flat(1.0))
+
+
+def test_batch_norm_in_eval_mode_is_accepted():
+    setup, grads = PROBLEMS["batch-norm-in-eval-mode"].make(), gradients_of("batch-norm-in-eval-mode")
+    expected = clipped_sum_by_hand(grads, Flat(0.5), {})[0]
+    assert relative_error(clipped_sum(*setup, Flat(0.5)).grads._values, expected) < 1e-9
+
+
+def test_attention_over_the_batch_is_refused():
+    def forward(m, x):
+        hidden = m.body(x)[None]
+        return m.head(F.scaled_dot_product_attention(hidden, hidden, hidden)[0])
+
+    with pytest.raises(CoupledSamples):
+        clipped_sum(Apply(forward, body=nn.Linear(6, 5), head=nn.Linear(5, 2)), cross_entropy, (X, Y), Flat(1.0))
+
+
+def test_dropout_is_no_coupling():
+    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 2))
+    assert look(model) == Layout()
+
+
+def test_a_model_whose_synthetic_losses_are_not_numbers_is_not_waved_through():
+    """All losses are NaN for negative inputs, so the check learns nothing, and these units are coupled."""
+
+    def forward(m, x):
+        hidden = torch.log(x)
+        return m.head(hidden - hidden.mean(0))
+
+    with pytest.raises(PrivacyError):
+        look(Apply(forward, head=nn.Linear(6, 2)))
+
+
+# ------------------------------------------------------------------------------------------- running statistics
+
+
+class Running(nn.Module):
+    """Keeps the mean of what it sees in a buffer, without using it."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.head = nn.Linear(6, 2)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        mean = x.detach().mean(0)
+        if self.how == "in place":
+            self.seen.mul_(0.9).add_(mean, alpha=0.1)
+        elif self.how == "through data":
+            self.seen.data.add_(mean)
+        elif self.how == "by assignment":
+            self.seen = 0.9 * self.seen + 0.1 * mean
+        return self.head(x)
+
+
+@pytest.mark.parametrize("how", ["in place", "through data", "by assignment"])
+def test_running_statistics_are_refused_and_put_back(how):
+    model = Running(how)
+    with pytest.raises(PrivacyError, match=r"changes the buffers \['seen'\].*running statistics"):
+        clipped_sum(model, cross_entropy, (X, Y), Flat(1.0))
+    assert torch.equal(model.seen, torch.zeros(6))
+
+
+def test_buffers_that_stay_as_they_are_do_not_matter():
+    assert look(Running("not at all")) == Layout()
+
+
+@pytest.mark.parametrize("model", [Running("in place"), nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2))])
+def test_a_refused_model_is_as_before(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(PrivacyError):
+        look(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet:UserWarning")
+@pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
+def test_weights_that_a_forward_pass_rescales_by_what_it_sees_stay_as_they_are(engine):
+    """nn.Embedding(max_norm=...) rewrites the rows of the tokens it looks up: that shows which tokens a batch has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.Flatten(), nn.Linear(12, 2))
+    before = model[0].weight.detach().clone()
+    tokens = torch.tensor([[1, 1, 2], [2, 3, 3], [0, 1, 4], [4, 4, 4]])
+    with pytest.raises(NoisewiseError):
+        clipped_sum(model, cross_entropy, (tokens, Y[:4]), Flat(1.0), runtime=Runtime(engine=engine))
+    assert torch.equal(model[0].weight, before)
+
+
+# --------------------------------------------------------------------------------------------- synthetic inputs
+
+
+def test_synthetic_units_have_the_shapes_and_types_of_the_batch_and_none_of_its_values():
+    like = {"x": torch.full((2, 3), 7.0), "ids": torch.full((2, 4), 9), "flag": torch.ones(2, dtype=torch.bool)}
+    units = synthetic(like, 6)
+    assert {key: (value.shape, value.dtype) for key, value in units.items()} == {
+        "x": ((6, 3), torch.float32),
+        "ids": ((6, 4), torch.int64),
+        "flag": ((6,), torch.bool),
+    }
+    assert set(units["ids"].flatten().tolist()) <= {0, 1}
+    assert not (units["x"] == 7).any()
+
+
+def test_the_answer_does_not_depend_on_the_records():
+    seen = []
+
+    def loss_fn(model, batch):
+        seen.append(batch[0].clone())
+        return cross_entropy(model, batch)
+
+    look(mlp(), loss_fn, (X, Y))
+    first, seen[:] = list(seen), []
+    look(mlp(), loss_fn, (X * 100 + 5, Y))
+    assert len(first) == len(seen)
+    assert all(torch.equal(a, b) for a, b in zip(first, seen, strict=True))
+
+
+def test_a_model_that_cannot_run_on_random_numbers_asks_for_an_example():
+    def loss_fn(model, batch):
+        if batch[0].min() < 0:
+            raise ValueError("pixels must not be negative")
+        return cross_entropy(model, batch)
+
+    with pytest.raises(PrivacyError, match=r"pixels must not be negative.*Pass example="):
+        look(mlp(), loss_fn)
+    assert look(mlp(), loss_fn, example=(torch.rand(6, 6), Y[:1].repeat(6))) == Layout()
+    assert look(mlp(), loss_fn, example=(torch.rand(3, 6), Y[:3])) == Layout()
+
+
+def test_an_example_of_two_units_is_too_small():
+    with pytest.raises(PrivacyError, match="example has 2 units: the check needs at least 3"):
+        look(mlp(), example=(X[:2], Y[:2]))
+
+
+@pytest.mark.parametrize("units", [3, 4, 6])
+def test_coupling_is_found_on_examples_of_any_size(units):
+    generator = torch.Generator().manual_seed(1)
+    example = (torch.randn(units, 6, generator=generator), torch.zeros(units, dtype=torch.long))
+    with pytest.raises(CoupledSamples):
+        look(mlp(), batch_mean_subtracted, example=example)
+
+
+def test_an_example_of_equal_units_shows_nothing_and_is_refused():
+    with pytest.raises(PrivacyError):
+        look(mlp(), batch_mean_subtracted, example=(torch.zeros(6, 6), torch.zeros(6, dtype=torch.long)))

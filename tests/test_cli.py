@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from noisewise import cli
+from noisewise.defaults import default_adjacency, default_delta
+from noisewise.errors import ConfigError
+from noisewise.mechanism import Mechanism
+from noisewise.recipe import Config, configure, execute, twin_weights
+from noisewise.runs import RunFolder, read_json
+from noisewise.sampling import Poisson, Shuffle
+
+KEYS = {
+    "epsilon", "delta", "noise_multiplier", "steps", "rate", "accountant", "adjacency", "sampler", "rdp_epsilon",
+    "gdp_epsilon", "rdp_reason", "gdp_reason",
+}  # fmt: skip
+QUICK = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64")
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def words(self) -> str:
+        """Both streams in one line, however they were wrapped."""
+        return " ".join((self.out + self.err).split())
+
+
+@pytest.fixture
+def noisewise(monkeypatch, capsys, tmp_path):
+    """Runs the command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["noisewise", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return Outcome(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+# --- epsilon and calibrate
+
+
+def test_epsilon_prints_what_the_mechanism_says(noisewise) -> None:
+    found = noisewise(
+        "epsilon", "--n", "60000", "--batch-size", "256", "--epochs", "60", "--noise-multiplier", "1.1", "--delta",
+        "1e-5", "--json",
+    )  # fmt: skip
+    facts = json.loads(found.out)
+    assert found.code == 0
+    assert found.err == ""
+    assert set(facts) == KEYS
+    plan = Mechanism(sampler=Poisson(60_000, 256), steps=14_063, noise_multiplier=1.1)
+    spent = plan.spent(1e-5)
+    assert facts["steps"] == 14_063
+    assert facts["epsilon"] == spent.epsilon == pytest.approx(2.38, abs=0.01)
+    assert (facts["rdp_epsilon"], facts["gdp_epsilon"]) == (spent.rdp_epsilon, spent.gdp_epsilon)
+    assert (facts["accountant"], facts["adjacency"], facts["sampler"]) == ("pld", "add-remove", "poisson")
+    assert facts["rate"] == 256 / 60_000
+
+
+def test_calibrate_meets_the_budget(noisewise) -> None:
+    found = noisewise("calibrate", "--n", "1000", "--batch-size", "100", "--steps", "20", "--epsilon", "3", "--json")
+    facts = json.loads(found.out)
+    assert set(facts) == KEYS
+    assert 2.99 < facts["epsilon"] <= 3
+    assert facts["delta"] == 1e-4
+    plan = Mechanism(sampler=Poisson(1000, 100), steps=20, noise_multiplier=facts["noise_multiplier"])
+    assert plan.epsilon(1e-4) == facts["epsilon"]
+
+
+def test_three_accountants_side_by_side_with_steps_and_words(noisewise) -> None:
+    found = noisewise("epsilon", "--n", "1000", "--batch-size", "100", "--epochs", "2.5", "--noise-multiplier", "2")
+    for text in ("PLD", "the guarantee", "RDP", "GDP-CLT", "approximation, no guarantee", "steps 25", "rate 0.1"):
+        assert text in found.words
+    assert "whether or not any one row was in the data" in found.words
+
+
+def test_shuffle_says_which_neighbours_it_protects(noisewise) -> None:
+    plan = ("--n", "1000", "--batch-size", "100", "--epochs", "2", "--noise-multiplier", "2", "--sampler", "shuffle")
+    found = noisewise("epsilon", *plan)
+    assert "zero-out (the shuffle sampler is proven for these only)" in found.words
+    facts = json.loads(noisewise("epsilon", *plan, "--json").out)
+    expected = Mechanism(sampler=Shuffle(1000, 100), steps=20, noise_multiplier=2.0, adjacency="zero-out")
+    assert facts["epsilon"] == expected.epsilon(1e-4)
+
+
+def test_an_accountant_that_does_not_cover_a_mechanism_says_why(noisewise) -> None:
+    found = noisewise(
+        "epsilon", "--n", "1000", "--batch-size", "100", "--steps", "2", "--noise-multiplier", "2", "--adjacency",
+        "replace-one", "--json",
+    )  # fmt: skip
+    facts = json.loads(found.out)
+    assert (facts["rdp_epsilon"], facts["gdp_epsilon"]) == (None, None)
+    assert "RDP" in facts["rdp_reason"]
+    assert "GDP" in facts["gdp_reason"]
+
+
+def test_no_noise_is_valid_json_too(noisewise) -> None:
+    found = noisewise(
+        "epsilon", "--n", "1000", "--sampler", "full-batch", "--steps", "2", "--noise-multiplier", "0", "--json"
+    )
+    assert json.loads(found.out)["epsilon"] == "inf"
+
+
+def test_a_large_delta_is_noted(noisewise) -> None:
+    found = noisewise(
+        "epsilon", "--n", "1000", "--sampler", "full-batch", "--steps", "1", "--noise-multiplier", "5", "--delta",
+        "0.01", "--json",
+    )  # fmt: skip
+    json.loads(found.out)
+    assert "above 1/n" in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("epsilon --n 10 --batch-size 5 --noise-multiplier 1", "--epochs or --steps"),
+        ("epsilon --n 10 --batch-size 5 --noise-multiplier 1 --epochs 1 --steps 2", "--epochs or --steps"),
+        ("epsilon --n 10 --epochs 1 --noise-multiplier 1", "--batch-size"),
+        ("epsilon --n 10 --batch-size 50 --epochs 1 --noise-multiplier 1", "outside (0, 1]"),
+        ("epsilon --n 10 --batch-size 5 --epochs 0 --noise-multiplier 1", "above 0"),
+        ("epsilon --n 10 --batch-size 5 --epochs 1 --noise-multiplier nan", "noise_multiplier=nan"),
+        ("epsilon --n 10 --batch-size 5 --epochs 1 --noise-multiplier 1 --delta 1", "delta=1.0: must be in (0, 1)"),
+        ("epsilon --n 10 --sampler full-batch --batch-size 5 --epochs 1 --noise-multiplier 1", "sees all 10"),
+        ("epsilon --n ten", "--n"),
+        ("calibrate --n 10 --batch-size 5 --epochs 1 --epsilon -3", "epsilon=-3.0: must be a finite number above 0"),
+        ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3", "n=0"),
+        ("train --out a", "how private?"),
+        ("train --out a --epsilon 3 --data nope", "Known data sets: digits"),
+        ("train --out a --epsilon 3 --model nope", "Known models: cnn"),
+        ("train --out a --epsilon 3 --noise-multiplier 1", "one follows from the other"),
+        ("train --out a --resume", "no run to go on with"),
+        ("train --out a --config nowhere.toml", "nowhere.toml does not exist"),
+        ("train --out a --noise-multiplier 1 --steps 0", "steps=0"),
+        ("audit a", "is no run folder"),
+        ("audit a --only astrology", "unknown audit"),
+        ("report a", "no finished run"),
+        ("frobnicate", "No such command"),
+    ],
+)
+def test_mistakes_end_with_2_and_a_remedy(noisewise, arguments: str, message: str) -> None:
+    found = noisewise(*arguments.split())
+    assert found.code == 2
+    assert message in found.words
+    assert "Traceback" not in found.err
+    assert found.out == ""
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_refusals_for_privacy_end_with_3(noisewise, tmp_path) -> None:
+    config = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
+    text = config.to_toml() + "epsilon = 0.01\n"
+    (tmp_path / "c.toml").write_text(text)
+    found = noisewise("train", "--config", "c.toml", "--out", "a")
+    assert found.code == 3
+    assert "more than the epsilon=0.01" in found.words
+
+
+def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
+    monkeypatch.setattr(cli, "_audit", lambda *_: 1 / 0)
+    found = noisewise("audit", "a")
+    assert found.code == 1
+    assert "ZeroDivisionError" in found.err
+    assert "bug in noisewise" in found.words
+
+
+def test_defaults_for_people() -> None:
+    assert [default_delta(n) for n in (1, 10, 999, 1000, 1001, 60_000)] == [0.1, 1e-2, 1e-4, 1e-4, 1e-5, 1e-6]
+    assert [default_adjacency(kind) for kind in ("poisson", "full-batch", "shuffle")] == [
+        "add-remove", "add-remove", "zero-out",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="n=0"):
+        default_delta(0)
+
+
+# --- help
+
+
+@pytest.mark.parametrize("command", ["epsilon", "calibrate", "train", "audit", "report", "demo"])
+def test_help_teaches_by_example(noisewise, command: str) -> None:
+    found = noisewise(command, "--help")
+    assert found.code == 0
+    assert f"Example: noisewise {command}" in found.words
+
+
+def test_help_lists_commands_and_exit_codes(noisewise) -> None:
+    found = noisewise("--help")
+    for text in ("epsilon", "calibrate", "train", "audit", "report", "demo", "130 interrupted", "3 refused"):
+        assert text in found.words
+    assert noisewise("--version").out.startswith("noisewise ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["epsilon", "--n", "100", "--sampler", "full-batch", "--steps", "2", "--noise-multiplier", "5"],
+        ["calibrate", "--n", "100", "--sampler", "full-batch", "--steps", "2", "--epsilon", "5", "--json"],
+    ],
+)
+def test_planning_needs_no_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys; from noisewise import cli\n"
+        f"sys.argv = ['noisewise', *{arguments!r}]\n"
+        "try: cli.main()\n"
+        "except SystemExit as stopped: assert not stopped.code, stopped.code\n"
+        "heavy = {'torch', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert '--help' not in sys.argv or not {'numpy', 'scipy', 'dp_accounting'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+# --- train, audit, report, demo
+
+
+def test_train_audit_report(noisewise, tmp_path) -> None:
+    trained = noisewise("train", *QUICK, "--out", "runs/a")
+    assert trained.code == 0, trained.err
+    privacy = read_json(tmp_path / "runs/a/summary.json")["privacy"]
+    for text in (
+        f"epsilon {privacy['epsilon']:.2f} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
+        "runs/a/", "never publish this folder", "3 steps", "Next: noisewise audit runs/a",
+    ):  # fmt: skip
+        assert text in trained.words
+    audited = noisewise("audit", "runs/a")
+    assert audited.code == 0
+    for text in ("everyone", "class 9", "private − twin", "pays most", "not-private", "Mean loss"):
+        assert text in audited.words
+    assert all(len(line) <= 120 for line in audited.out.splitlines())
+    reported = noisewise("report", "runs/a", "--out", "page.html")
+    assert reported.code == 0
+    assert "page.html" in reported.words
+    assert "Do not publish" in reported.words
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    inside = noisewise("report", "runs/a", "--out", "runs/a/page.html")
+    assert "better move it out" in inside.words
+    again = noisewise("train", *QUICK, "--out", "runs/a")
+    assert again.code == 2
+    assert "finished run" in again.words
+
+
+def test_config_reruns_the_same_plan_and_takes_changes(noisewise, tmp_path) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").out == ""
+    assert noisewise("train", "--config", "a/config.toml", "--out", "b", "--quiet").code == 0
+    assert (tmp_path / "a/config.toml").read_text() == (tmp_path / "b/config.toml").read_text()
+    assert noisewise("train", "--config", "a/config.toml", "--out", "c", "--lr", "0.125", "--quiet").code == 0
+    assert Config.read(tmp_path / "c/config.toml").lr == 0.125
+    text = (tmp_path / "a/config.toml").read_text()
+    (tmp_path / "d.toml").write_text(f"{text}learning_rate = 3\n")
+    found = noisewise("train", "--config", "d.toml", "--out", "d")
+    assert found.code == 2
+    assert "unknown entries learning_rate" in found.words
+
+
+def test_without_a_twin_the_audit_says_what_is_missing(noisewise) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").code == 0
+    found = noisewise("audit", "a")
+    assert "has no twin" in found.words
+    assert not (Path("a") / "sensitive" / "twin.safetensors").exists()
+
+
+def test_an_insecure_seed_is_shown_as_not_private(noisewise) -> None:
+    found = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--insecure-seed", "1")
+    assert "not-private: noise reproducible: do not publish" in found.words
+    assert "epsilon ∞" in found.words
+    assert "may be published" not in found.words
+
+
+def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:
+    """Start the command in a process of its own, stop it as soon as the condition holds, return its exit code."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noisewise.cli", "train", "--out", str(out), "--quiet", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not condition() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert process.poll() is None, f"it was over before it could be stopped: {process.communicate()}"
+        process.send_signal(by)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    if by is signal.SIGINT:
+        assert f"Go on with: noisewise train --resume --out {out}" in err
+        assert "Traceback" not in err
+    return process.returncode
+
+
+def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewise, tmp_path) -> None:
+    """Ctrl-C while the private model trains, SIGKILL while its twin does."""
+    settings = ("--data", "digits", "--noise-multiplier", "4", "--steps", "400", "--batch-size", "32", "--insecure-seed", "1")
+    out = RunFolder(tmp_path / "a")
+    assert stopped_when(out.checkpoint.exists, out.path, *settings, by=signal.SIGINT) == 130
+    assert read_json(out.run)["state"] == "interrupted"
+    twin = RunFolder(out.sensitive / "twin")
+    code = stopped_when(twin.checkpoint.exists, out.path, "--resume", *settings, by=signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert out.complete
+    assert not twin.complete
+    refused = noisewise("train", "--out", "a", "--resume", "--lr", "0.25")
+    assert refused.code == 2
+    assert "lr was 0.5, now 0.25" in refused.words
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert noisewise("train", "--out", "a", "--resume", "--quiet").code == 0
+        whole = execute(Config.read(out.config), tmp_path / "whole", progress=False)
+    finally:
+        torch.set_num_threads(threads)
+    for path in (out.model, out.ledger, out.summary, out.metrics, twin_weights(out)):
+        assert path.read_bytes() == (whole.path / path.relative_to(out.path)).read_bytes(), path.name
+    assert not twin.path.exists()
+    assert not out.checkpoint.exists()
+    assert "status" in noisewise("train", "--out", "a", "--resume").words  # nothing left to do, and it says where things are
+
+
+def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
+    small = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
+    monkeypatch.setattr("noisewise.recipe.configure", lambda **_: small)
+    first = noisewise("demo", "--out", "runs/demo")
+    assert first.code == 0
+    assert "Report: runs/demo/sensitive/report.html" in first.words
+    assert (tmp_path / "runs/demo/sensitive/report.html").exists()
+    assert "Report: runs/demo-2/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
+    twin_weights(RunFolder("runs/demo")).unlink()
+    assert "Report: runs/demo/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
