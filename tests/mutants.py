@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -222,7 +223,7 @@ MUTANTS = [
     Mutant(
         "data of another size than planned",
         "train.py",
-        "if length(units) != mechanism.sampler.n:",
+        "if length(units) != planned:",
         "if False:",
         (f"{STEP}::test_data_of_another_size_than_planned_is_refused",),
     ),
@@ -345,6 +346,13 @@ MUTANTS = [
         (f"{ENGINES}[conv-wide-gram-auto-everything]",),
     ),
     Mutant(
+        "norm too short: Gram matrices not rounded up",
+        "persample/gradients.py",
+        "return squares.clamp(min=0) + SAFETY *",
+        "return squares.clamp(min=0) + 0 *",
+        ("persample/test_gradients.py::test_norms_are_never_too_short[cancelling_outer-200]",),
+    ),
+    Mutant(
         "bias sees one position only",
         "persample/layers.py",
         "Formed(left.sum(1))",
@@ -361,9 +369,8 @@ MUTANTS = [
     Mutant(
         "repeated tokens counted apart",
         "persample/gradients.py",
-        "unit * self.size + self.index",
-        "torch.arange(self.index.numel(), device=self.index.device).view_as(self.index) * units * self.size"
-        " + unit * self.size + self.index",
+        "index_add_(0, keys // self.size, sums.square().sum(1))",
+        "add_(self.rows.square().sum((1, 2)))",
         (f"{ENGINES}[embedding-auto-everything]",),
     ),
     # looking at the model
@@ -380,9 +387,16 @@ MUTANTS = [
     Mutant(
         "running statistics unnoticed",
         "persample/examine.py",
-        "if changed and not yield_error:",
-        "if False:",
+        "    if changed:\n        raise PrivacyError(",
+        "    if False:\n        raise PrivacyError(",
         (f"{EXAMINE}::test_running_statistics_are_refused_and_put_back[in place]",),
+    ),
+    Mutant(
+        "buffers not put back",
+        "persample/examine.py",
+        "before[name][0].copy_(before[name][1])",
+        "pass",
+        (f"{EXAMINE}::test_a_refused_model_is_as_before",),
     ),
     Mutant(
         "order of rows not asked about",
@@ -401,6 +415,12 @@ class Outcome:
     verdict: str
     seconds: float
     output: str = ""
+
+    @property
+    def failed(self) -> str:
+        """The test that failed, without its folder."""
+        lines = [line.split(" - ")[0] for line in self.output.splitlines() if line.startswith("FAILED ")]
+        return lines[0].rpartition("/")[2] if lines else ""
 
 
 def copy_of_the_package(folder: Path) -> Path:
@@ -475,7 +495,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="faults judged at a time")
     parser.add_argument("--only", default="", help="faults whose name contains this")
     options = parser.parse_args()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
     console.print(f"{len(chosen)} faults; their tests on the unchanged package first")
     if not unchanged(chosen, console):
@@ -483,10 +503,12 @@ def main() -> int:
         return 1
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(judge, chosen))
-    table = Table("fault", "file", "verdict", "seconds")
+    table = Table("fault", "file", "verdict", "seconds", "by")
     for mutant, outcome in zip(chosen, outcomes, strict=True):
         style = None if outcome.verdict == "caught" else "bold red"
-        table.add_row(mutant.name, mutant.file, outcome.verdict, f"{outcome.seconds:.1f}", style=style)
+        table.add_row(
+            mutant.name, mutant.file, outcome.verdict, f"{outcome.seconds:.1f}", escape(outcome.failed), style=style
+        )
     console.print(table)
     missed = [(m, o) for m, o in zip(chosen, outcomes, strict=True) if o.verdict != "caught"]
     for mutant, outcome in missed:

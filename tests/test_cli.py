@@ -18,6 +18,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.recipe import Config, configure, execute, twin_weights
 from noisewise.runs import RunFolder, read_json
 from noisewise.sampling import Poisson, Shuffle
+from noisewise.words import number
 
 KEYS = {
     "epsilon", "delta", "noise_multiplier", "steps", "rate", "accountant", "adjacency", "sampler", "rdp_epsilon",
@@ -148,6 +149,11 @@ def test_a_large_delta_is_noted(noisewise) -> None:
         ("train --out a --resume", "no run to go on with"),
         ("train --out a --config nowhere.toml", "nowhere.toml does not exist"),
         ("train --out a --noise-multiplier 1 --steps 0", "steps=0"),
+        ("train --out a --noise-multiplier 1 --steps 2 --delta 2", "delta=2.0: must be in (0, 1)"),
+        ("train --out a --noise-multiplier 1 --steps 2 --ema 1", "ema=1.0"),
+        ("train --out a --noise-multiplier 1 --steps 2 --microbatch 0", "microbatch=0"),
+        ("train --out a --noise-multiplier 1 --steps 2 --insecure-seed -1", "insecure_seed=-1"),
+        ("train --out a --noise-multiplier 1 --steps 2 --clip oval", "oval"),
         ("audit a", "is no run folder"),
         ("audit a --only astrology", "unknown audit"),
         ("report a", "no finished run"),
@@ -236,7 +242,7 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     assert trained.code == 0, trained.err
     privacy = read_json(tmp_path / "runs/a/summary.json")["privacy"]
     for text in (
-        f"epsilon {privacy['epsilon']:.2f} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
+        f"epsilon {number(privacy['epsilon'])} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
         "runs/a/", "never publish this folder", "3 steps", "Next: noisewise audit runs/a",
     ):  # fmt: skip
         assert text in trained.words
@@ -293,13 +299,12 @@ def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> i
         text=True,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not condition() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.2)
         assert process.poll() is None, f"it was over before it could be stopped: {process.communicate()}"
         process.send_signal(by)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     finally:
         process.kill()
     if by is signal.SIGINT:
@@ -310,12 +315,23 @@ def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> i
 
 def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewise, tmp_path) -> None:
     """Ctrl-C while the private model trains, SIGKILL while its twin does."""
-    settings = ("--data", "digits", "--noise-multiplier", "4", "--steps", "400", "--batch-size", "32", "--insecure-seed", "1")
+    settings = (
+        "--data",
+        "digits",
+        "--noise-multiplier",
+        "4",
+        "--steps",
+        "240",
+        "--batch-size",
+        "32",
+        "--insecure-seed",
+        "1",
+    )
     out = RunFolder(tmp_path / "a")
-    assert stopped_when(out.checkpoint.exists, out.path, *settings, by=signal.SIGINT) == 130
+    assert stopped_when(out.metrics.exists, out.path, *settings, by=signal.SIGINT) == 130
     assert read_json(out.run)["state"] == "interrupted"
     twin = RunFolder(out.sensitive / "twin")
-    code = stopped_when(twin.checkpoint.exists, out.path, "--resume", *settings, by=signal.SIGKILL)
+    code = stopped_when(twin.metrics.exists, out.path, "--resume", *settings, by=signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert out.complete
     assert not twin.complete
@@ -333,7 +349,9 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
         assert path.read_bytes() == (whole.path / path.relative_to(out.path)).read_bytes(), path.name
     assert not twin.path.exists()
     assert not out.checkpoint.exists()
-    assert "status" in noisewise("train", "--out", "a", "--resume").words  # nothing left to do, and it says where things are
+    assert (
+        "status" in noisewise("train", "--out", "a", "--resume").words
+    )  # nothing left to do, and it says where things are
 
 
 def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:

@@ -45,7 +45,7 @@ def test_impossible_parts_are_refused(sizes: tuple[int, ...]) -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'imagenet': unknown.*digits"):
+    with pytest.raises(ConfigError, match=r"'imagenet': unknown.*digits"):
         load("imagenet")
     assert set(DATASETS) >= {"digits", "mnist"}
 
@@ -97,14 +97,14 @@ def test_a_missing_file_is_named(small_mnist, monkeypatch) -> None:
     with pytest.raises(DataError, match=r"\$NOISEWISE_DATA/mnist/t10k-labels-idx1-ubyte.gz does not exist"):
         mnist(valid=0)
     monkeypatch.delenv("NOISEWISE_DATA")
-    with pytest.raises(DataError, match="NOISEWISE_DATA is not set.*train-images-idx3-ubyte.gz"):
+    with pytest.raises(DataError, match=r"NOISEWISE_DATA is not set.*train-images-idx3-ubyte.gz"):
         mnist()
 
 
 @pytest.mark.parametrize("content", [b"", b"no gzip", idx(np.zeros(4, np.uint8))[:-3], idx(np.zeros((2, 2), np.uint8))])
 def test_a_damaged_file_is_named(small_mnist, content: bytes) -> None:
     (small_mnist / "train-labels-idx1-ubyte.gz").write_bytes(content)
-    with pytest.raises(DataError, match="train-labels-idx1-ubyte.gz"):
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte.gz"):
         mnist(valid=0)
 
 

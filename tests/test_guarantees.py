@@ -129,6 +129,18 @@ def test_a_wide_layer_whose_small_gradients_underflow_stays_within_the_bound():
             assert length(alone) <= 1 + 1e-4, (engine, exponent)
 
 
+@pytest.mark.parametrize("width", [64, 1024, 4096, 16384])
+def test_a_wide_layer_on_constant_inputs_that_cancel_stays_within_the_bound(width):
+    """Seeds 0..39, float32: two positions with opposite inputs, all entries alike, so that roundings do not average out."""
+    model = nn.Linear(width, 4, bias=False)
+    for seed in range(40):
+        value, share = torch.rand(2, generator=torch.Generator().manual_seed(seed)).tolist()
+        x = torch.full((1, 2, width), 0.5 + value)
+        x[:, 1] *= -(1 - 10 ** (-2 - 4 * share))
+        setup = (model, lambda m, b: m(b).sum((1, 2)), x)
+        assert length(summed(setup, Flat(1e-6), layout=Layout())) <= 1e-6 * (1 + 1e-4), seed
+
+
 # --------------------------------------------------------------------------------------------------- rules by norm
 
 NORMS = torch.cat([torch.zeros(1), torch.logspace(-45, 12, 2000, dtype=torch.float64)])

@@ -77,7 +77,7 @@ def test_damaged_configs_are_refused_with_the_entry(line: str, message: str) -> 
 
 def test_a_config_that_understates_its_epsilon_is_refused() -> None:
     config = replace(quick(), epsilon=0.01)
-    with pytest.raises(PrivacyError, match="more than the epsilon=0.01"):
+    with pytest.raises(PrivacyError, match=r"more than the epsilon=0.01"):
         prepare(config)
 
 
@@ -182,7 +182,7 @@ def test_the_same_plan_again_has_fresh_noise(run: RunFolder, tmp_path) -> None:
 def test_a_taken_folder_is_not_overwritten(run: RunFolder) -> None:
     with pytest.raises(RunError, match="holds a finished run"):
         execute(quick(), run.path, progress=False)
-    with pytest.raises(ConfigError, match="other settings: lr was 0.5, now 0.25"):
+    with pytest.raises(ConfigError, match=r"other settings: lr was 0.5, now 0.25"):
         execute(quick(lr=0.25), run.path, resume=True, progress=False)
 
 

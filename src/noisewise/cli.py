@@ -65,13 +65,19 @@ Neighbours = Annotated[Adjacency | None, _in(PLAN, NEIGHBOURS, metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"noisewise {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(epilog="Example:  noisewise epsilon --n 60000 --batch-size 256 --epochs 60 --noise-multiplier 1.1")
@@ -161,8 +167,7 @@ def train(
     stored = _stored(out) if resume else None
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
-    console = _console()
-    with console.status("planning", spinner="dots"):
+    with _console(stderr=True).status("planning", spinner="dots"):
         wanted = configure(base or stored, epochs=epochs, **given)
     _train(wanted, out, resume=resume, quiet=quiet)
 
@@ -205,8 +210,7 @@ def demo(
     """
     from noisewise.recipe import configure
 
-    console = _console()
-    with console.status("planning", spinner="dots"):
+    with _console(stderr=True).status("planning", spinner="dots"):
         config = configure(data="digits", epsilon=3.0)
     folder, resume = _demo_folder(out, config)
     _train(config, folder, resume=resume, quiet=False, next_step=False)

@@ -175,7 +175,7 @@ class Mechanism:
                     "the mechanism's description is damaged: entries are missing or contradict each other."
                 )
             return mechanism
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RuntimeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"the mechanism's description is damaged: {error!r}.") from None

@@ -50,14 +50,14 @@ def meaning(epsilon: float, delta: float, adjacency: str, unit: str = "row") -> 
 def number(value: float | None, digits: int = 3) -> str:
     """A few significant digits; infinity as a sign, nothing as a dash.
 
-    >>> number(2.99912), number(math.inf), number(None), number(1e-5), number(14063.0), number(123456)
-    ('3.00', '∞', '–', '1e-05', '14,063', '123,456')
+    >>> number(2.99912), number(0.00427), number(1e-5), number(14063.0), number(math.inf), number(None)
+    ('3.00', '0.00427', '1e-05', '14,063', '∞', '–')
     """
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if value and abs(value) < 1e-3:
+    if abs(value) < 1:
         return minus(f"{value:.{digits}g}")
     whole = len(str(int(abs(value))))
     return minus(f"{value:,.0f}" if float(value).is_integer() and whole > 1 else f"{value:,.{max(digits - whole, 0)}f}")
@@ -81,16 +81,16 @@ def minus(text: str) -> str:
 
 
 def _decimals(people: int) -> int:
-    return 0 if people < 200 else 1 if people < 20_000 else 2
+    return 1 if people < 20_000 else 2
 
 
 def percent(estimate: Estimate) -> str:
-    """A share, with as many decimals as its people justify: `94 %`."""
+    """A share, with more decimals where there are very many people: `94.1 %`."""
     return f"{100 * estimate.value:.{_decimals(estimate.n)}f} %"
 
 
 def percent_interval(estimate: Estimate) -> str:
-    """Ends of a share's interval: `86–98 %`."""
+    """Ends of a share's interval: `86.4–98.0 %`."""
     places = _decimals(estimate.n)
     return f"{100 * estimate.low:.{places}f}–{100 * estimate.high:.{places}f} %"
 

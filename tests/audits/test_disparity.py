@@ -72,7 +72,7 @@ def test_a_planted_victim_is_found(planted) -> None:
     assert result.headline["excess gap"].value == pytest.approx(0.4)
     assert result.headline["excess gap"].low > 0
     assert result.headline["cost"].excludes_zero
-    assert any("Class c pays most: −40 points" in sentence for sentence in result.sentences())
+    assert any("Class c pays most: −40.0 points" in sentence for sentence in result.sentences())
     harmless = next(part for part in result.parts() if part.name == "b")
     assert not harmless.accuracy["difference"].excludes_zero
 

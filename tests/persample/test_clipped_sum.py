@@ -152,6 +152,16 @@ def test_without_a_seed_dropout_draws_from_the_current_state():
     assert relative_error(total(1), total(2)) > 0.01
 
 
+@EACH_ENGINE
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_gradients_do_not_depend_on_the_mode_of_the_caller(engine, mode):
+    setup = PROBLEMS["linear-2d"].make()
+    with mode():
+        got = clipped_sum(*setup, Flat(0.5), runtime=Runtime(engine=engine))
+    expected = clipped_sum_by_hand(gradients_of("linear-2d"), Flat(0.5), {})[0]
+    assert relative_error(got.grads._values, expected) < 1e-9
+
+
 # ------------------------------------------------------------------------------------------------------ padding
 
 

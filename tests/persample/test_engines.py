@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.errors import UnsupportedLayer
+from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, examine, live_parameters
 from noisewise.persample.engines import dense, loop
@@ -191,3 +191,15 @@ def test_control_flow_by_unit_is_right_or_refused_with_a_remedy(engine):
         return
     with pytest.raises(UnsupportedLayer, match=r"body\.weight.*engine='loop'"):
         clipped_sum(*setup, Flat(0.5), runtime=runtime)
+
+
+@pytest.mark.parametrize("engine", ["fast", "", None, "Ghost"])
+def test_an_unknown_engine_is_refused_with_the_known_ones(engine):
+    with pytest.raises(ConfigError, match=r"engine=.*'auto', 'ghost', 'dense' or 'loop'"):
+        Runtime(engine=engine)
+
+
+@pytest.mark.parametrize("microbatch", [0, -1, 2.5, "8"])
+def test_a_micro_batch_is_a_whole_number(microbatch):
+    with pytest.raises(ConfigError, match=r"microbatch=.*whole number above 0, or None"):
+        Runtime(microbatch=microbatch)

@@ -271,6 +271,16 @@ def cancelling_convolution(width, seed):
     return rule.gradients(rule.operands(inputs, torch.zeros(12, width, 1, 1)), grad)["weight"]()
 
 
+def constant_convolution(width, seed):
+    """Two positions of a 1x1 convolution that cancel up to a small share, all channels alike."""
+    value, share = torch.rand(2, generator=torch.Generator().manual_seed(seed)).tolist()
+    inputs = torch.full((1, width, 1, 2), 0.5 + value)
+    inputs[..., 1] *= 1 - 10 ** (-2 - 4 * share)
+    grad = torch.tensor([1.0, -1.0]).expand(1, 4, 1, 2).contiguous()
+    rule = RULES[F.conv2d]
+    return rule.gradients(rule.operands(inputs, torch.zeros(4, width, 1, 1)), grad)["weight"]()
+
+
 def exactly(gradient):
     """The gradients in float64, from the float32 factors as they are."""
     match gradient:
@@ -299,6 +309,8 @@ CANCELLING = pytest.mark.parametrize(
         (cancelling_tied, 300),
         (cancelling_convolution, 8),
         (cancelling_convolution, 64),
+        (constant_convolution, 64),
+        (constant_convolution, 4096),
     ],
 )
 SEEDS = range(40)

@@ -17,6 +17,7 @@ from noisewise.errors import RunError
 from noisewise.recipe import audit, configure, execute, open_run
 from noisewise.report.figures import inline_svg
 from noisewise.runs import RunFolder, read_json, write_json
+from noisewise.words import number
 
 HOSTILE = '<script>alert("x")</script>&$\\frac$'
 
@@ -63,7 +64,7 @@ def test_the_first_screen_says_what_was_promised_what_it_cost_and_who_pays(run: 
     expected = [
         "Internal.", "do not publish", "cnn on digits, trained with differential privacy",
         "anyone who sees it learns almost the same whether or not any one row was in the data",
-        f"ε = {privacy['epsilon']:.2f}", "δ = 10⁻⁵", "add-remove", "PLD", "Poisson-sampled",
+        f"ε = {number(privacy['epsilon'])}", "δ = 10⁻⁵", "add-remove", "PLD", "Poisson-sampled",
         "private Every release is in the ledger", "1,258 rows",
         f"{100 * found['headline']['accuracy']['value']:.1f} %",
         f"{100 * found['headline']['twin accuracy']['value']:.1f} %",
@@ -78,7 +79,7 @@ def test_the_rest_holds_figures_tables_ledger_settings_and_versions(run: RunFold
     text = Text(page)
     assert page.count("<svg") == 2
     labels = [value for tag, name, value in text.attributes if name == "aria-label"]
-    assert sum("class" in label or "private" in label for label in labels) >= 2
+    assert sum("9: private" in label or "9: 0 points" in label or "points, interval" in label for label in labels) == 2
     for expected in (
         "Gaussian noise on a Poisson-sampled batch", "GDP-CLT", "approximation, no guarantee", "noise multiplier",
         "batch size", "dp-accounting", "torch", "cores", "everyone", "class 9", "Mean loss",
@@ -107,7 +108,9 @@ def test_ids_are_unique_and_references_resolve(run: RunFolder) -> None:
 
 def test_light_and_dark_have_the_same_colours_by_name() -> None:
     style = resources.files("noisewise.report").joinpath("page.html").read_text()
-    light, dark = (re.search(pattern, style, re.S)[1] for pattern in (r":root \{(.*?)\}", r"dark\) \{\s*:root \{(.*?)\}"))
+    light, dark = (
+        re.search(pattern, style, re.S)[1] for pattern in (r":root \{(.*?)\}", r"dark\) \{\s*:root \{(.*?)\}")
+    )
     names = [set(re.findall(r"(--[\w-]+):", part)) for part in (light, dark)]
     assert names[0] == names[1]
     assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= names[0]

@@ -31,9 +31,7 @@ def inline_svg(figure: Figure) -> str:
     svg = svg[svg.index("<svg") :]  # without the XML prologue and its DTD
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML knows these
-    svg = re.sub(
-        r' id="[a-z]+(\.\w+)*_\d+(_\d+)*"', "", svg
-    )  # names of groups: not referred to, not unique on the page
+    svg = re.sub(r' id="[\w.]+_\d+"', "", svg)  # names of groups: not referred to, not unique on the page
     svg = svg.replace("xlink:href", "href").replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
