@@ -150,13 +150,13 @@ def noisewise(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     from noisewise.bounded import release
     from noisewise.clipping import Flat
     from noisewise.entropy import Entropy
-    from noisewise.persample import clipped_sum, examine, live_parameters
+    from noisewise.persample import clipped_sum, examine
 
     def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    layout = examine(model, loss_fn, (x, y), live_parameters(model, {}))
+    layout = examine(model, loss_fn, (x, y))
     sampler, ledger, entropy = Poisson(50000, len(x)), Ledger(), Entropy.fresh()
     count = iter(range(1 << 30))
 

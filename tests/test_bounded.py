@@ -380,7 +380,7 @@ def test_merge_of_one_part_is_that_part():
 
 @pytest.mark.parametrize("other", [Bounded(zeros(a=2), 0.6), Bounded(zeros(b=2), 0.5), Bounded(zeros(a=2, b=1), 0.5)])
 def test_merge_refuses_what_answers_another_question(other):
-    with pytest.raises(PrivacyError, match="different sensitivity or tensors"):
+    with pytest.raises(PrivacyError, match="different sensitivity, tensors or support"):
         merge([Bounded(zeros(a=2), 0.5), other])
 
 

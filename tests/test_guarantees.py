@@ -13,7 +13,7 @@ from noisewise.clipping import Automatic, Flat, Global, Normalized, Samples
 from noisewise.entropy import Entropy
 from noisewise.errors import CoupledSamples
 from noisewise.mechanism import Mechanism, Runtime
-from noisewise.persample import Layout, clipped_sum, examine, live_parameters
+from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.sampling import Poisson
 from oracles import (
     PROBLEMS,
@@ -61,7 +61,7 @@ def combinations(name, engine):
 @cache
 def layout_of(name, kind):
     setup = PROBLEMS[name].make()
-    return examine(*setup, live_parameters(setup.model, make_support(kind, setup.model)))
+    return examine(*setup)
 
 
 @EACH_ENGINE
@@ -107,7 +107,7 @@ def test_some_unit_uses_the_whole_bound(name):
 def test_a_lone_float32_unit_stays_within_the_bound_at_every_scale(name, rule, engine):
     """Losses from 1e-40 to 1e30: squares of small gradients underflow, squares of large ones overflow."""
     setup = PROBLEMS[name].make(torch.float32)
-    layout = examine(*setup, live_parameters(setup.model, {}))
+    layout = examine(*setup)
     for exponent in [*range(-40, -18), *range(-18, 31, 6)]:
         batch = (setup.batch[0][:1], torch.tensor([10.0**exponent]))
         alone = summed((setup.model, weighted_square, batch), rule, engine=engine, layout=layout)

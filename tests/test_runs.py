@@ -1,8 +1,9 @@
 """The run folder: what it holds, who may read it, what it refuses, and that a run survives any end."""
 
+import importlib.metadata
+import itertools
 import json
 import os
-import platform
 import re
 import signal
 import socket
@@ -23,10 +24,8 @@ import tiny
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
-from noisewise.entropy import Entropy
-from noisewise.errors import Interrupted, NoisewiseError, RunError
+from noisewise.errors import Interrupted, RunError
 from noisewise.runs import RunFolder, load_tensors, read_json, save_tensors, write_atomically, write_json
-from noisewise.train import train
 
 DELTA = 1e-3
 SEED = 5
@@ -38,14 +37,6 @@ class Crash(Exception):
     pass
 
 
-def crash_at(step):
-    def recorder(observation):
-        if observation.step == step:
-            raise Crash
-
-    return recorder
-
-
 def interrupt_at(step):
     def recorder(observation):
         if observation.step == step:
@@ -54,10 +45,26 @@ def interrupt_at(step):
     return recorder
 
 
-def crashed(folder, step=6, **how):
-    """A run that ended with an error in the middle; its last checkpoint is of the step before."""
+def crashing(optimizer, step):
+    """Builds an optimizer that fails in one of its steps, after the release."""
+
+    def fail(*_):
+        if next(calls) == step:
+            raise Crash
+
+    def build(network):
+        chosen = optimizer(network)
+        chosen.register_step_pre_hook(fail)
+        return chosen
+
+    calls = itertools.count()
+    return build
+
+
+def crashed(folder, step=6, optimizer=tiny.sgd, **how):
+    """A run that ended with an error in the middle; its last checkpoint is of the steps before."""
     with pytest.raises(Crash):
-        tiny.run(out=folder, checkpoint_seconds=0, recorders=[crash_at(step)], **how)
+        tiny.run(out=folder, checkpoint_seconds=0, optimizer=crashing(optimizer, step), **how)
     return RunFolder(folder)
 
 
@@ -75,7 +82,7 @@ def mode(path):
 def test_a_finished_folder_holds_these_files_and_no_more(tmp_path):
     tiny.run(out=tmp_path)
     released = ["ledger.json", "metrics.jsonl", "model.safetensors", "run.json", "summary.json"]
-    assert files(tmp_path) == [*released, "sensitive/lock"]
+    assert files(tmp_path) == sorted([*released, "sensitive/lock"])
     assert mode(tmp_path / "sensitive") == 0o700
     assert RunFolder(tmp_path).complete
 
@@ -124,20 +131,10 @@ def test_run_json_names_versions_and_hardware_but_no_place(tmp_path):
     about = read_json(tmp_path / "run.json")
     assert about.keys() == {"format", "state", "status", "reason", "versions", "hardware"}
     assert (about["format"], about["state"], about["status"]) == (1, "complete", "private")
-    assert (
-        about["versions"]["torch"] == torch.__version__.split("+")[0] or about["versions"]["torch"] == torch.__version__
-    )
+    assert about["versions"]["torch"] == importlib.metadata.version("torch")
     text = (tmp_path / "run.json").read_text()
-    for place in (
-        str(tmp_path),
-        tmp_path.name,
-        str(Path.cwd()),
-        str(Path.home()),
-        socket.gethostname(),
-        platform.node(),
-    ):
-        assert f'"{place}"' not in text
-        assert "/" not in place or place == "/" or place not in text
+    assert "/" not in text
+    assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
 
 
 SUMMARY = {"format", "privacy", "task", "data", "model", "repairs", "seed"}
@@ -283,7 +280,7 @@ def test_a_finished_folder_is_never_overwritten(tmp_path, resume):
 def test_an_unfinished_folder_needs_resume(tmp_path):
     before = crashed(tmp_path).checkpoint.read_bytes()
     assert not RunFolder(tmp_path).complete
-    with pytest.raises(RunError, match="unfinished run.*resume=True"):
+    with pytest.raises(RunError, match=r"unfinished run.*resume=True"):
         tiny.run(out=tmp_path)
     assert RunFolder(tmp_path).checkpoint.read_bytes() == before
 
@@ -296,7 +293,7 @@ def test_resuming_an_empty_folder_begins(tmp_path):
 def test_folders_that_cannot_be_written_are_said(place, tmp_path):
     (tmp_path / "file").write_text("")
     out = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "run", "no rights": Path("/proc/run")}[place]
-    with pytest.raises(RunError, match="cannot be used as a run folder.*choose another"):
+    with pytest.raises(RunError, match=r"cannot be used as a run folder.*choose another"):
         tiny.run(out=out)
 
 
@@ -405,7 +402,7 @@ def test_a_second_phase_can_be_resumed(tmp_path):
         return tiny.run(phase.model, ledger=phase.ledger, out=out, insecure_seed=SEED + 1, **how)
 
     with pytest.raises(Crash):
-        two_phases(tmp_path / "crashed", recorders=[crash_at(6)], checkpoint_seconds=0)
+        two_phases(tmp_path / "crashed", optimizer=crashing(tiny.sgd, 6), checkpoint_seconds=0)
     resumed, whole = two_phases(tmp_path / "crashed", resume=True), two_phases(tmp_path / "whole")
     assert tiny.same(resumed.model, whole.model)
     assert resumed.ledger == whole.ledger
@@ -698,11 +695,3 @@ def test_two_hundred_kills():
     result = kills("--kills", "200", "--seed", "1", timeout=1800)
     assert result.returncode == 0, result.stderr
     assert "200 kills" in result.stdout
-
-
-def test_every_error_of_a_folder_is_one_a_user_can_read():
-    assert issubclass(RunError, NoisewiseError)
-    assert issubclass(Interrupted, NoisewiseError)
-    assert RunError.exit_code == 2
-    assert Entropy.insecure(1) == Entropy.insecure(1)
-    assert train is not None

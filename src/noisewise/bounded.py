@@ -19,6 +19,7 @@ from noisewise.entropy import Entropy
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import gaussian
 from noisewise.sampling import Sampler
+from noisewise.support import encode
 
 if TYPE_CHECKING:
     from noisewise.support import Support
@@ -48,9 +49,10 @@ def merge(parts: Iterable[Bounded]) -> Bounded:
     first, *others = parts
     values = dict(first._values)
     for other in others:
-        if other.sensitivity != first.sensitivity or other._values.keys() != values.keys():
+        same_support = other.support is first.support or encode(other.support) == encode(first.support)
+        if other.sensitivity != first.sensitivity or other._values.keys() != values.keys() or not same_support:
             raise PrivacyError(
-                "parts with different sensitivity or tensors cannot be merged: they answer different questions."
+                "parts with different sensitivity, tensors or support cannot be merged: they answer different questions."
             )
         values = {name: value + other._values[name] for name, value in values.items()}
     return Bounded(values, first.sensitivity, first.support)
@@ -114,14 +116,17 @@ def expose(
 def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
     answers = {}
     for k, (name, value) in enumerate(bounded._values.items()):
+        mask = bounded.support.get(name, True)
+        if mask is False:  # a constant, whatever was computed
+            answers[name] = torch.zeros_like(value)
+            continue
         if std == 0:
             answers[name] = value.clone()
-            continue
-        noise = standard_normal(value, entropy, (*position, k))
-        mask = bounded.support.get(name, True)
+        else:
+            noise = standard_normal(value, entropy, (*position, k))
+            answers[name] = torch.add(value, noise, alpha=std, out=noise)
         if isinstance(mask, Tensor):
-            noise *= mask.to(noise.device)
-        answers[name] = torch.add(value, noise, alpha=std, out=noise) if mask is not False else value.clone()
+            answers[name].mul_(mask.to(value.device))
     return answers
 
 

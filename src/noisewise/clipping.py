@@ -172,9 +172,11 @@ class Normalized:
         return _one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
-        """C / n, 0 where n = 0 (or where C / n would overflow)."""
-        factors = self.bound / samples.norms
-        return factors.masked_fill(factors.isinf(), 0.0)
+        """C / n, 0 where n = 0 or too small to be measured: squares of such gradients vanish in floating point."""
+        import torch
+
+        smallest = 1e10 * math.sqrt(torch.finfo(samples.norms.dtype).tiny)  # 1e-9 in float32
+        return (self.bound / samples.norms).masked_fill(samples.norms < smallest, 0.0)
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ class PerLayer:
     def factors(self, samples: Samples) -> Tensor:
         """Each block by its own rule."""
         factors = samples.norms.clone()
-        for block, rule in enumerate(self.rules.values()):
+        for block, rule in zip(range(factors.shape[0]), self.rules.values(), strict=False):  # the last may be frozen
             factors[block] = rule.factors(Samples(samples.norms[block : block + 1], samples.groups))[0]
         return factors
 

@@ -35,11 +35,11 @@ class Entropy:
         return cls(secrets.randbits(256))
 
     @classmethod
-    def insecure(cls, seed: int) -> Entropy:
-        """Root that anyone can guess: for tests and reproductions, stamped on the run."""
+    def insecure(cls, seed: int, phase: int = 0) -> Entropy:
+        """Root that anyone can guess: for tests and reproductions, stamped on the run; another one for each phase."""
         if not isinstance(seed, int) or seed < 0:
             raise ConfigError(f"insecure_seed={seed!r}: must be a whole number >= 0, e.g. insecure_seed=0.")
-        return cls(seed, reproducible=True)
+        return cls(seed + (phase << 128), reproducible=True)
 
     def __repr__(self) -> str:
         """Never shows the root."""

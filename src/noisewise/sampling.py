@@ -187,7 +187,7 @@ def steps_for(epochs: float | str | Fraction, n: int, batch_size: int) -> int:
     _check(n, batch_size)
     try:
         exact = Fraction(str(epochs))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         raise ConfigError(f"epochs={epochs!r}: must be a number above 0, e.g. 10 or 0.5.") from None
     if exact <= 0:
         raise ConfigError(f"epochs={epochs!r}: must be above 0.")

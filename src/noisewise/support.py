@@ -2,7 +2,7 @@
 
 A support maps parameter names to True (learns), False (frozen) or a boolean mask (1 = learns); names left out learn.
 
-Guarantee (papers.md 0.3): for a mask that does not depend on the current private data, `sum_i clip_C(m * g_i) + m * N(0,
+Guarantee: for a mask that does not depend on the current private data, `sum_i clip_C(m * g_i) + m * N(0,
 (sigma C)^2)` is the Gaussian mechanism with sensitivity C on the kept coordinates and constant elsewhere: the same
 epsilon as without a mask.
 """

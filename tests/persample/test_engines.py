@@ -48,7 +48,7 @@ def microbatches(name, engine, rule):
 @cache
 def layout_of(name, support_kind):
     setup = PROBLEMS[name].make()
-    return examine(*setup, live_parameters(setup.model, make_support(support_kind, setup.model)))
+    return examine(*setup)
 
 
 @pytest.mark.parametrize("support_kind", SUPPORTS)

@@ -16,7 +16,7 @@ from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.nest import Nest, Padded, length, take
 from noisewise.persample import engines
-from noisewise.persample.examine import Layout, examine
+from noisewise.persample.examine import Layout, Versions, examine
 from noisewise.persample.gradients import PerSample
 
 if TYPE_CHECKING:
@@ -64,12 +64,14 @@ def clipped_sum(
     masks = {name: mask.to(live[name].device) for name in live if isinstance(mask := support.get(name), Tensor)}
     batch, present = batch if isinstance(batch, Padded) else (batch, None)
     units = length(batch)
-    with _random_state(live, seed):
+    versions = Versions(model)
+    with _random_state(live, seed), torch.enable_grad():
         if units == 0:
             zeros = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
             blocks = max(clip.blocks(live).values()) + 1
             return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))
-        layout = layout or examine(model, loss_fn, batch, live)
+        if layout is None or not layout.covers(live):
+            layout = examine(model, loss_fn, batch)
         size = runtime.microbatch or units
         parts = []
         for first in range(0, units, size):
@@ -77,6 +79,7 @@ def clipped_sum(
             measured = engines.measure(model, loss_fn, take(batch, rows), live, masks, layout, runtime.engine)
             here = None if present is None else present[rows]
             parts.append(_clip_and_add(measured, live, clip, support, here))
+    versions.check(model)
     return ClippedBatch(merge(part.grads for part in parts), torch.cat([part.norms for part in parts], 1))
 
 
@@ -118,7 +121,7 @@ def _clip_and_add(
     sums = {}
     for name, parameter in live.items():
         gradient = measured[name][1] if everybody else measured[name][1].where(keep)
-        sums[name] = gradient.weighted_sum(factors[blocks[name]]).reshape(parameter.shape).to(parameter.dtype)
+        sums[name] = gradient.weighted_sum(factors[blocks[name]]).reshape(parameter.shape)
     return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms)
 
 

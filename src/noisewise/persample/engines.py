@@ -45,7 +45,7 @@ def ghost(
     units = length(batch)
     with Tape(live) as tape:
         losses = unit_losses(model, loss_fn, batch)
-    fallback = layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units)
+    fallback = live.keys() & (layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units))
     if strict and fallback:
         raise UnsupportedLayer(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
@@ -53,10 +53,11 @@ def ghost(
         )
     calls = [call for call in tape.calls if not fallback.issuperset(call.names.values())]
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
+    for call in calls:
+        call.check_unchanged()
     for call, grad in zip(calls, _output_gradients(losses, calls), strict=True):
         if grad is None:
             continue
-        call.check_unchanged()
         operands = call.operands
         if grad.dtype in (torch.bfloat16, torch.float16):
             grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
@@ -89,7 +90,7 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def _measure_formed(grads: Mapping[str, Tensor], masks: Masks) -> Measured:
-    return {name: Formed(_at_least_float32(grad).flatten(1)).measure(masks.get(name)) for name, grad in grads.items()}
+    return {name: Formed(_at_least_float32(grad)).measure(masks.get(name)) for name, grad in grads.items()}
 
 
 class _Loss(nn.Module):

@@ -5,7 +5,7 @@ All questions are asked of behaviour on synthetic inputs, so that the answers de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.nest import Nest, leaves, length, map_tensors, take
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.tape import Tape, misaligned, unexplained
 
@@ -24,36 +24,57 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameters that need the dense engine: some use of them is unexplained, or does not have the unit in front."""
+    """Parameters that need the dense engine: some use of them is unexplained, or does not have the unit in front.
+
+    `examined`: the parameters that were looked at; None for all.
+    """
 
     fallback: frozenset[str] = frozenset()
+    examined: frozenset[str] | None = None
+
+    def covers(self, names: Iterable[str]) -> bool:
+        """Were all of these looked at?"""
+        return self.examined is None or self.examined.issuperset(names)
 
 
-def examine(
-    model: nn.Module, loss_fn: Any, like: Nest, live: Mapping[str, nn.Parameter], example: Nest = None
-) -> Layout:
-    """Refuse coupled units and running statistics; find the parameters without a ghost rule.
+@torch.enable_grad()
+def examine(model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None) -> Layout:
+    """Refuse coupled units and layers that change themselves; find the parameters without a ghost rule.
 
-    `like` gives shapes and types only. `example` is a public or made-up batch of at least three units, for models that
-    cannot run on random numbers (integers are drawn from 0 and 1).
+    `like` gives shapes and types only. `example` is a public or made-up batch of at least three different units, for
+    models that cannot run on random numbers (integers are drawn from 0 and 1).
 
-    - Coupling: replacing one unit must not move the loss of another.
-    - Buffers: a forward pass in the current mode must not change any (running statistics would release records).
+    - Coupling: replacing one unit, or leaving one out, must not move the loss of another.
+    - State: a forward pass must change no buffer (running statistics) and no parameter: records would get out.
     - Rows: a layer's output row i must serve loss i alone: with losses weighted by v, its gradient must scale by v_i.
       Asked with two and with three units, so that a dimension that happens to equal the batch size is found out.
     """
+    live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with _as_found(model), torch.random.fork_rng(sorted({p.device.index or 0 for p in live.values() if p.is_cuda})):
         torch.manual_seed(0)
-        units = example if example is not None else synthetic(like, 2 * UNITS)
-        if length(units) < UNITS:
-            raise PrivacyError(f"example has {length(units)} units: the check needs at least {UNITS}.")
-        others = take(units, slice(length(units) - UNITS, None))
-        units = take(units, slice(0, UNITS))
+        units, others = _units(like, example)
         _check_coupling(model, loss_fn, units, others)
         fallback: set[str] = set()
         for count in (UNITS - 1, UNITS):
             fallback |= _fallback(model, loss_fn, take(units, slice(0, count)), live)
-    return Layout(frozenset(fallback))
+    return Layout(frozenset(fallback), frozenset(live))
+
+
+def _units(like: Nest, example: Nest) -> tuple[Nest, Nest]:
+    """Three units, and for each of them another one to be put in its place."""
+    if example is None:
+        both = synthetic(like, 2 * UNITS)
+        return take(both, slice(0, UNITS)), take(both, slice(UNITS, None))
+    if length(example) < UNITS:
+        raise PrivacyError(f"example has {length(example)} units: the check needs at least {UNITS} different ones.")
+    units, others = take(example, slice(0, UNITS)), take(example, (torch.arange(UNITS) + 1) % UNITS)
+    same = [
+        all(bool((a[i] == b[i]).all()) for a, b in zip(leaves(units), leaves(others), strict=True))
+        for i in range(UNITS)
+    ]
+    if any(same):
+        raise PrivacyError("example holds equal units: replacing one by another would show nothing. Make them differ.")
+    return units, others
 
 
 def synthetic(like: Nest, units: int) -> Nest:
@@ -68,8 +89,8 @@ def synthetic(like: Nest, units: int) -> Nest:
     return map_tensors(fill, like)
 
 
-def _losses(model: nn.Module, loss_fn: Any, units: Nest) -> Tensor:
-    torch.manual_seed(1)  # the same dropout in every pass
+def _losses(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Tensor:
+    torch.manual_seed(seed)  # the same dropout in every pass
     try:
         return unit_losses(model, loss_fn, units)
     except NoisewiseError:
@@ -81,33 +102,52 @@ def _losses(model: nn.Module, loss_fn: Any, units: Nest) -> Tensor:
         ) from error
 
 
+@torch.no_grad()
 def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> None:
-    with torch.no_grad():
-        before = _losses(model, loss_fn, units)
-        for i in range(UNITS):
-            rows = torch.arange(UNITS)
-            rows[i] += UNITS
-            changed = take(_stack(units, others), rows)
-            moved = (_losses(model, loss_fn, changed) - before).nan_to_num(0.0).abs()
-            moved[i] = 0.0
-            if bool((moved > TOLERANCE * (1 + before.nan_to_num(0.0).abs())).any()):
-                raise CoupledSamples(
-                    f"the loss of one unit moved by {moved.max().item():.3g} when another unit of the batch was replaced: "
-                    "units are not independent, so clipping cannot bound what one of them contributes. Remove what mixes "
-                    "units (BatchNorm in training mode, batch statistics, in-batch negatives); GroupNorm is a common "
-                    "replacement for BatchNorm."
-                )
+    before = _losses(model, loss_fn, units)
+    if not bool(before.isfinite().all()):
+        raise PrivacyError(
+            f"the losses of synthetic units are {before.tolist()}: whether units are independent cannot be seen. "
+            "Pass example=, a made-up batch of three different units on which the loss is finite."
+        )
+    for i in range(UNITS):
+        rows = torch.arange(UNITS)
+        rows[i] += UNITS
+        after = _losses(model, loss_fn, take(_stack(units, others), rows))
+        _refuse_if_moved(before, after, [j for j in range(UNITS) if j != i], "another unit of the batch was replaced")
+    with _without_dropout(model):
+        alone, fewer = _losses(model, loss_fn, units), _losses(model, loss_fn, take(units, slice(0, UNITS - 1)))
+        again = _losses(model, loss_fn, units, seed=2)
+    if torch.equal(alone, again):  # otherwise chance moves the losses too
+        _refuse_if_moved(alone, fewer, range(UNITS - 1), "another unit was left out of the batch")
+
+
+def _refuse_if_moved(before: Tensor, after: Tensor, units: Iterable[int], event: str) -> None:
+    for i in units:
+        moved = (after[i] - before[i]).abs().item()
+        if not moved <= TOLERANCE * (1 + before[i].abs().item()):
+            raise CoupledSamples(
+                f"the loss of one unit moved by {moved:.3g} when {event}: units are not independent, so clipping cannot "
+                "bound what one of them contributes. Remove what mixes units (BatchNorm in training mode, batch statistics, "
+                "division by the batch size, in-batch negatives); GroupNorm is a common replacement for BatchNorm."
+            )
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode: dropout draws differently for another number of units."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _stack(first: Nest, second: Nest) -> Nest:
-    joined = iter([torch.cat(pair) for pair in zip(_flat(first), _flat(second), strict=True)])
+    joined = iter([torch.cat(pair) for pair in zip(leaves(first), leaves(second), strict=True)])
     return map_tensors(lambda _: next(joined), first)
-
-
-def _flat(nest: Nest) -> list[Tensor]:
-    tensors: list[Tensor] = []
-    map_tensors(tensors.append, nest)
-    return tensors
 
 
 def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> set[str]:
@@ -134,25 +174,56 @@ def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
 
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
-    """Put buffers back afterwards, and refuse if the passes inside changed one."""
-    before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    """Put parameters and buffers back afterwards, and refuse if the passes inside changed one."""
+    before = {name: (tensor, tensor.detach().clone()) for name, tensor in _tensors(model).items()}
     try:
         yield
     except BaseException:
-        _restore(before)
+        _restore(model, before)
         raise
-    changed = _restore(before)
+    changed = _restore(model, before)
     if changed:
-        raise PrivacyError(
-            f"a forward pass changes the buffers {changed}: running statistics of private data would be released without "
-            "noise. Switch these layers off (model.eval(), track_running_stats=False) or replace them by GroupNorm."
-        )
+        raise self_changing(changed)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def self_changing(names: list[str]) -> PrivacyError:
+    """The error for layers that a forward pass changes."""
+    return PrivacyError(
+        f"a forward pass changes {names}: running statistics or renormed weights would let records out without noise. "
+        "Switch this off (model.eval(), track_running_stats=False, max_norm=None) or replace BatchNorm by GroupNorm."
+    )
 
 
 @torch.no_grad()
-def _restore(before: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
-    """Put copies back; the names of the buffers that had changed."""
-    changed = [name for name, (buffer, copy) in before.items() if not torch.equal(buffer, copy)]
+def _restore(model: nn.Module, before: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
+    """Put copies back; the names of the tensors that had changed, in place or by assignment."""
+    now = _tensors(model)
+    changed = [name for name, (tensor, copy) in before.items()
+               if now.get(name) is not tensor or not torch.equal(tensor, copy)]  # fmt: skip
     for name in changed:
-        before[name][0].copy_(before[name][1])
+        tensor, copy = before[name]
+        tensor.copy_(copy)
+        owner, _, key = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if key in module._buffers:
+            module._buffers[key] = tensor
     return changed
+
+
+class Versions:
+    """Notices, at the price of a few comparisons, whether a pass changed a parameter or buffer."""
+
+    def __init__(self, model: nn.Module):
+        self.seen = {name: (tensor, tensor._version) for name, tensor in _tensors(model).items()}
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse if one changed since."""
+        now = _tensors(model)
+        changed = [name for name, (tensor, version) in self.seen.items()
+                   if now.get(name) is not tensor or tensor._version != version]  # fmt: skip
+        if changed:
+            raise self_changing(changed)

@@ -5,12 +5,15 @@ Each class stands for a batch of gradients `[batch, *parameter]` that is formed 
     squares, rest = gradient.measure(mask)     # ||mask * g_i||^2 for every unit, and what the sum needs
     total = rest.weighted_sum(factors)         # sum_i factors_i * (mask * g_i)
 
-Norms from Gram matrices lose digits where positions cancel, so they are rounded up by a bound on that loss: a norm may
-come out too long by a few units in the last place of `||A|| ||G||`, never too short, and clipping stays safe.
+Where positions cancel, rounding can make a norm too short for the sum that is computed later, and clipping would no
+longer bound it. Norms are therefore lengthened by a bound on both roundings: they may come out too long (by some 1e-5 in
+ordinary float32 layers), never too short.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -18,12 +21,11 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
 CHUNK = 1 << 20  # floats of intermediate results at a time: stays in cache
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
-SAFETY = 8  # roundings, in machine epsilons, that a Gram norm is lengthened by
+SAFETY = 8  # roundings allowed for besides those of the sums themselves
 
 
 class PerSample(Protocol):
@@ -57,9 +59,10 @@ def join(parts: Sequence[PerSample]) -> PerSample:
     if all(isinstance(part, Outer) for part in outers):
         pairs = [part for part in outers if isinstance(part, Outer)]
         return Outer(torch.cat([o.left for o in pairs], 1), torch.cat([o.right for o in pairs], 1))
-    total = parts[0].formed().flatten(1)
+    units = len(parts[0].formed())
+    total = parts[0].formed().reshape(units, -1)
     for part in parts[1:]:
-        total = total + part.formed().flatten(1)
+        total = total + part.formed().reshape(units, -1)
     return Formed(total)
 
 
@@ -67,9 +70,36 @@ def _zero_rows(tensor: Tensor, keep: Tensor) -> Tensor:
     return torch.where(keep.view(-1, *[1] * (tensor.dim() - 1)), tensor, tensor.new_zeros(()))
 
 
-def _lengthen(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """A Gram norm plus what rounding may have taken from it; `left`, `right`: squared Frobenius norms."""
-    return squares.clamp(min=0) + SAFETY * torch.finfo(squares.dtype).eps * left * right
+def _roundoff(tensor: Tensor, terms: int) -> float:
+    """Bound on the relative error of a sum of `terms` products: `terms` roundings, plus TF32's of the factors."""
+    tf32 = tensor.is_cuda and tensor.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return (terms + SAFETY) * torch.finfo(tensor.dtype).eps / 2 + (2**-10 if tf32 else 0.0)
+
+
+def _dot(lefts: Tensor, rights: Tensor, rows: int, columns: int) -> Tensor:
+    """<L, R> for Gram matrices of `rows` and `columns` terms each, plus what rounding may have taken from it.
+
+    The entry (t, s) of L is off by at most `rows` roundings of |l_t| |l_s|, and the same holds for R; so the product is off
+    by at most `roundoff (|l|^T |R| |l| + |r|^T |L| |r|)`, where |l_t|^2 and |r_t|^2 are the diagonals.
+    """
+    left, right = (_diagonal(gram).clamp(min=0).sqrt().unsqueeze(2) for gram in (lefts, rights))
+    error = _roundoff(lefts, rows) * (left.transpose(1, 2) @ (rights.abs() @ left))
+    error += _roundoff(rights, columns) * (right.transpose(1, 2) @ (lefts.abs() @ right))
+    return ((lefts * rights).sum((1, 2)) + error.flatten()).clamp(min=0)
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=1, dim2=2)
+
+
+def _lengthen(squares: Tensor, terms: int, size: Tensor) -> Tensor:
+    """Squared norms of gradients that are computed anew for the sum: each time off by rounding `terms` terms of `size`."""
+    return (squares.sqrt() + 2 * _roundoff(squares, terms) * size).square()
+
+
+def _length(tensor: Tensor) -> Tensor:
+    """Norm of each unit's part."""
+    return torch.linalg.vector_norm(tensor.flatten(1), dim=1)
 
 
 @dataclass(frozen=True)
@@ -80,14 +110,14 @@ class Formed:
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         """Square and add."""
-        flat = self.grads.flatten(1)
+        flat = self.grads.reshape(self.grads.shape[0], -1)
         if mask is not None:
             flat = flat * mask.flatten()
         return flat.square().sum(1), Formed(flat)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a vector and a matrix."""
-        return factors.to(self.grads.dtype) @ self.grads.flatten(1)
+        return factors.to(self.grads.dtype) @ self.grads.reshape(self.grads.shape[0], -1)
 
     def formed(self) -> Tensor:
         """Themselves."""
@@ -127,16 +157,17 @@ class Outer:
             squares.append(grads.square().sum(1))
             if keep:
                 kept.append(grads)
-        rest = Formed(torch.cat(kept)) if keep else Outer(self.left, self.right, mask)
-        return torch.cat(squares), rest
+        if keep:
+            return torch.cat(squares), Formed(torch.cat(kept))
+        size = _length(self.left) * _length(self.right)
+        return _lengthen(torch.cat(squares), time, size), Outer(self.left, self.right, mask)
 
     def gram(self) -> Tensor:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>."""
         squares = []
         for left, right in self._chunks(self.left.shape[1] ** 2):
             lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
-            total = torch.linalg.vecdot(lefts.flatten(1), rights.flatten(1))
-            squares.append(_lengthen(total, _trace(lefts), _trace(rights)))
+            squares.append(_dot(lefts, rights, left.shape[2], right.shape[2]))
         return torch.cat(squares)
 
     def _chunks(self, floats: int) -> list[tuple[Tensor, Tensor]]:
@@ -162,10 +193,6 @@ class Outer:
         return Outer(_zero_rows(self.left, keep), _zero_rows(self.right, keep), self.mask)
 
 
-def _trace(matrices: Tensor) -> Tensor:
-    return matrices.diagonal(dim1=1, dim2=2).sum(1)
-
-
 @dataclass(frozen=True)
 class Rows:
     """`g_i = sum_t e_index(it) rows_it^T`: embeddings, never dense. index `[batch, time]`, rows `[batch, time, columns]`."""
@@ -184,6 +211,8 @@ class Rows:
         if mask is not None:
             sums = sums * mask[keys % self.size]
         squares = sums.new_zeros(units).index_add_(0, keys // self.size, sums.square().sum(1))
+        time = self.index.shape[1]
+        squares = _lengthen(squares, time, math.sqrt(time) * _length(self.rows))
         return squares, Rows(self.index, self.rows, self.size, mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -209,30 +238,29 @@ class Rows:
 
 @dataclass(frozen=True)
 class Convolution:
-    """Gradients of a convolution's weight: the padded input correlated with the output's gradient.
+    """Gradients of a convolution's weight, over any number of axes: the padded input correlated with the output's gradient.
 
-    `g_i[o, c, u, v] = sum_t grad_i[o, t] padded_i[c, stride t + dilation (u, v)]`, without unfolding where it can be
-    helped: with stride 1, and the output's gradient widened to the padded width, tap (u, v) is an offset into the
-    flattened input. input `[batch, in, height, width]`, grad `[batch, out, height', width']`, padding (top, bottom, left,
-    right).
+    `g_i[o, c, u] = sum_t grad_i[o, t] padded_i[c, stride t + dilation u]`, without unfolding where it can be helped: with
+    stride 1, and the output's gradient widened to the padded size, tap u is an offset into the flattened input.
+    input `[batch, in, *axes]`, grad `[batch, out, *axes']`, padding ((before, after), ...) per axis.
     """
 
     input: Tensor
     grad: Tensor
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
     groups: int
     mask: Tensor | None = None
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         """The cheapest exact way for this shape: Gram matrices or formed gradients, by shifting or by unfolding."""
-        _, out, height, width = self.grad.shape
-        channels, time, taps = self.input.shape[1], height * width, self.kernel[0] * self.kernel[1]
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         form = (time + TRAFFIC) * taps * channels * out // self.groups
-        if self.stride == (1, 1) and self.groups == 1 and channels >= 8:
-            area, wide = self._area(), height * self._width()
+        if set(self.stride) == {1} and self.groups == 1 and channels >= 8:
+            area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
             gram = area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps)
             return (self._shifted_gram(), self) if mask is None and gram < form else self._shifted_form(mask)
         if mask is None and self.groups == 1 and time * time * (taps * channels + out) < form:
@@ -240,26 +268,25 @@ class Convolution:
             return Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(), self
         return self._unfolded_form(mask)
 
-    def _width(self) -> int:
-        return self.input.shape[3] + self.padding[2] + self.padding[3]
-
-    def _area(self) -> int:
-        return (self.input.shape[2] + self.padding[0] + self.padding[1]) * self._width()
+    def _sizes(self) -> list[int]:
+        """Size of each axis of the padded input."""
+        return [size + sum(pads) for size, pads in zip(self.input.shape[2:], self.padding, strict=True)]
 
     def _padded(self, chunk: slice) -> Tensor:
-        top, bottom, left, right = self.padding
-        return F.pad(self.input[chunk], (left, right, top, bottom)) if any(self.padding) else self.input[chunk]
+        pads = [pad for pair in reversed(self.padding) for pad in pair]
+        return F.pad(self.input[chunk], pads) if any(pads) else self.input[chunk]
 
     def _flat(self, chunk: slice) -> tuple[Tensor, Tensor, list[int]]:
         """Input and gradient of some units with all positions in one axis, and each tap's offset on it."""
-        width, spare = self._width(), self._width() - self.grad.shape[3]
-        grad = F.pad(self.grad[chunk], (0, spare)).flatten(2)
-        grad = grad[:, :, : grad.shape[2] - spare]  # the last row needs no widening
-        offsets = [
-            u * self.dilation[0] * width + v * self.dilation[1]
-            for u in range(self.kernel[0])
-            for v in range(self.kernel[1])
-        ]
+        sizes = self._sizes()
+        spare = [size - have for size, have in zip(sizes, self.grad.shape[2:], strict=True)]
+        strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+        grad = F.pad(self.grad[chunk], [pad for gap in reversed(spare[1:]) for pad in (0, gap)]).flatten(2)
+        reach = sum(gap * stride for gap, stride in zip(spare[1:], strides[1:], strict=True))
+        grad = grad[:, :, : grad.shape[2] - reach]  # behind the last position nothing needs widening
+        steps = [d * stride for d, stride in zip(self.dilation, strides, strict=True)]
+        taps = itertools.product(*(range(k) for k in self.kernel))
+        offsets = [sum(u * step for u, step in zip(tap, steps, strict=True)) for tap in taps]
         return self._padded(chunk).flatten(2), grad, offsets
 
     def _slices(self, floats: int) -> list[slice]:
@@ -268,26 +295,25 @@ class Convolution:
 
     def _shifted_gram(self) -> Tensor:
         """Sum over taps of <X^T X shifted along its diagonal, G^T G>."""
-        squares = []
-        for chunk in self._slices(2 * self._area() ** 2 + self._area() * self.input.shape[1]):
+        squares, area = [], math.prod(self._sizes())
+        for chunk in self._slices(2 * area**2 + area * self.input.shape[1]):
             inputs, grad, offsets = self._flat(chunk)
             time = grad.shape[2]
             grams, grads = torch.bmm(inputs.transpose(1, 2), inputs), torch.bmm(grad.transpose(1, 2), grad)
             shifted = grams[:, :time, :time].clone()
             for offset in offsets[1:]:
                 shifted += grams[:, offset : offset + time, offset : offset + time]
-            total = torch.linalg.vecdot(shifted.flatten(1), grads.flatten(1))
-            squares.append(_lengthen(total, _trace(shifted), _trace(grads)))
+            squares.append(_dot(shifted, grads, inputs.shape[1] + len(offsets), grad.shape[1]))
         return torch.cat(squares)
 
     def _shifted_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         """One batched product per tap."""
         units, out = self.grad.shape[:2]
-        channels, taps = self.input.shape[1], self.kernel[0] * self.kernel[1]
+        channels, taps = self.input.shape[1], math.prod(self.kernel)
         keep = units * taps * out * channels <= KEPT
         mask_by_tap = None if mask is None else mask.flatten(2).permute(2, 0, 1).unsqueeze(1)
         squares, kept = [], []
-        for chunk in self._slices(taps * out * channels + self._area() * (channels + out)):
+        for chunk in self._slices(taps * out * channels + math.prod(self._sizes()) * (channels + out)):
             inputs, grad, offsets = self._flat(chunk)
             time = grad.shape[2]
             grads = grad.new_empty(taps, grad.shape[0], out, channels)
@@ -298,35 +324,36 @@ class Convolution:
             squares.append(torch.linalg.vector_norm(grads.flatten(2), dim=2).square().sum(0))
             if keep:
                 kept.append(grads)
-        return torch.cat(squares), ByTap(kept) if keep else replace(self, mask=mask)
+        return (torch.cat(squares), ByTap(kept)) if keep else self._later(torch.cat(squares), mask)
 
     def _columns(self, chunk: slice) -> Tensor:
         """Unfolded input `[batch, groups, in / groups * taps, time]`; a strided copy is faster than `F.unfold`."""
-        padded = self._padded(chunk)
-        height, width = self.grad.shape[2:]
+        padded, sizes = self._padded(chunk), self.grad.shape[2:]
         steps = padded.stride()
-        view = padded.as_strided(
-            (*padded.shape[:2], *self.kernel, height, width),
-            (*steps[:2], *(d * s for d, s in zip(self.dilation, steps[2:], strict=True)),
-             *(k * s for k, s in zip(self.stride, steps[2:], strict=True))),
-        )  # fmt: skip
-        return view.reshape(padded.shape[0], self.groups, -1, height * width)
+        taps = tuple(d * step for d, step in zip(self.dilation, steps[2:], strict=True))
+        moves = tuple(s * step for s, step in zip(self.stride, steps[2:], strict=True))
+        view = padded.as_strided((*padded.shape[:2], *self.kernel, *sizes), (*steps[:2], *taps, *moves))
+        return view.reshape(padded.shape[0], self.groups, -1, math.prod(sizes))
 
     def _unfolded_form(self, mask: Tensor | None) -> tuple[Tensor, PerSample]:
         units, out = self.grad.shape[:2]
-        size = out * self.input.shape[1] // self.groups * self.kernel[0] * self.kernel[1]
+        rows = self.input.shape[1] * math.prod(self.kernel)
+        size = out * rows // self.groups
         keep = units * size <= KEPT
         squares, kept = [], []
-        for chunk in self._slices(
-            size + self.kernel[0] * self.kernel[1] * self.input.shape[1] * self.grad[0, 0].numel()
-        ):
+        for chunk in self._slices(size + rows * math.prod(self.grad.shape[2:])):
             grads = self._form(chunk).flatten(1)
             if mask is not None:
                 grads = grads * mask.flatten()
             squares.append(torch.linalg.vector_norm(grads, dim=1).square())
             if keep:
                 kept.append(grads)
-        return torch.cat(squares), Formed(torch.cat(kept)) if keep else replace(self, mask=mask)
+        return (torch.cat(squares), Formed(torch.cat(kept))) if keep else self._later(torch.cat(squares), mask)
+
+    def _later(self, squares: Tensor, mask: Tensor | None) -> tuple[Tensor, PerSample]:
+        """The norms of gradients that are formed again for the sum."""
+        size = math.sqrt(math.prod(self.kernel)) * _length(self.input) * _length(self.grad)
+        return _lengthen(squares, math.prod(self.grad.shape[2:]), size), replace(self, mask=mask)
 
     def _form(self, chunk: slice) -> Tensor:
         grad = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
@@ -334,17 +361,23 @@ class Convolution:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """The ordinary weight gradient of the weighted output gradient."""
-        top, bottom, left, right = self.padding
-        even = (top, left) == (bottom, right)
-        total = conv2d_weight(
+        even = all(before == after for before, after in self.padding)
+        axes = len(self.kernel)
+        grad = self.grad * factors.to(self.grad.dtype).view(-1, 1, *[1] * axes)
+        weight = grad.new_empty(1).expand(grad.shape[1], self.input.shape[1] // self.groups, *self.kernel)
+        total = torch.ops.aten.convolution_backward(
+            grad,
             self.input if even else self._padded(slice(None)),
-            (self.grad.shape[1], self.input.shape[1] // self.groups, *self.kernel),
-            self.grad * factors.to(self.grad.dtype).view(-1, 1, 1, 1),
-            stride=self.stride,
-            padding=(top, left) if even else 0,
-            dilation=self.dilation,
-            groups=self.groups,
-        )
+            weight,
+            None,
+            self.stride,
+            [before if even else 0 for before, _ in self.padding],
+            self.dilation,
+            False,
+            [0] * axes,
+            self.groups,
+            (False, True, False),
+        )[1]
         return total if self.mask is None else total.mul_(self.mask)
 
     def formed(self) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def _linear(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSampl
     return {"weight": lambda: Outer(left, right), "bias": lambda: Formed(left.sum(1))}
 
 
-def _conv2d_operands(
+def _convolution_operands(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -54,20 +55,25 @@ def _conv2d_operands(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Operands:
-    def pair(value: Any) -> tuple[int, int]:
-        return (value, value) if isinstance(value, int) else (tuple(value) * 2)[:2]
+    axes = weight.dim() - 2
 
-    settings = {"stride": pair(stride), "padding": padding, "dilation": pair(dilation), "groups": groups}
-    if not isinstance(padding, str):
-        settings["padding"] = pair(padding)
+    def each(value: Any) -> tuple[int, ...]:
+        return (value,) * axes if isinstance(value, int) else (tuple(value) * axes)[:axes]
+
+    settings = {
+        "stride": each(stride),
+        "padding": padding if isinstance(padding, str) else each(padding),
+        "dilation": each(dilation),
+        "groups": groups,
+    }
     return Operands(input, weight, bias, settings)
 
 
-def _conv2d(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+def _convolution(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
     """Convolution: the weight's gradient correlates the padded input with g, the bias' is the sum of g."""
     assert operands.weight is not None
     settings = operands.settings
-    kernel = (operands.weight.shape[2], operands.weight.shape[3])
+    kernel = tuple(operands.weight.shape[2:])
 
     def weight() -> PerSample:
         padding = _pads(settings["padding"], kernel, settings["dilation"])
@@ -75,17 +81,17 @@ def _conv2d(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSampl
             operands.input, grad, kernel, settings["stride"], padding, settings["dilation"], settings["groups"]
         )
 
-    return {"weight": weight, "bias": lambda: Formed(grad.sum((2, 3)))}
+    return {"weight": weight, "bias": lambda: Formed(grad.flatten(2).sum(2))}
 
 
-def _pads(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Zeros at top, bottom, left and right; 'same' puts the odd one behind, as PyTorch does."""
+def _pads(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Zeros before and after each axis; 'same' puts the odd one behind, as PyTorch does."""
     if padding == "valid":
-        return 0, 0, 0, 0
+        return ((0, 0),) * len(kernel)
     if padding == "same":
-        rows, columns = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
-        return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
-    return padding[0], padding[0], padding[1], padding[1]
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    return tuple((pad, pad) for pad in padding)
 
 
 def _embedding_operands(
@@ -113,54 +119,134 @@ def _embedding(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSa
     return {"weight": lambda: Rows(index, rows, size)}
 
 
-def _layer_norm_operands(
+def _embedding_bag_operands(
     input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> Operands:
-    return Operands(input, weight, bias, {"normalized_shape": tuple(normalized_shape), "eps": eps})
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    plain = max_norm is None and not scale_grad_by_freq and offsets is None and mode in ("sum", "mean")
+    learned_weights = per_sample_weights is not None and per_sample_weights.requires_grad
+    settings = {"padding_idx": padding_idx, "mode": mode, "weights": per_sample_weights}
+    return Operands(input, weight, None, settings | {"plain": plain and not learned_weights and input.dim() == 2})
 
 
-def _layer_norm(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
-    """y = w * z + b with z the normalised input: sums of g z and of g over all but the normalised dimensions."""
-    shape = operands.settings["normalized_shape"]
-    units = grad.shape[0]
+def _embedding_bag(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+    """Sum or mean of looked-up rows: each token of a bag gets g, times its weight or over the bag's length."""
+    assert operands.weight is not None
+    size, index, settings = operands.weight.shape[0], operands.input, operands.settings
+    share = torch.ones_like(index, dtype=grad.dtype)
+    if settings["padding_idx"] is not None:
+        share = (index != settings["padding_idx"]).to(grad.dtype)
+    if settings["mode"] == "mean":
+        share = share / share.sum(1, keepdim=True).clamp(min=1)
+    elif settings["weights"] is not None:
+        share = share * settings["weights"].detach()
+    return {"weight": lambda: Rows(index, share.unsqueeze(2) * grad.unsqueeze(1), size)}
 
-    def weight() -> PerSample:
-        normalised = F.layer_norm(operands.input, shape, eps=operands.settings["eps"])
-        return Formed((grad * normalised).reshape(units, -1, *shape).sum(1))
 
-    return {
-        "weight": weight,
-        "bias": lambda: Formed(grad.reshape(units, -1, *shape).sum(1)),
-    }
+def _trailing_norm_operands(function: Callable[..., Tensor]) -> Callable[..., Operands]:
+    """Operands of `layer_norm` and `rms_norm`, which differ in the bias."""
+
+    def layer(
+        input: Tensor,
+        normalized_shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Operands:
+        return Operands(input, weight, bias, {"normalized_shape": tuple(normalized_shape), "eps": eps})
+
+    def rms(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Operands:
+        return Operands(input, weight, None, {"normalized_shape": tuple(normalized_shape), "eps": eps})
+
+    return layer if function is F.layer_norm else rms
+
+
+def _trailing_norm(function: Callable[..., Tensor]) -> Rule:
+    """y = w * z + b with z the input normalised over its last dimensions: sums of g z and of g over the others."""
+
+    def gradients(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+        shape, units = operands.settings["normalized_shape"], grad.shape[0]
+
+        def weight() -> PerSample:
+            normalised = function(operands.input, shape, eps=operands.settings["eps"])
+            return Formed((grad * normalised).reshape(units, -1, *shape).sum(1))
+
+        return {"weight": weight, "bias": lambda: Formed(grad.reshape(units, -1, *shape).sum(1))}
+
+    return Rule(
+        _trailing_norm_operands(function), gradients, lambda o: o.input.dim() > len(o.settings["normalized_shape"])
+    )
 
 
 def _group_norm_operands(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Operands:
-    return Operands(input, weight, bias, {"num_groups": num_groups, "eps": eps})
+    return Operands(input, weight, bias, {"normalise": lambda x: F.group_norm(x, num_groups, eps=eps)})
 
 
-def _group_norm(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+def _instance_norm_operands(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Operands:
+    def normalise(x: Tensor) -> Tensor:
+        return F.instance_norm(x, running_mean, running_var, use_input_stats=use_input_stats, momentum=0.0, eps=eps)
+
+    return Operands(input, weight, bias, {"normalise": normalise})
+
+
+def _batch_norm_operands(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Operands:
+    def normalise(x: Tensor) -> Tensor:
+        return F.batch_norm(x, running_mean, running_var, eps=eps)
+
+    return Operands(input, weight, bias, {"normalise": normalise, "training": training})
+
+
+def _channel_norm(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
     """y_c = w_c * z_c + b_c with z the normalised input: sums of g z and of g over positions."""
     flat = grad.flatten(2) if grad.dim() > 2 else grad.unsqueeze(2)
 
     def weight() -> PerSample:
-        normalised = F.group_norm(operands.input, **operands.settings)
-        return Formed((flat * normalised.reshape(flat.shape)).sum(2))
+        return Formed((flat * operands.settings["normalise"](operands.input).reshape(flat.shape)).sum(2))
 
     return {"weight": weight, "bias": lambda: Formed(flat.sum(2))}
 
 
 RULES: dict[Any, Rule] = {
     F.linear: Rule(_linear_operands, _linear),
-    F.conv2d: Rule(_conv2d_operands, _conv2d, lambda operands: operands.input.dim() == 4),
+    F.conv1d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 3),
+    F.conv2d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 4),
+    F.conv3d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 5),
     F.embedding: Rule(_embedding_operands, _embedding, lambda operands: operands.settings["plain"]),
-    F.layer_norm: Rule(
-        _layer_norm_operands, _layer_norm, lambda o: o.input.dim() > len(o.settings["normalized_shape"])
-    ),
-    F.group_norm: Rule(_group_norm_operands, _group_norm),
+    F.embedding_bag: Rule(_embedding_bag_operands, _embedding_bag, lambda operands: operands.settings["plain"]),
+    F.layer_norm: _trailing_norm(F.layer_norm),
+    F.rms_norm: _trailing_norm(F.rms_norm),
+    F.group_norm: Rule(_group_norm_operands, _channel_norm),
+    F.instance_norm: Rule(_instance_norm_operands, _channel_norm),
+    F.batch_norm: Rule(_batch_norm_operands, _channel_norm, lambda operands: not operands.settings["training"]),
 }

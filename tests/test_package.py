@@ -1,0 +1,66 @@
+"""The package as a whole: what an import costs, and that every public name is there."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import noisewise
+
+
+def python(code):
+    """Run code in a process that has imported nothing yet; what it prints."""
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+LIGHT = [
+    "import noisewise",
+    "import noisewise; dir(noisewise); noisewise.__version__",
+    "import noisewise.mechanism, noisewise.accounting, noisewise.sampling, noisewise.clipping, noisewise.support",
+    "from noisewise import Ledger, Mechanism, Poisson, Runtime, Schedule; "
+    "Mechanism(sampler=Poisson(600, 10), steps=20).calibrated(3, 1e-5).spent(1e-5)",
+]
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_accounting_does_not_import_torch(code):
+    assert python(f"{code}; import sys; print('torch' in sys.modules)") == "False"
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = "{'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'dp_accounting'}"
+    assert python(f"import noisewise, sys; print({heavy} & set(sys.modules))") == "set()"
+
+
+@pytest.mark.parametrize("name", noisewise.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(noisewise, name) is not None
+    assert name in dir(noisewise)
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        noisewise.nothing  # noqa: B018
+
+
+def test_train_is_callable_before_and_after_its_module_is_imported():
+    before = "import noisewise; before = noisewise.train; "
+    after = "import noisewise.train; from noisewise import train; "
+    assert (
+        python(f"{before}{after}print(callable(before), callable(noisewise.train), callable(train))")
+        == "True True True"
+    )
+
+
+def test_the_module_train_trains_when_it_is_called():
+    tiny = importlib.import_module("tiny")
+    module = importlib.import_module("noisewise.train")
+    network = tiny.model()
+    trained = module(
+        network, tiny.data(), tiny.loss_fn, tiny.mechanism(), tiny.sgd(network), insecure_seed=1, progress=False
+    )
+    assert trained.ledger.releases == tiny.STEPS
+    assert tiny.same(network, tiny.run(insecure_seed=1).model)
