@@ -411,9 +411,7 @@ def test_modes_are_restored_when_validation_fails():
         return tiny.loss_fn(model, batch)
 
     with pytest.raises(FloatingPointError):
-        train(
-            network, tiny.data(), loss_fn, tiny.mechanism(), tiny.sgd(network), valid=tiny.data(n=77), progress=False
-        )
+        train(network, tiny.data(), loss_fn, tiny.mechanism(), tiny.sgd(network), valid=tiny.data(n=77), progress=False)
     assert network[2].training
 
 

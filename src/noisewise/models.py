@@ -25,7 +25,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LeNet-5 with tanh and average pooling: 61,706 weights for 28x28 grey images and 10 classes.
+    """LeNet-5 with tanh and maximum pooling: 61,706 weights for 28x28 grey images and 10 classes.
 
     Convolution 6@5x5 (padding 2), pooling, convolution 16@5x5, pooling, then 400-120-84-10.
     Reference: LeCun et al. 1998. Deviation: dense second convolution, softmax instead of radial units.
@@ -35,10 +35,10 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
         nn.Tanh(),
-        nn.AvgPool2d(2),
+        nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5),
         nn.Tanh(),
-        nn.AvgPool2d(2),
+        nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(16 * side[0] * side[1], 120),
         nn.Tanh(),
