@@ -15,8 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from noisewise.audits.intervals import wilson
-from noisewise.recipe import accuracy, configure, execute, open_run
+import torch
+
+from noisewise.audits.intervals import share
+from noisewise.recipe import configure, execute, open_run
 from noisewise.runs import hardware, read_json, versions
 
 RESULT = Path(__file__).parent / "results" / "mnist_lenet.json"
@@ -36,21 +38,22 @@ def main() -> None:
             seconds = time.perf_counter() - start
             run = open_run(Path(folder) / "run")
             privacy = read_json(run.folder.summary)["privacy"]
-        share, n = accuracy(run.model, run.data.test), len(run.data.test)
-        estimate = wilson(round(share * n), n)
+        with torch.no_grad():
+            estimate = share((run.model(run.data.test.x).argmax(1) == run.data.test.y).numpy())
         runs.append(
             {
                 "seed": seed,
                 "test_accuracy": estimate.value,
                 "low": estimate.low,
                 "high": estimate.high,
-                "n": n,
+                "n": estimate.n,
                 "seconds": round(seconds, 1),
                 "privacy": privacy,
             }
         )
         print(
-            f"seed {seed}: test accuracy {share:.4f} at epsilon {privacy['epsilon']:.3f} in {seconds:.0f} s", flush=True
+            f"seed {seed}: test accuracy {estimate.value:.4f} at epsilon {privacy['epsilon']:.3f} in {seconds:.0f} s",
+            flush=True,
         )
         content = {
             "command": f"python benchmarks/mnist.py --seeds {len(seeds)}",
