@@ -51,10 +51,8 @@ def main() -> None:
                 "privacy": privacy,
             }
         )
-        print(
-            f"seed {seed}: test accuracy {estimate.value:.4f} at epsilon {privacy['epsilon']:.3f} in {seconds:.0f} s",
-            flush=True,
-        )
+        spent = privacy["epsilon"]
+        print(f"seed {seed}: test accuracy {estimate.value:.4f} at epsilon {spent:.3f} in {seconds:.0f} s", flush=True)
         content = {
             "command": f"python benchmarks/mnist.py --seeds {len(seeds)}",
             "commit": commit,

@@ -172,7 +172,7 @@ def test_summary_json_is_the_contract(tmp_path):
 
 
 def test_summary_of_a_second_phase_counts_both(tmp_path):
-    first, second = tiny.mechanism(steps=3), tiny.mechanism(steps=4, noise_multiplier=7.0)
+    first, second = tiny.mechanism(steps=3), tiny.mechanism(steps=4, noise_multiplier=30.0)
     ledger = tiny.run(plan=first).ledger
     tiny.run(plan=second, ledger=ledger, out=tmp_path, delta=DELTA)
     privacy = read_json(tmp_path / "summary.json")["privacy"]
@@ -410,7 +410,7 @@ def test_a_second_phase_can_be_resumed(tmp_path):
 
 
 def other_ledger():
-    return tiny.run(plan=tiny.mechanism(steps=2, noise_multiplier=9.0), insecure_seed=1).ledger
+    return tiny.run(plan=tiny.mechanism(steps=2, noise_multiplier=30.0), insecure_seed=1).ledger
 
 
 @pytest.mark.parametrize(

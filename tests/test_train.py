@@ -95,7 +95,7 @@ def test_schedulers_step_once_per_step(scheduler):
 
 def test_schedules_of_noise_and_bound():
     plan = tiny.mechanism(
-        clip=Schedule(((0, Flat(1.0)), (4, Flat(0.5)))), noise_multiplier=Schedule(((0, 3.0), (7, 2.0)))
+        clip=Schedule(((0, Flat(1.0)), (4, Flat(0.5)))), noise_multiplier=Schedule(((0, 30.0), (7, 20.0)))
     )
     reference = tiny.model(torch.float64)
     by_hand(reference, plan, tiny.sgd(reference))
@@ -179,7 +179,7 @@ PLANS = {
     "full batch": tiny.mechanism(sampler=FullBatch(tiny.N)),
     "shuffle, begun epoch": tiny.mechanism(sampler=Shuffle(tiny.N, tiny.BATCH), adjacency="zero-out"),
     "replace-one": tiny.mechanism(adjacency="replace-one"),
-    "noise schedule": tiny.mechanism(noise_multiplier=Schedule(((0, 5.0), (4, 5.0), (6, 6.0)))),
+    "noise schedule": tiny.mechanism(noise_multiplier=Schedule(((0, 20.0), (4, 20.0), (6, 30.0)))),
     "empty batches": tiny.mechanism(sampler=Poisson(tiny.N, 1), steps=6),
 }
 
@@ -235,7 +235,7 @@ def test_a_step_that_failed_after_its_release_does_not_use_its_noise_again(monke
 
 
 def test_two_phases_through_one_ledger_compose():
-    first, second = tiny.mechanism(steps=5), tiny.mechanism(steps=7, noise_multiplier=6.0)
+    first, second = tiny.mechanism(steps=5), tiny.mechanism(steps=7, noise_multiplier=30.0)
     phase = tiny.run(plan=first)
     both = tiny.run(phase.model, plan=second, ledger=phase.ledger).ledger
     assert both.lines == [

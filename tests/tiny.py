@@ -36,7 +36,7 @@ def loss_fn(network, batch):
 def mechanism(**settings):
     """Poisson batches of 8 of 40."""
     return Mechanism(
-        **{"sampler": Poisson(N, BATCH), "clip": Flat(1.0), "noise_multiplier": 5.0, "steps": STEPS, **settings}
+        **{"sampler": Poisson(N, BATCH), "clip": Flat(1.0), "noise_multiplier": 20.0, "steps": STEPS, **settings}
     )
 
 
