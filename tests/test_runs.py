@@ -289,12 +289,11 @@ def test_resuming_an_empty_folder_begins(tmp_path):
     assert tiny.run(out=tmp_path / "new", resume=True).ledger.releases == tiny.STEPS
 
 
-@pytest.mark.parametrize("place", ["file", "below a file", "no rights"])
-def test_folders_that_cannot_be_written_are_said(place, tmp_path):
+@pytest.mark.parametrize("place", ["file", "file/run", "x" * 300])
+def test_folders_that_cannot_be_made_are_said(place, tmp_path):
     (tmp_path / "file").write_text("")
-    out = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "run", "no rights": Path("/proc/run")}[place]
     with pytest.raises(RunError, match=r"cannot be used as a run folder.*choose another"):
-        tiny.run(out=out)
+        tiny.run(out=tmp_path / place)
 
 
 def test_a_lock_that_cannot_be_opened_is_said(tmp_path):
@@ -626,26 +625,33 @@ FULL_DISK = """
 import resource, sys, tiny
 from noisewise.errors import RunError
 
-def disk_gets_full(observation):
-    if observation.step == 4:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+def train_until_the_disk_is_full(folder, limit):
+    def fill(observation):
+        if observation.step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
-try:
-    tiny.run(out=sys.argv[1], checkpoint_seconds=0, recorders=[disk_gets_full], insecure_seed=5)
-except RunError as error:
-    print(error)
+    try:
+        tiny.run(out=folder, checkpoint_seconds=0, recorders=[fill], insecure_seed=5)
+    except RunError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        print(error)
+
+train_until_the_disk_is_full(sys.argv[1], limit=2000)
+train_until_the_disk_is_full(sys.argv[2], limit=10)
 """
 
 
-@pytest.mark.parametrize(("limit", "file"), [(2000, "checkpoint.safetensors"), (10, "metrics.jsonl")])
-def test_a_full_disk_keeps_the_last_good_checkpoint(limit, file, tmp_path):
-    said, errors = python(FULL_DISK, tmp_path, limit).communicate(timeout=60)
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path):
+    """The checkpoint no longer fits in the first run, not even a line of metrics in the second."""
+    folders = [tmp_path / "checkpoint.safetensors", tmp_path / "metrics.jsonl"]
+    said, errors = python(FULL_DISK, *folders).communicate(timeout=60)
     assert errors == ""
-    assert re.search(rf"{file} could not be written \(File too large\).*resume", said)
-    assert files(tmp_path / "sensitive") == ["checkpoint.safetensors", "lock"]
-    assert load_tensors(tmp_path / "sensitive" / "checkpoint.safetensors")["step"] == 4
-    resumed = tiny.run(out=tmp_path, resume=True, insecure_seed=SEED)
-    assert tiny.same(resumed.model, tiny.run(insecure_seed=SEED).model)
+    for folder, message in zip(folders, said.splitlines(), strict=True):
+        assert re.match(rf"{re.escape(folder.name)} could not be written \(File too large\).*resume", message)
+        assert files(folder / "sensitive") == ["checkpoint.safetensors", "lock"]
+        assert load_tensors(folder / "sensitive" / "checkpoint.safetensors")["step"] == 4
+        resumed = tiny.run(out=folder, resume=True, insecure_seed=SEED)
+        assert tiny.same(resumed.model, tiny.run(insecure_seed=SEED).model)
 
 
 CTRL_C = """

@@ -44,13 +44,15 @@ class Clip(Protocol):
         ...
 
 
-def _positive(owner: object, **values: float) -> None:
+def positive(owner: object, **values: float) -> None:
+    """Refuse settings that are not finite numbers above 0."""
     for name, value in values.items():
         if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise ConfigError(f"{type(owner).__name__}({name}={value!r}): must be a finite number above 0.")
 
 
-def _one_block(names: Iterable[str]) -> dict[str, int]:
+def one_block(names: Iterable[str]) -> dict[str, int]:
+    """All parameters in one block."""
     return dict.fromkeys(names, 0)
 
 
@@ -65,7 +67,7 @@ class Flat:
 
     def __post_init__(self) -> None:
         """Bound above 0."""
-        _positive(self, bound=self.bound)
+        positive(self, bound=self.bound)
 
     @property
     def sensitivity(self) -> float:
@@ -74,7 +76,7 @@ class Flat:
 
     def blocks(self, names: Iterable[str]) -> dict[str, int]:
         """One block."""
-        return _one_block(names)
+        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """min(1, C / n)."""
@@ -95,7 +97,7 @@ class Global:
 
     def __post_init__(self) -> None:
         """0 < C <= Z."""
-        _positive(self, bound=self.bound, screen=self.limit)
+        positive(self, bound=self.bound, screen=self.limit)
         if self.limit < self.bound:
             raise ConfigError(
                 f"Global(bound={self.bound}, screen={self.screen}): a screen below the bound would scale gradients up. "
@@ -114,7 +116,7 @@ class Global:
 
     def blocks(self, names: Iterable[str]) -> dict[str, int]:
         """One block."""
-        return _one_block(names)
+        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """(C / Z) 1[n <= Z]."""
@@ -133,7 +135,7 @@ class Automatic:
 
     def __post_init__(self) -> None:
         """Bound and floor above 0."""
-        _positive(self, bound=self.bound, gamma=self.gamma)
+        positive(self, bound=self.bound, gamma=self.gamma)
 
     @property
     def sensitivity(self) -> float:
@@ -142,7 +144,7 @@ class Automatic:
 
     def blocks(self, names: Iterable[str]) -> dict[str, int]:
         """One block."""
-        return _one_block(names)
+        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """C / (n + gamma)."""
@@ -160,7 +162,7 @@ class Normalized:
 
     def __post_init__(self) -> None:
         """Bound above 0."""
-        _positive(self, bound=self.bound)
+        positive(self, bound=self.bound)
 
     @property
     def sensitivity(self) -> float:
@@ -169,7 +171,7 @@ class Normalized:
 
     def blocks(self, names: Iterable[str]) -> dict[str, int]:
         """One block."""
-        return _one_block(names)
+        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """C / n, 0 where n = 0 or too small to be measured: squares of such gradients vanish in floating point."""
@@ -177,6 +179,34 @@ class Normalized:
 
         smallest = 1e10 * math.sqrt(torch.finfo(samples.norms.dtype).tiny)  # 1e-9 in float32
         return (self.bound / samples.norms).masked_fill(samples.norms < smallest, 0.0)
+
+
+@dataclass(frozen=True)
+class PerSampleAdaptive:
+    """Normalise, but give small gradients less weight: `f(n) = C / (n + r / (n + r))`.
+
+    Guarantee: n f(n) < C. Reference: DP-PSAC, Xia et al. 2023, arXiv:2212.00328. Deviation: none.
+    """
+
+    bound: float = 1.0
+    r: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Bound and r above 0."""
+        positive(self, bound=self.bound, r=self.r)
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """C / (n + r / (n + r))."""
+        return self.bound / (samples.norms + self.r / (samples.norms + self.r))
 
 
 @dataclass(frozen=True)
@@ -237,4 +267,4 @@ def per_layer(names: Iterable[str], rule: Clip | Mapping[str, Clip]) -> PerLayer
     return PerLayer(rules)
 
 
-RULES = {rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerLayer)}
+RULES = {rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerSampleAdaptive, PerLayer)}

@@ -23,6 +23,35 @@ class Padded(NamedTuple):
     present: Tensor
 
 
+class Views(NamedTuple):
+    """A batch of units that own several rows each: augmentations of one record, or the rows of one person.
+
+    `batch`: tensors `[batch, views, ...]`; `weights [batch, views]`: a unit's gradient is the weighted sum of its rows'
+    gradients, clipped once. Rows of weight 0 are padding. Guarantee: a unit counts once, however many rows it owns.
+    """
+
+    batch: Nest
+    weights: Tensor
+
+    @classmethod
+    def mean(cls, batch: Nest, mask: Tensor | None = None) -> Views:
+        """Each unit's gradient is the mean over its rows, or over those in `mask [batch, views]`."""
+        first = next(leaves(batch))
+        mask = torch.ones(first.shape[:2], device=first.device) if mask is None else mask.to(torch.get_default_dtype())
+        return cls(batch, mask / mask.sum(1, keepdim=True).clamp(min=1))
+
+    @classmethod
+    def single(cls, batch: Nest) -> Views:
+        """Units of one row each."""
+        first = next(leaves(batch))
+        weights = torch.ones(first.shape[0], 1, device=first.device)
+        return cls(map_tensors(lambda tensor: tensor.unsqueeze(1), batch), weights)
+
+    def rows(self) -> Nest:
+        """All rows in one dimension, a unit's rows side by side: what the model sees."""
+        return map_tensors(lambda tensor: tensor.flatten(0, 1), self.batch)
+
+
 def leaves(nest: Nest) -> Iterator[Tensor]:
     """All tensors of a nest, in a fixed order."""
     if isinstance(nest, Tensor):
@@ -64,6 +93,6 @@ def length(nest: Nest) -> int:
     return sizes.pop()  # type: ignore[return-value]
 
 
-def take(nest: Nest, index: Tensor | slice) -> Nest:
+def take(nest: Nest, index: Tensor | slice | int) -> Nest:
     """The chosen units of each tensor."""
     return map_tensors(lambda tensor: tensor[index], nest)

@@ -90,7 +90,7 @@ def test_sampling_everybody_is_a_full_batch():
     )
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.floats(0.01, 0.2), st.floats(2.0, 6.0), st.integers(1, 100))
 def test_rdp_is_never_below_pld(rate, sigma, count):
     readings = spent([(poisson(rate, sigma), count)], DELTA, "add-remove")

@@ -9,6 +9,7 @@ from torch import nn
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
+from noisewise.nest import Views
 from noisewise.persample import clipped_sum, examine, live_parameters
 from noisewise.persample.engines import dense, loop
 from oracles import (
@@ -112,7 +113,8 @@ def test_ghost_is_content_once_the_unexplained_parameters_are_frozen(name):
 @pytest.mark.parametrize("name", ["linear-2d", "tied-head", "unused", "in-place", "dicts"])
 def test_unit_gradients_equal_the_oracle(name, engine):
     setup = PROBLEMS[name].make()
-    got = engine(*setup, live_parameters(setup.model, {}))
+    views = Views.single(setup.batch)
+    got = engine(setup.model, setup.loss_fn, views, live_parameters(setup.model, {}))
     assert relative_error({n: g.detach() for n, g in got.items()}, gradients_of(name)) < EXACT
 
 

@@ -14,7 +14,7 @@ from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Runtime
-from noisewise.nest import Nest, Padded, length, take
+from noisewise.nest import Nest, Padded, Views, length, take
 from noisewise.persample import engines
 from noisewise.persample.examine import Layout, Versions, examine
 from noisewise.persample.gradients import PerSample
@@ -49,8 +49,8 @@ def clipped_sum(
 ) -> ClippedBatch:
     """`sum_i factor_i * (m * g_i)` over the units of a batch, with factors from the norms of the masked gradients.
 
-    `loss_fn(model, batch)` returns one loss per unit, `[batch]`. Units whose norm is not finite, and padding, add
-    nothing; an empty batch gives zeros. The mask comes before the norm.
+    `loss_fn(model, batch)` returns one loss per unit, `[batch]`; for `Views` it is given rows and returns one loss per row.
+    Units whose norm is not finite, and padding, add nothing; an empty batch gives zeros. The mask comes before the norm.
 
     Guarantee: adding or removing one unit moves the sum by at most `clip.sensitivity` in L2 (up to rounding). The model
     is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
@@ -64,6 +64,7 @@ def clipped_sum(
     masks = {name: mask.to(live[name].device) for name in live if isinstance(mask := support.get(name), Tensor)}
     batch, present = batch if isinstance(batch, Padded) else (batch, None)
     units = length(batch)
+    views = batch if isinstance(batch, Views) else Views.single(batch)
     versions = Versions(model)
     with _random_state(live, seed), torch.enable_grad():
         if units == 0:
@@ -71,12 +72,12 @@ def clipped_sum(
             blocks = max(clip.blocks(live).values()) + 1
             return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))
         if layout is None or not layout.covers(live):
-            layout = examine(model, loss_fn, batch)
+            layout = examine(model, loss_fn, views.rows())
         size = runtime.microbatch or units
         parts = []
         for first in range(0, units, size):
             rows = slice(first, first + size)
-            measured = engines.measure(model, loss_fn, take(batch, rows), live, masks, layout, runtime.engine)
+            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine)
             here = None if present is None else present[rows]
             parts.append(_clip_and_add(measured, live, clip, support, here))
     versions.check(model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
-from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.nest import Nest, Views, take
 from noisewise.persample.examine import Layout
 from noisewise.persample.gradients import Formed, PerSample, join
 from noisewise.persample.layers import RULES
@@ -22,7 +22,7 @@ Measured = dict[str, tuple[Tensor, PerSample]]
 
 
 def measure(
-    model: nn.Module, loss_fn: Any, batch: Nest, live: Live, masks: Masks, layout: Layout, engine: str
+    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, engine: str
 ) -> Measured:
     """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed."""
     match engine:
@@ -35,17 +35,17 @@ def measure(
 
 
 def ghost(
-    model: nn.Module, loss_fn: Any, batch: Nest, live: Live, masks: Masks, layout: Layout, *, strict: bool
+    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, *, strict: bool
 ) -> Measured:
     """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
 
     Parameters that no rule explains get their gradients from `dense`; the others stay here.
     Reference: Bu et al. 2023, arXiv:2210.00038 (book-keeping). Deviation: see `gradients` for how norms are taken.
     """
-    units = length(batch)
+    units, views = batch.weights.shape
     with Tape(live) as tape:
-        losses = unit_losses(model, loss_fn, batch)
-    fallback = live.keys() & (layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units))
+        losses = unit_losses(model, loss_fn, batch.rows())
+    fallback = live.keys() & (layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units * views))
     if strict and fallback:
         raise UnsupportedLayer(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
@@ -55,7 +55,7 @@ def ghost(
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for call in calls:
         call.check_unchanged()
-    for call, grad in zip(calls, _output_gradients(losses, calls), strict=True):
+    for call, grad in zip(calls, _output_gradients(losses, calls, batch.weights), strict=True):
         if grad is None:
             continue
         operands = call.operands
@@ -64,7 +64,8 @@ def ghost(
         gradients = RULES[call.function].gradients(operands, grad)
         for role, name in call.names.items():
             if name not in fallback:
-                pieces[name].append(gradients[role]())
+                gradient = gradients[role]()
+                pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
     measured: Measured = {}
     for name, parameter in live.items():
         if name in fallback:
@@ -79,10 +80,12 @@ def ghost(
     return measured
 
 
-def _output_gradients(losses: Tensor, calls: list[Call]) -> tuple[Tensor | None, ...]:
+def _output_gradients(losses: Tensor, calls: list[Call], weights: Tensor) -> tuple[Tensor | None, ...]:
     if not calls or not losses.requires_grad:
         return (None,) * len(calls)
-    return torch.autograd.grad(losses, [call.edge for call in calls], torch.ones_like(losses), allow_unused=True)
+    return torch.autograd.grad(
+        losses, [call.edge for call in calls], weights.flatten().to(losses.dtype), allow_unused=True
+    )
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
@@ -105,21 +108,22 @@ class _Loss(nn.Module):
         return self.loss_fn(self.model, batch)
 
 
-def dense(model: nn.Module, loss_fn: Any, batch: Nest, live: Live) -> dict[str, Tensor]:
+def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]` by `torch.func.vmap`: any layer that it can vectorise."""
     wrapped = _Loss(model, loss_fn)
 
-    def loss_of_one(parameters: Mapping[str, Tensor], one: Nest) -> Tensor:
-        alone = map_tensors(lambda tensor: tensor.unsqueeze(0), one)
-        loss = torch.func.functional_call(wrapped, {f"model.{name}": p for name, p in parameters.items()}, (alone,))
-        if loss.shape != (1,):
-            raise DataError(f"the loss of a batch of one unit has shape {list(loss.shape)}: must be [1].")
-        return loss[0]
+    def loss_of_one(parameters: Mapping[str, Tensor], rows: Nest, weights: Tensor) -> Tensor:
+        losses = torch.func.functional_call(wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,))
+        if losses.shape != weights.shape:
+            raise DataError(
+                f"the loss of a batch of {len(weights)} unit(s) has shape {list(losses.shape)}: must be [{len(weights)}]."
+            )
+        return (losses * weights.to(losses.dtype)).sum()
 
     try:
-        per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0), randomness="different")
+        per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
         with torch.no_grad():  # or the parameters that are not asked for would keep a graph alive
-            return per_unit({name: parameter.detach() for name, parameter in live.items()}, batch)
+            return per_unit({name: p.detach() for name, p in live.items()}, batch.batch, batch.weights)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {error} "
@@ -127,13 +131,15 @@ def dense(model: nn.Module, loss_fn: Any, batch: Nest, live: Live) -> dict[str, 
         ) from error
 
 
-def loop(model: nn.Module, loss_fn: Any, batch: Nest, live: Live) -> dict[str, Tensor]:
+def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
-    rows = []
-    for i in range(length(batch)):
-        losses = unit_losses(model, loss_fn, take(batch, slice(i, i + 1)))
+    units = []
+    for i, weights in enumerate(batch.weights):
+        kept = weights > 0
+        losses = unit_losses(model, loss_fn, take(take(batch.batch, i), kept))
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
         if losses.requires_grad:
-            grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
-        rows.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
-    return {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(live)}
+            total = (losses * weights[kept].to(losses.dtype)).sum()
+            grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
+        units.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
+    return {name: torch.stack([unit[k] for unit in units]) for k, name in enumerate(live)}

@@ -47,6 +47,10 @@ class PerSample(Protocol):
         """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were."""
         ...
 
+    def by_unit(self, views: int) -> PerSample:
+        """The gradients of units that own `views` consecutive rows each: the sum over their rows."""
+        ...
+
 
 def join(parts: Sequence[PerSample]) -> PerSample:
     """The gradients of a parameter that several calls used: positions side by side, so that cross terms count."""
@@ -127,6 +131,10 @@ class Formed:
         """Zero rows."""
         return Formed(_zero_rows(self.grads, keep))
 
+    def by_unit(self, views: int) -> PerSample:
+        """Add up."""
+        return Formed(self.grads.unflatten(0, (-1, views)).sum(1))
+
 
 @dataclass(frozen=True)
 class Outer:
@@ -192,6 +200,11 @@ class Outer:
         """Both factors zero: 0 times infinity must not come up."""
         return Outer(_zero_rows(self.left, keep), _zero_rows(self.right, keep), self.mask)
 
+    def by_unit(self, views: int) -> PerSample:
+        """A unit's rows are more positions."""
+        left, right = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in (self.left, self.right))
+        return Outer(left, right, self.mask)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -234,6 +247,11 @@ class Rows:
     def where(self, keep: Tensor) -> PerSample:
         """Zero rows."""
         return Rows(self.index, _zero_rows(self.rows, keep), self.size, self.mask)
+
+    def by_unit(self, views: int) -> PerSample:
+        """A unit's rows are more positions."""
+        index, rows = (part.unflatten(0, (-1, views)).flatten(1, 2) for part in (self.index, self.rows))
+        return Rows(index, rows, self.size, self.mask)
 
 
 @dataclass(frozen=True)
@@ -378,7 +396,7 @@ class Convolution:
             self.groups,
             (False, True, False),
         )[1]
-        return total if self.mask is None else total.mul_(self.mask)
+        return total if self.mask is None else total.mul_(self.mask.view(total.shape))
 
     def formed(self) -> Tensor:
         """By unfolding."""
@@ -387,6 +405,22 @@ class Convolution:
     def where(self, keep: Tensor) -> PerSample:
         """Both factors zero."""
         return replace(self, input=_zero_rows(self.input, keep), grad=_zero_rows(self.grad, keep))
+
+    def by_unit(self, views: int) -> PerSample:
+        """A unit's rows are one more axis, along which the kernel has size 1."""
+        if len(self.kernel) == 3:  # PyTorch has no convolution over four axes
+            return Formed(self.formed()).by_unit(views)
+        input, grad = (part.unflatten(0, (-1, views)).transpose(1, 2) for part in (self.input, self.grad))
+        return Convolution(
+            input.contiguous(),
+            grad.contiguous(),
+            (1, *self.kernel),
+            (1, *self.stride),
+            ((0, 0), *self.padding),
+            (1, *self.dilation),
+            self.groups,
+            self.mask,
+        )
 
 
 @dataclass(frozen=True)
@@ -423,3 +457,7 @@ class ByTap:
                 for part, grads in zip(parts, self.chunks, strict=True)
             ]
         )
+
+    def by_unit(self, views: int) -> PerSample:
+        """Add up."""
+        return Formed(self.formed()).by_unit(views)

@@ -1,0 +1,213 @@
+"""Rules whose bound follows a private statistic: what to ask of a batch (with its bound), and which rule comes next.
+
+The question leaves together with the gradient of the same batch, as one Gaussian mechanism with multiplier z where
+`z^-2 = sigma^-2 + question^-2`; the ledger records z. The next rule depends on released answers only and is known before the
+next batch is drawn, so each step's sensitivity is stated in advance. No torch import: rules act on given tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+
+from noisewise.clipping import Clip, Flat, Samples, one_block, positive
+from noisewise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Adaptive(Clip, Protocol):
+    """A rule that learns its bound from noised answers."""
+
+    query_sensitivity: ClassVar[float]
+
+    def query(self, samples: Samples) -> dict[str, Tensor]:
+        """A sum over units that one unit moves by at most `query_sensitivity` in L2."""
+        ...
+
+    def query_std(self, batch_size: int) -> float:
+        """Standard deviation of the noise on the answer."""
+        ...
+
+    def update(self, answer: Mapping[str, Tensor], batch_size: int) -> Self:
+        """The next rule: post-processing, free."""
+        ...
+
+
+def query_multiplier(rule: Clip, batch_size: int) -> float | None:
+    """Noise multiplier of a rule's question; None for rules that ask none."""
+    return rule.query_std(batch_size) / rule.query_sensitivity if isinstance(rule, Adaptive) else None
+
+
+def _std(noise: float | None, batch_size: int) -> float:
+    return batch_size / 20 if noise is None else noise
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """Flat clipping whose bound follows a quantile of the norms: `C' = C exp(-rate (s - target))`.
+
+    `s = (sum_i (1[n_i <= C] - 1/2) + N(0, noise^2)) / B + 1/2`, the noised share of norms below the bound; one unit moves
+    the sum by 1/2. noise: standard deviation of the count, B / 20 by default.
+    Guarantee: n f(n) <= C with the C in force. Reference: Andrew et al. 2021, arXiv:1905.03871. Deviation: none.
+    """
+
+    bound: float = 1.0
+    target: float = 0.5
+    rate: float = 0.2
+    noise: float | None = None
+    query_sensitivity: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        """Numbers in range."""
+        positive(self, bound=self.bound, rate=self.rate, noise=1.0 if self.noise is None else self.noise)
+        if not 0 < self.target < 1:
+            raise ConfigError(f"Quantile(target={self.target!r}): a share in (0, 1), e.g. 0.5 for the median.")
+
+    @property
+    def sensitivity(self) -> float:
+        """C in force."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """min(1, C / n)."""
+        return Flat(self.bound).factors(samples)
+
+    def query(self, samples: Samples) -> dict[str, Tensor]:
+        """Centred count of norms below the bound."""
+        return {"below": ((samples.norms <= self.bound).to(samples.norms.dtype) - 0.5).sum(1)}
+
+    def query_std(self, batch_size: int) -> float:
+        """Noise of the count."""
+        return _std(self.noise, batch_size)
+
+    def update(self, answer: Mapping[str, Tensor], batch_size: int) -> Quantile:
+        """Geometric step towards the quantile."""
+        share = answer["below"].item() / batch_size + 0.5
+        return replace(self, bound=self.bound * math.exp(-self.rate * (share - self.target)))
+
+
+@dataclass(frozen=True)
+class GlobalAdapt:
+    """Scale everybody by C / Z where n <= Z, clip the others to C, and let Z follow how many exceed it.
+
+    `f(n) = C / Z if n <= Z else C / n`; `Z' = max(C, Z exp(-rate + d))`, `d = (sum_i 1[n_i > tau Z] + N(0, noise^2)) / B`.
+    Guarantee: n f(n) <= C. Blind to groups. Reference: Esipova et al. 2022, arXiv:2206.07737. Deviation: the count is
+    released centred (1/2 per unit), which halves its sensitivity.
+    """
+
+    bound: float = 1.0
+    screen: float = 100.0
+    rate: float = 0.1
+    tau: float = 1.0
+    noise: float | None = None
+    query_sensitivity: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        """0 < C <= Z."""
+        noise = 1.0 if self.noise is None else self.noise
+        positive(self, bound=self.bound, screen=self.screen, rate=self.rate, tau=self.tau, noise=noise)
+        if self.screen < self.bound:
+            raise ConfigError(f"GlobalAdapt(bound={self.bound}, screen={self.screen}): use screen >= {self.bound}.")
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return one_block(names)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """C / max(n, Z)."""
+        return self.bound / samples.norms.clamp(min=self.screen)
+
+    def query(self, samples: Samples) -> dict[str, Tensor]:
+        """Centred count of norms above tau Z."""
+        return {"above": ((samples.norms > self.tau * self.screen).to(samples.norms.dtype) - 0.5).sum(1)}
+
+    def query_std(self, batch_size: int) -> float:
+        """Noise of the count."""
+        return _std(self.noise, batch_size)
+
+    def update(self, answer: Mapping[str, Tensor], batch_size: int) -> GlobalAdapt:
+        """Shrink Z by the rate, unless many exceed it."""
+        share = answer["above"].item() / batch_size + 0.5
+        return replace(self, screen=max(self.bound, self.screen * math.exp(share - self.rate)))
+
+
+@dataclass(frozen=True)
+class GroupBounds:
+    """Flat clipping with a bound for each group of people: `C_k = C0 (1 + (m_k / b_k) / (m / b))`.
+
+    b_k: noised number of units of group k in the batch before, m_k: how many of them had norms above C0; together one
+    vector of counts to which a unit adds 1 in one place. Guarantee: n f(n) <= max_k C_k, to which noise is scaled.
+    A unit's group is part of its record. Reference: DPSGD-F, Xu, Du, Wu 2021, arXiv:2003.03699.
+    Deviation: counts of the step before, so that the rule is known before the batch is drawn; noised shares are cut to
+    [0, 1], and no bound exceeds `limit` times C0.
+    """
+
+    group: str
+    groups: int
+    bound: float = 1.0
+    limit: float = 10.0
+    noise: float | None = None
+    bounds: tuple[float, ...] = ()
+    query_sensitivity: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        """Numbers in range; all bounds start at C0."""
+        positive(self, bound=self.bound, limit=self.limit, noise=1.0 if self.noise is None else self.noise)
+        if type(self.groups) is not int or self.groups < 1 or self.limit < 1:
+            raise ConfigError(f"GroupBounds(groups={self.groups!r}, limit={self.limit!r}): both must be at least 1.")
+        object.__setattr__(self, "bounds", tuple(self.bounds) or (float(self.bound),) * self.groups)
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest bound in force."""
+        return max(self.bounds)
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return one_block(names)
+
+    def _groups(self, samples: Samples) -> Any:
+        if samples.groups is None:
+            raise ConfigError(f"GroupBounds needs the groups {self.group!r} of the units: pass Data with groups=.")
+        return samples.groups.long().clamp(0, self.groups - 1)
+
+    def factors(self, samples: Samples) -> Tensor:
+        """min(1, C_k / n)."""
+        bounds = samples.norms.new_tensor(self.bounds)[self._groups(samples)]
+        return (bounds / samples.norms).clamp(max=1.0)
+
+    def query(self, samples: Samples) -> dict[str, Tensor]:
+        """Units of each group with norms above, and not above, C0."""
+        counts = samples.norms.new_zeros(self.groups, 2)
+        above = (samples.norms[0] > self.bound).long()
+        ones = samples.norms.new_ones(above.shape)
+        return {"counts": counts.index_put_((self._groups(samples), above), ones, accumulate=True)}
+
+    def query_std(self, batch_size: int) -> float:
+        """Noise of each count."""
+        return _std(self.noise, batch_size)
+
+    def update(self, answer: Mapping[str, Tensor], batch_size: int) -> GroupBounds:
+        """Groups that are clipped more often get more room."""
+        counts = [[max(value, 0.0) for value in row] for row in answer["counts"].tolist()]
+        shares = [above / max(below + above, 1.0) for below, above in counts]
+        total = sum(above for _, above in counts) / max(sum(map(sum, counts)), 1.0)
+        ratio = [share / total if total > 0 else 0.0 for share in shares]
+        return replace(self, bounds=tuple(self.bound * min(1 + r, self.limit) for r in ratio))
+
+
+RULES = {rule.__name__: rule for rule in (Quantile, GlobalAdapt, GroupBounds)}
