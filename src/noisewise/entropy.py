@@ -6,6 +6,7 @@ and a batch or a noise vector can be made on any thread in any order.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass
 
@@ -22,24 +23,26 @@ class Entropy:
 
     `draw = SFC64(SeedSequence(root, spawn_key=(stream, *position)))`
 
-    Guarantee: streams with different positions are statistically independent. The generators are not cryptographic.
-    The root is as secret as the records: whoever knows it can subtract the noise.
+    Guarantee: streams with different positions are statistically independent. The root is as secret as the records:
+    whoever knows it can subtract the noise. SFC64 is not cryptographic; with `secure`, all bits that batches and noise are
+    made of are `SHAKE-128(root, stream, position)` instead, which nobody is known to predict without the root.
     """
 
     root: int
     reproducible: bool = False
+    secure: bool = False
 
     @classmethod
-    def fresh(cls) -> Entropy:
+    def fresh(cls, *, secure: bool = False) -> Entropy:
         """Root from the operating system."""
-        return cls(secrets.randbits(256))
+        return cls(secrets.randbits(256), secure=secure)
 
     @classmethod
-    def insecure(cls, seed: int, phase: int = 0) -> Entropy:
+    def insecure(cls, seed: int, phase: int = 0, *, secure: bool = False) -> Entropy:
         """Root that anyone can guess: for tests and reproductions, stamped on the run; another one for each phase."""
         if not isinstance(seed, int) or seed < 0:
             raise ConfigError(f"insecure_seed={seed!r}: must be a whole number >= 0, e.g. insecure_seed=0.")
-        return cls(seed + (phase << 128), reproducible=True)
+        return cls(seed + (phase << 128), reproducible=True, secure=secure)
 
     def __repr__(self) -> str:
         """Never shows the root."""
@@ -52,6 +55,17 @@ class Entropy:
     def generator(self, stream: str, *position: int) -> np.random.Generator:
         """A NumPy generator for one position of a stream."""
         return np.random.Generator(np.random.SFC64(self.sequence(stream, *position)))
+
+    def words(self, count: int, stream: str, *position: int) -> np.ndarray:
+        """Cryptographic 64-bit words of one position of a stream."""
+        key = b"".join(number.to_bytes(32, "little") for number in (self.root, STREAMS[stream], *position))
+        return np.frombuffer(hashlib.shake_128(key).digest(8 * count), np.uint64)
+
+    def uniforms(self, count: int, stream: str, *position: int) -> np.ndarray:
+        """Numbers in [0, 1) of one position of a stream."""
+        if self.secure:
+            return (self.words(count, stream, *position) >> np.uint64(11)) * 2.0**-53
+        return self.generator(stream, *position).random(count)
 
     def integer(self, stream: str, *position: int) -> int:
         """A 63-bit integer, to seed a generator of another library."""

@@ -340,7 +340,7 @@ def execute(config: Config, out: str | os.PathLike[str], *, resume: bool = False
     write_atomically(folder.config, config.to_toml().encode())
     start = copy.deepcopy(recipe.model)
     if folder.complete:
-        folder.checkpoint.unlink(missing_ok=True)  # killed between its last two acts
+        folder.forget_checkpoint()  # killed between its last two acts
     else:
         _train(config, recipe, recipe.model, folder, resume, progress)
     if config.twin and not twin_weights(folder).exists():

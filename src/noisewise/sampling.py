@@ -98,7 +98,7 @@ class Poisson:
     def batches(self, entropy: Entropy, first: int, last: int) -> Iterator[np.ndarray]:
         """Indices of each step's batch, ascending."""
         for step in range(first, last):
-            yield np.flatnonzero(entropy.generator("sampling", step).random(self.n) < self.rate)
+            yield np.flatnonzero(entropy.uniforms(self.n, "sampling", step) < self.rate)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Shuffle:
         for step in range(first, last):
             epoch, k = divmod(step, self.steps_per_event)
             if epoch != drawn:
-                order, drawn = entropy.generator("sampling", epoch).permutation(self.n), epoch
+                order, drawn = np.argsort(entropy.uniforms(self.n, "sampling", epoch), kind="stable"), epoch
             yield np.sort(order[k * self.batch_size : (k + 1) * self.batch_size])
 
 
