@@ -18,7 +18,7 @@ from torch import Tensor
 from noisewise.accounting import Ledger
 from noisewise.entropy import Entropy
 from noisewise.errors import PrivacyError
-from noisewise.mechanism import gaussian
+from noisewise.mechanism import gaussian, joint_multiplier
 from noisewise.sampling import Sampler
 from noisewise.support import encode
 
@@ -58,14 +58,6 @@ def merge(parts: Iterable[Bounded]) -> Bounded:
             )
         values = {name: value + other._values[name] for name, value in values.items()}
     return Bounded(values, first.sensitivity, first.support)
-
-
-def joint_multiplier(multipliers: Iterable[float]) -> float:
-    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise."""
-    multipliers = list(multipliers)
-    if not all(multipliers):
-        return 0.0
-    return sum(sigma**-2 for sigma in multipliers) ** -0.5 if len(multipliers) > 1 else multipliers[0]
 
 
 def release(

@@ -6,6 +6,7 @@ import gzip
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,17 +19,22 @@ from noisewise.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs `x [n, ...]`, targets `y [n]`, and labels of groups of people; `public`: metrics on it may be published."""
+    """Inputs `x [n, ...]`, targets `y [n]`, and labels of groups of people; `public`: metrics on it may be published.
+
+    `unit [n]` says which rows belong to one person: all of them are sampled, averaged and clipped as one.
+    """
 
     x: Tensor
     y: Tensor
     groups: dict[str, Tensor] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     public: bool = False
+    unit: Tensor | None = None
 
     def __post_init__(self) -> None:
         """One target and one label of each group for every unit."""
-        for name, labels in {"y": self.y, **self.groups}.items():
+        owner = {} if self.unit is None else {"unit": self.unit}
+        for name, labels in {"y": self.y, **self.groups, **owner}.items():
             if labels.shape[:1] != self.x.shape[:1]:
                 raise DataError(
                     f"{name} has shape {list(labels.shape)}, x {list(self.x.shape)}: the first dimension is the unit, "
@@ -36,13 +42,39 @@ class Data:
                 )
 
     def __len__(self) -> int:
-        """Number of units."""
+        """Number of rows."""
         return self.x.shape[0]
+
+    @property
+    def units(self) -> int:
+        """Number of units: people where `unit` is given, else rows."""
+        return len(self) if self.unit is None else len(self._ends)
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """Rows, one person's side by side."""
+        assert self.unit is not None
+        return torch.argsort(self.unit, stable=True)
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        """Where each person's rows end in that order."""
+        assert self.unit is not None
+        return torch.unique(self.unit, return_counts=True)[1].cumsum(0)
+
+    def rows_of(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Row numbers `[units, rows]` of some people, and which of them count: the others repeat a person's first row."""
+        ends = self._ends[units]
+        starts = torch.where(units > 0, self._ends[(units - 1).clamp(min=0)], 0)
+        places = torch.arange(int((ends - starts).max()) if len(units) else 1)
+        mask = places < (ends - starts).unsqueeze(1)
+        return self._order[torch.where(mask, starts.unsqueeze(1) + places, starts.unsqueeze(1))], mask
 
     def take(self, index: Tensor) -> Data:
         """Some of the units."""
         groups = {name: labels[index] for name, labels in self.groups.items()}
-        return Data(self.x[index], self.y[index], groups, self.classes, self.public)
+        unit = None if self.unit is None else self.unit[index]
+        return Data(self.x[index], self.y[index], groups, self.classes, self.public, unit)
 
 
 class Splits(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from noisewise import clipping, support
+from noisewise import adaptive, clipping, support
 from noisewise.accounting import (
     ADJACENCIES,
     Ledger,
@@ -19,9 +19,10 @@ from noisewise.accounting import (
     smallest_noise,
     spent,
 )
+from noisewise.adaptive import Adaptive, query_multiplier
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
-from noisewise.sampling import SAMPLERS, Sampler
+from noisewise.sampling import SAMPLERS, Poisson, Sampler
 from noisewise.schedule import Schedule, at, values
 from noisewise.support import EVERYTHING, Fixed, SupportPlan
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Engine = Literal["auto", "ghost", "dense", "loop"]
-PURPOSE = "gradient"
+PURPOSE, QUESTION = "gradient", "bound"
+RULES = {**clipping.RULES, **adaptive.RULES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,8 @@ class Mechanism:
         for rule in values(self.clip):
             if not isinstance(rule, Clip):
                 raise ConfigError(f"clip={rule!r}: a rule needs blocks, factors and sensitivity; e.g. Flat(1.0).")
+        if isinstance(self.clip, Schedule) and any(isinstance(rule, Adaptive) for _, rule in self.clip.pieces):
+            raise ConfigError("an adaptive rule within a schedule: two things would move the bound. Use one of them.")
         for sigma in () if self.noise_multiplier is None else values(self.noise_multiplier):
             if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
                 raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
@@ -100,9 +104,23 @@ class Mechanism:
         runs = sigma.runs(self.steps) if isinstance(sigma, Schedule) else [(0, self.steps, self.noise_at(0))]
         ledger = Ledger(self.adjacency)
         for first, count, value in runs:
-            event = gaussian(self.sampler, value)
-            ledger.lines.append(Line(event, PURPOSE, -(-count // self.sampler.steps_per_event), first_step + first))
+            multipliers = [value] if self.question is None else [value, self.question]
+            event = gaussian(self.sampler, joint_multiplier(multipliers))
+            purpose = PURPOSE if self.question is None else f"{PURPOSE} + {QUESTION}"
+            ledger.lines.append(Line(event, purpose, -(-count // self.sampler.steps_per_event), first_step + first))
         return ledger.lines
+
+    @property
+    def question(self) -> float | None:
+        """Noise multiplier of what an adaptive rule asks of each batch; None for other rules."""
+        return None if isinstance(self.clip, Schedule) else query_multiplier(self.clip, self.sampler.batch_size)
+
+    @property
+    def joint_noise_multiplier(self) -> float | None:
+        """Multiplier of the whole release: the gradient's, and below it if an adaptive rule asks something too."""
+        if self.noise_multiplier is None or isinstance(self.noise_multiplier, Schedule):
+            return None
+        return joint_multiplier([self.noise_multiplier, *([] if self.question is None else [self.question])])
 
     def events(self) -> list[tuple[DpEvent, int]]:
         """(event, count) of everything that will be released."""
@@ -141,7 +159,7 @@ class Mechanism:
     def to_dict(self) -> dict[str, Any]:
         """JSON form, complete."""
         return {
-            "sampler": {"kind": self.sampler.kind, "n": self.sampler.n, "batch_size": self.sampler.batch_size},
+            "sampler": _sampler_to_dict(self.sampler),
             "clip": _schedule_to_dict(self.clip, _clip_to_dict),
             "noise_multiplier": _schedule_to_dict(self.noise_multiplier, lambda value: value),
             "steps": self.steps,
@@ -187,10 +205,12 @@ class Runtime:
 
     engine: auto (ghost, dense where a layer has no ghost rule), ghost (refuse otherwise), dense, loop.
     microbatch: largest number of units in memory at once; None for the whole batch.
+    padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
     """
 
     engine: Engine = "auto"
     microbatch: int | None = None
+    padded: bool = False
 
     def __post_init__(self) -> None:
         """Known engines, whole micro-batches."""
@@ -198,6 +218,19 @@ class Runtime:
             raise ConfigError(f"engine={self.engine!r}: must be 'auto', 'ghost', 'dense' or 'loop'.")
         if self.microbatch is not None and (not isinstance(self.microbatch, int) or self.microbatch <= 0):
             raise ConfigError(f"microbatch={self.microbatch!r}: must be a whole number above 0, or None.")
+
+
+def joint_multiplier(multipliers: Iterable[float]) -> float:
+    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise."""
+    multipliers = list(multipliers)
+    if not all(multipliers):
+        return 0.0
+    return sum(sigma**-2 for sigma in multipliers) ** -0.5 if len(multipliers) > 1 else multipliers[0]
+
+
+def _sampler_to_dict(sampler: Sampler) -> dict[str, Any]:
+    cap = {"max_batch": sampler.max_batch} if isinstance(sampler, Poisson) and sampler.max_batch is not None else {}
+    return {"kind": sampler.kind, "n": sampler.n, "batch_size": sampler.batch_size, **cap}
 
 
 def gaussian(sampler: Sampler, noise_multiplier: float) -> DpEvent:
@@ -224,19 +257,23 @@ def _schedule_from_dict(raw: Any, decode: Any) -> Any:
 def _clip_to_dict(clip: Clip) -> dict[str, Any]:
     if isinstance(clip, clipping.PerLayer):
         return {"rule": "PerLayer", "rules": {name: _clip_to_dict(rule) for name, rule in clip.rules.items()}}
-    if type(clip) not in clipping.RULES.values():
+    if type(clip) not in RULES.values():
         return {"rule": f"{type(clip).__module__}:{type(clip).__qualname__}", "settings": repr(clip)}
-    return {"rule": type(clip).__name__, **{k: v for k, v in vars(clip).items() if v is not None}}
+    return {"rule": type(clip).__name__, **{k: _plain(v) for k, v in vars(clip).items() if v is not None}}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
     settings = dict(raw)
     name = settings.pop("rule")
-    if name not in clipping.RULES:
-        raise ConfigError(f"clip rule {name!r}: not one of {list(clipping.RULES)}; rebuild the mechanism in code.")
+    if name not in RULES:
+        raise ConfigError(f"clip rule {name!r}: not one of {list(RULES)}; rebuild the mechanism in code.")
     if name == "PerLayer":
         return clipping.PerLayer({key: _clip_from_dict(value) for key, value in settings["rules"].items()})
-    return clipping.RULES[name](**settings)
+    return RULES[name](**settings)
 
 
 def _support_to_dict(plan: SupportPlan) -> dict[str, Any]:

@@ -72,17 +72,25 @@ class Poisson:
 
     Guarantee: one step is the Poisson-subsampled mechanism of dp-accounting, amplification included; a batch may be
     empty and is never cut. Reference: Abadi et al. 2016, arXiv:1607.00133.
+    With `max_batch`, a larger batch is cut to a random subset of that size and accounted as truncated Poisson sampling,
+    which costs something: little from `roomy(batch_size)` on. Reference: arXiv:2508.15089.
     """
 
     n: int
     batch_size: int
+    max_batch: int | None = None
     kind: ClassVar[str] = "poisson"
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "zero-out", "replace-one")
     steps_per_event: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        """Rate in (0, 1]."""
+        """Rate in (0, 1], room for the expected batch."""
         _check(self.n, self.batch_size)
+        if self.max_batch is not None and (type(self.max_batch) is not int or self.max_batch < self.batch_size):
+            raise ConfigError(
+                f"max_batch={self.max_batch!r} with batch_size={self.batch_size}: must be a whole number of at least the "
+                f"expected batch; {roomy(self.batch_size)} costs next to nothing."
+            )
 
     @property
     def rate(self) -> float:
@@ -90,15 +98,27 @@ class Poisson:
         return self.batch_size / self.n
 
     def event(self, inner: DpEvent) -> DpEvent:
-        """Poisson-sampled inner event."""
+        """Poisson-sampled inner event; truncated where batches are cut."""
         import dp_accounting
 
-        return dp_accounting.PoissonSampledDpEvent(self.rate, inner)
+        if self.max_batch is None or self.max_batch >= self.n:
+            return dp_accounting.PoissonSampledDpEvent(self.rate, inner)
+        if not isinstance(inner, dp_accounting.GaussianDpEvent):
+            raise ConfigError(
+                f"{inner!r} on truncated batches: only Gaussian releases are covered. Leave max_batch out."
+            )
+        return dp_accounting.TruncatedSubsampledGaussianDpEvent(
+            self.n, self.rate, self.max_batch, inner.noise_multiplier
+        )
 
     def batches(self, entropy: Entropy, first: int, last: int) -> Iterator[np.ndarray]:
         """Indices of each step's batch, ascending."""
         for step in range(first, last):
-            yield np.flatnonzero(entropy.uniforms(self.n, "sampling", step) < self.rate)
+            drawn = np.flatnonzero(entropy.uniforms(self.n, "sampling", step) < self.rate)
+            if self.max_batch is not None and drawn.size > self.max_batch:
+                keep = np.argsort(entropy.uniforms(drawn.size, "sampling", step, 1))[: self.max_batch]
+                drawn = np.sort(drawn[keep])
+            yield drawn
 
 
 @dataclass(frozen=True)
@@ -177,6 +197,11 @@ class Shuffle:
 
 
 SAMPLERS: dict[str, Any] = {sampler.kind: sampler for sampler in (Poisson, FullBatch, Shuffle)}
+
+
+def roomy(batch_size: int) -> int:
+    """A cap that batches hardly ever reach: B + 6 sqrt(B)."""
+    return batch_size + math.ceil(6 * math.sqrt(batch_size))
 
 
 def steps_for(epochs: float | str | Fraction, n: int, batch_size: int) -> int:

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import dp_accounting
 import numpy as np
@@ -25,16 +25,19 @@ from noisewise import support as supports
 from noisewise.accounting import Ledger, Line, spent
 from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.ledger import joined
+from noisewise.adaptive import Adaptive, GroupBounds
 from noisewise.bounded import expose, release
+from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.defaults import default_delta as default_delta
 from noisewise.entropy import Entropy
 from noisewise.errors import BudgetSpent, ConfigError, DataError, Interrupted, PrivacyError, RunError
-from noisewise.mechanism import PURPOSE, Mechanism, Runtime
-from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.mechanism import PURPOSE, QUESTION, Mechanism, Runtime
+from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
 from noisewise.persample import Layout, LossFn, clipped_sum, examine, live_parameters
 from noisewise.persample.losses import unit_losses
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
+from noisewise.sampling import Poisson
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 ABLATIONS = ("private", "plain", "clip-only", "noise-only")
@@ -52,6 +55,16 @@ class Observation(NamedTuple):
 Recorder = Callable[[Observation], None]
 
 
+class Augment(NamedTuple):
+    """Augmentation multiplicity: `views` random versions of each row, their gradients averaged before clipping.
+
+    `function(rows, generator)` changes each row on its own. Reference: De et al. 2022, arXiv:2204.13650.
+    """
+
+    function: Callable[[Nest, torch.Generator], Nest]
+    views: int = 1
+
+
 @dataclass
 class State:
     """Where a run stands: the plan, what was released, the secret randomness, the next step.
@@ -66,6 +79,11 @@ class State:
     seed: int = 0
     layout: Layout | None = None
     before: list[Line] = field(default_factory=list)
+    clip: Clip | None = None  # what an adaptive rule has become
+
+    def rule(self) -> Clip:
+        """The clipping rule of the state's step."""
+        return self.mechanism.clip_at(self.step) if self.clip is None else self.clip
 
     @property
     def first_step(self) -> int:
@@ -80,6 +98,7 @@ class State:
         *,
         seed: int = 0,
         insecure_seed: int | None = None,
+        secure: bool = False,
     ) -> State:
         """Step 0 of a plan, after whatever the ledger already holds."""
         ledger = Ledger(mechanism.adjacency) if ledger is None else ledger
@@ -88,7 +107,10 @@ class State:
                 f"the ledger counts {ledger.adjacency} neighbours, the mechanism {mechanism.adjacency}: their epsilons "
                 f"cannot be added. Give the mechanism adjacency={ledger.adjacency!r}."
             )
-        entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed, ledger.releases)
+        if insecure_seed is None:
+            entropy = Entropy.fresh(secure=secure)
+        else:
+            entropy = Entropy.insecure(insecure_seed, ledger.releases, secure=secure)
         return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
 
 
@@ -102,6 +124,7 @@ def private_step(
     *,
     recorders: Sequence[Recorder] = (),
     example: Nest = None,
+    augment: Augment | None = None,
     ablation: Ablation = "private",
 ) -> None:
     """One step of the plan: draw the batch, clip, add noise, write the ledger, let the optimizer move the weights.
@@ -117,23 +140,33 @@ def private_step(
     _check_start(model, data, loss_fn, state, example)
     device = next(model.parameters()).device
     index = torch.from_numpy(next(mechanism.sampler.batches(state.entropy, step, step + 1)))
-    batch = map_tensors(lambda tensor: tensor.to(device), take(_units(data), index))
-    support = _support(model, state)
     forward_seed = state.entropy.integer("forward", state.first_step + step)
-    clip, sigma = mechanism.clip_at(step), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
+    batch = _batch(data, index, augment, forward_seed)
+    batch = map_tensors(lambda tensor: tensor.to(device), _pad(batch, mechanism, runtime))
+    support = _support(model, state)
+    clip, sigma = state.rule(), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
     if ablation in ("private", "clip-only"):
-        clipped = clipped_sum(model, loss_fn, batch, clip, support, runtime, layout=state.layout, seed=forward_seed)
+        groups = _groups(data, clip, index)
+        clipped = clipped_sum(
+            model, loss_fn, batch, clip, support, runtime, layout=state.layout, groups=groups, seed=forward_seed
+        )
         for recorder in recorders:
             recorder(Observation(step, index, clipped.norms))
         state.step += 1  # whatever happens next, this step's noise is not drawn again
-        grads = release(
-            {PURPOSE: (clipped.grads, sigma)},
+        parts = {PURPOSE: (clipped.grads, sigma)}
+        if clipped.query is not None:
+            parts[QUESTION] = (clipped.query, mechanism.question if sigma and mechanism.question else 0.0)
+        answers = release(
+            parts,
             sampler=mechanism.sampler,
             ledger=state.ledger,
             entropy=state.entropy,
             step=step,
             first_step=state.first_step,
-        )[PURPOSE]
+        )
+        grads = answers[PURPOSE]
+        if isinstance(clip, Adaptive):
+            state.clip = clip.update(answers[QUESTION], mechanism.expected_batch_size)
     else:
         sums = _plain_sum(model, loss_fn, batch, support, runtime or Runtime(), forward_seed)
         std, at_step = sigma * clip.sensitivity, state.first_step + step
@@ -149,6 +182,53 @@ def _units(data: Data | Nest) -> Nest:
     return (data.x, data.y) if isinstance(data, Data) else data
 
 
+def _count(data: Data | Nest) -> int:
+    """Number of units that are protected."""
+    return data.units if isinstance(data, Data) else length(data)
+
+
+def _batch(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int) -> Nest:
+    """The sampled units; `Views` where they own several rows or are seen in several ways."""
+    if isinstance(data, Data) and data.unit is not None:
+        rows, mask = data.rows_of(index)
+        batch: Nest = Views.mean(take(_units(data), rows), mask)
+    else:
+        batch = take(_units(data), index)
+    if augment is None:
+        return batch
+    views = batch if isinstance(batch, Views) else Views.single(batch)
+    units, owned = views.weights.shape
+    repeated = map_tensors(lambda tensor: tensor.repeat_interleave(augment.views, 0), views.rows())
+    seen = augment.function(repeated, torch.Generator().manual_seed(seed))
+    if length(seen) != units * owned * augment.views:
+        raise ConfigError(f"augment returned {length(seen)} rows for {units * owned * augment.views}: one for each.")
+    weights = views.weights.repeat_interleave(augment.views, 1) / augment.views
+    return Views(map_tensors(lambda tensor: tensor.unflatten(0, weights.shape), seen), weights)
+
+
+def _pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
+    """A batch filled up with empty rows to the largest size the sampler draws, if the runtime asks for it."""
+    if runtime is None or not runtime.padded:
+        return batch
+    size, cap = length(batch), mechanism.sampler.batch_size
+    if isinstance(mechanism.sampler, Poisson):
+        if mechanism.sampler.max_batch is None:
+            raise ConfigError("Runtime(padded=True) with unlimited Poisson batches: give the sampler a max_batch.")
+        cap = mechanism.sampler.max_batch
+    filled = map_tensors(lambda t: torch.cat([t, t.new_zeros(cap - size, *t.shape[1:])]), batch)
+    return Padded(filled, torch.arange(cap) < size)
+
+
+def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
+    """Group labels of the units, where the rule asks for them."""
+    if not isinstance(clip, GroupBounds):
+        return None
+    if not isinstance(data, Data) or clip.group not in data.groups:
+        known = list(data.groups) if isinstance(data, Data) else "none, since it is no noisewise.Data"
+        raise ConfigError(f"GroupBounds(group={clip.group!r}): the data has no such groups; it has {known}.")
+    return data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
+
+
 def _support(model: nn.Module, state: State) -> Any:
     """The support of the state's step."""
     seed = np.random.SeedSequence((state.seed, state.step)).generate_state(1)[0]
@@ -159,9 +239,14 @@ def _support(model: nn.Module, state: State) -> Any:
 def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest) -> None:
     """Is the data what was planned for, and (asked once) are the model's units independent?"""
     units, planned = _units(data), state.mechanism.sampler.n
-    if length(units) != planned:
+    if isinstance(data, Data) and data.unit is not None and state.mechanism.unit == "row":
         raise PrivacyError(
-            f"the data has {length(units)} units, the mechanism was planned for n={planned}: the sampling rate, and so "
+            "the data says which rows belong to one person, but the mechanism protects single rows. Say what is protected: "
+            "Mechanism(unit='person', ...), with the sampler's n the number of people."
+        )
+    if _count(data) != planned:
+        raise PrivacyError(
+            f"the data has {_count(data)} units, the mechanism was planned for n={planned}: the sampling rate, and so "
             "epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
         )
     if state.layout is None:
@@ -177,12 +262,16 @@ def _plain_sum(
     """Sum of unclipped gradients, for the ablations."""
     live = live_parameters(model, support)
     sums = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
+    if isinstance(batch, Padded):
+        batch = take(batch.batch, batch.present)
+    views = batch if isinstance(batch, Views) else Views.single(batch)
     units = length(batch)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for first in range(0, units, runtime.microbatch or max(units, 1)):
-            part = take(batch, slice(first, first + (runtime.microbatch or units)))
-            total = unit_losses(model, loss_fn, part).sum()
+            part = take(views, slice(first, first + (runtime.microbatch or units)))
+            losses = unit_losses(model, loss_fn, part.rows())
+            total = (losses * part.weights.flatten().to(losses.dtype)).sum()
             grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
             for (name, _), grad in zip(live.items(), grads, strict=True):
                 if grad is not None:
@@ -217,6 +306,7 @@ def train(
     delta: float | None = None,
     seed: int = 0,
     insecure_seed: int | None = None,
+    secure: bool = False,
     out: Any = None,
     resume: bool = False,
     recorders: Sequence[Recorder] = (),
@@ -224,6 +314,7 @@ def train(
     ablation: Ablation = "private",
     ema: float | None = None,
     example: Nest = None,
+    augment: Augment | None = None,
     about: Mapping[str, Any] | None = None,
     progress: bool = True,
     checkpoint_seconds: float = 30.0,
@@ -242,6 +333,7 @@ def train(
         delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default.
         seed: public randomness (masks). Noise and sampling come from the operating system.
         insecure_seed: makes everything reproducible and the run not private; for tests.
+        secure: batches and noise from a cryptographic generator, noise on a grid; slower (`bounded._secure_answer`).
         out: run folder; enables checkpoints and Ctrl-C without loss.
         resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted.
         recorders: called with an `Observation` of every private step.
@@ -249,6 +341,7 @@ def train(
         ablation: private, or plain, clip-only, noise-only (not private, and marked so).
         ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
         example: made-up batch for the check of the model, if random inputs do not fit it.
+        augment: random versions of each row, averaged before clipping; mixing rows would couple units.
         about: what summary.json says of the task, the data and the model: public facts only.
         progress: show a bar with the epsilon so far and the time left.
         checkpoint_seconds: least time between checkpoints.
@@ -267,7 +360,7 @@ def train(
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
     check_delta(delta)
     folder = None if out is None else RunFolder(out)
-    state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed)
+    state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
     status = status_of(state, ablation)
     _check_start(model, data, loss_fn, state, example)
@@ -280,7 +373,7 @@ def train(
             while state.step < mechanism.steps:
                 private_step(
                     model, data, loss_fn, optimizer, state, runtime,
-                    recorders=recorders, example=example, ablation=ablation,
+                    recorders=recorders, example=example, augment=augment, ablation=ablation,
                 )  # fmt: skip
                 if scheduler is not None:
                     scheduler.step()
@@ -409,13 +502,18 @@ class _Run:
             "seed": state.seed,
             "ledger": state.ledger.to_dict(),
             "before": Ledger(state.ledger.adjacency, state.before).to_dict(),
-            "entropy": {"root": str(state.entropy.root), "reproducible": state.entropy.reproducible},
+            "entropy": {
+                "root": str(state.entropy.root),
+                "reproducible": state.entropy.reproducible,
+                "secure": state.entropy.secure,
+            },
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else _plain_state(self.scheduler),
             "kinds": self.kinds(),
             "ema": self.ema,
             "averaged": self.averaged,
+            "clip": None if state.clip is None else dict(vars(state.clip)),
             "history": self.history,
         }
         save_tensors(self.folder.checkpoint, tree)
@@ -433,7 +531,9 @@ class _Run:
             self._check_same_run(tree)
             state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
             state.ledger.lines[:] = Ledger.from_dict(tree["ledger"]).lines
-            state.entropy = Entropy(int(tree["entropy"]["root"]), tree["entropy"]["reproducible"])
+            secret = tree["entropy"]
+            state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
+            state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
             self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])
             if self.scheduler is not None:

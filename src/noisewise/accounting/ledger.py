@@ -120,6 +120,14 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
             "rate": event.sampling_probability,
             "noise_multiplier": event.event.noise_multiplier,
         }
+    if isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
+        return {
+            "kind": "truncated-poisson-gaussian",
+            "n": event.dataset_size,
+            "rate": event.sampling_probability,
+            "max_batch": event.truncated_batch_size,
+            "noise_multiplier": event.noise_multiplier,
+        }
     if isinstance(event, dp.GaussianDpEvent):
         return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
     if isinstance(event, dp.NonPrivateDpEvent):
@@ -141,6 +149,12 @@ def event_from_dict(raw: dict[str, Any]) -> DpEvent:
         case "poisson-gaussian":
             _check_keys(raw, "kind", "rate", "noise_multiplier")
             return dp.PoissonSampledDpEvent(number("rate", 1.0), dp.GaussianDpEvent(number("noise_multiplier", 1e12)))
+        case "truncated-poisson-gaussian":
+            _check_keys(raw, "kind", "n", "rate", "max_batch", "noise_multiplier")
+            if type(raw["n"]) is not int or type(raw["max_batch"]) is not int:
+                raise RunError(f"ledger event {raw!r}: n and max_batch must be whole numbers.")
+            n, cap = int(number("n", 1e15)), int(number("max_batch", 1e15))
+            return dp.TruncatedSubsampledGaussianDpEvent(n, number("rate", 1.0), cap, number("noise_multiplier", 1e12))
         case "gaussian":
             _check_keys(raw, "kind", "noise_multiplier")
             return dp.GaussianDpEvent(number("noise_multiplier", 1e12))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import support as supports
+from noisewise.adaptive import Adaptive
 from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
 from noisewise.errors import ConfigError, PrivacyError
@@ -34,6 +35,7 @@ class ClippedBatch(NamedTuple):
 
     grads: Bounded
     norms: Tensor
+    query: Bounded | None = None  # what an adaptive rule asks of the same units
 
 
 def clipped_sum(
@@ -45,6 +47,7 @@ def clipped_sum(
     runtime: Runtime | None = None,
     *,
     layout: Layout | None = None,
+    groups: Tensor | None = None,
     seed: int | None = None,
 ) -> ClippedBatch:
     """`sum_i factor_i * (m * g_i)` over the units of a batch, with factors from the norms of the masked gradients.
@@ -54,7 +57,8 @@ def clipped_sum(
 
     Guarantee: adding or removing one unit moves the sum by at most `clip.sensitivity` in L2 (up to rounding). The model
     is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
-    `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `seed` gives random layers
+    `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `groups [batch]` are labels for
+    rules that look at them; `seed` gives random layers
     (dropout) a state of their own, without it they draw from the current one, which is put back.
     """
     runtime, support = runtime or Runtime(), support or {}
@@ -70,7 +74,9 @@ def clipped_sum(
         if units == 0:
             zeros = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
             blocks = max(clip.blocks(live).values()) + 1
-            return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))
+            norms = torch.zeros(blocks, 0)
+            nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
+            return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
         if layout is None or not layout.covers(live):
             layout = examine(model, loss_fn, views.rows())
         size = runtime.microbatch or units
@@ -79,9 +85,16 @@ def clipped_sum(
             rows = slice(first, first + size)
             measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine)
             here = None if present is None else present[rows]
-            parts.append(_clip_and_add(measured, live, clip, support, here))
+            labels = None if groups is None else groups[rows]
+            parts.append(_clip_and_add(measured, live, clip, support, here, labels))
     versions.check(model)
-    return ClippedBatch(merge(part.grads for part in parts), torch.cat([part.norms for part in parts], 1))
+    queries = [part.query for part in parts if part.query is not None]
+    norms = torch.cat([part.norms for part in parts], 1)
+    return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
+
+
+def _ask(clip: Clip, samples: Samples) -> Bounded | None:
+    return Bounded(clip.query(samples), clip.query_sensitivity) if isinstance(clip, Adaptive) else None
 
 
 def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
@@ -103,6 +116,7 @@ def _clip_and_add(
     clip: Clip,
     support: Support,
     present: Tensor | None,
+    groups: Tensor | None,
 ) -> ClippedBatch:
     """Norms per block, factors, and the weighted sum of each parameter."""
     blocks = clip.blocks(live)
@@ -115,7 +129,8 @@ def _clip_and_add(
         keep = keep & present.to(keep.device).bool()
     everybody = bool(keep.all())
     norms_kept = norms if everybody else torch.where(keep, norms, torch.zeros_like(norms))
-    factors = clip.factors(Samples(norms_kept))
+    groups = None if groups is None else groups.to(norms.device)
+    factors = clip.factors(Samples(norms_kept, groups))
     if not everybody:
         factors = torch.where(keep, factors, torch.zeros_like(factors))
     _check_promise(clip, factors, norms_kept)
@@ -123,7 +138,8 @@ def _clip_and_add(
     for name, parameter in live.items():
         gradient = measured[name][1] if everybody else measured[name][1].where(keep)
         sums[name] = gradient.weighted_sum(factors[blocks[name]]).reshape(parameter.shape)
-    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms)
+    counted = Samples(norms[:, keep], None if groups is None else groups[keep])
+    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))
 
 
 def _check_promise(clip: Clip, factors: Tensor, norms: Tensor) -> None:
