@@ -4,7 +4,7 @@
 
 Each workload runs forward, per-unit clipping, noise and SGD on one fixed batch. Time: all methods take turns in one
 process, the median of their times is reported as a ratio to plain. Memory: each method alone in a process of its own, the
-peak resident memory during a step above what was resident before it, as a ratio to plain.
+peak resident memory during a later step above what was resident before the first, as a ratio to plain.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def print_memory(workload: str, method: str) -> None:
         return float(next(line for line in lines if line.startswith(key)).split()[1]) / 1024
 
     step = prepare(workload, method)
+    before = status("VmRSS")  # model and data alone: what a method keeps between its steps counts
     step()
-    before = status("VmRSS")
     peaks = []
     for _ in range(2):
         Path("/proc/self/clear_refs").write_text("5")
