@@ -142,7 +142,7 @@ def test_rules_are_frozen_values():
 
 
 def test_rules_are_known_by_name_and_follow_the_protocol():
-    assert set(RULES) == {"Flat", "Global", "Automatic", "Normalized", "PerLayer"}
+    assert set(RULES) == {"Flat", "Global", "Automatic", "Normalized", "PerSampleAdaptive", "PerLayer"}
     assert all(isinstance(rule(), Clip) for name, rule in RULES.items() if name != "PerLayer")
     assert isinstance(per_layer(NAMES, Flat(1.0)), Clip)
     assert not isinstance(1.0, Clip)
