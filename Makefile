@@ -1,11 +1,12 @@
 # make demo   set up, train on embedded data, audit, write the report
 # make test   set up, run all tests but the slow and GPU ones
+# make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench mutants wheel clean
+.PHONY: demo test lint format bench mutants kills wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +35,9 @@ bench: $(STAMP)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py
+
+kills: $(STAMP)
+	$(BIN)/python tests/kills.py --kills 200
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel

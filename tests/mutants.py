@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "noise reused across parameters",
         "bounded.py",
-        "entropy, (*position, k))",
-        "entropy, (*position, 0))",
+        "noise = standard_normal(value, entropy, (*position, k))",
+        "noise = standard_normal(value, entropy, (*position, 0))",
         (f"{BOUNDED}::test_parameters_are_independent",),
     ),
     Mutant(
@@ -88,15 +88,15 @@ MUTANTS = [
     Mutant(
         "noise on masked coordinates",
         "bounded.py",
-        "noise *= mask.to(noise.device)",
+        "answers[name].mul_(mask.to(value.device))",
         "pass",
         (f"{BOUNDED}::test_noise_falls_on_kept_coordinates_only",),
     ),
     Mutant(
         "no noise on an empty batch",
         "persample/__init__.py",
-        "return ClippedBatch(Bounded(zeros, clip.sensitivity, support), torch.zeros(blocks, 0))",
-        "return ClippedBatch(Bounded(zeros, clip.sensitivity, dict.fromkeys(live, False)), torch.zeros(blocks, 0))",
+        "return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms",
+        "return ClippedBatch(Bounded(zeros, clip.sensitivity, dict.fromkeys(live, False)), norms",
         ("test_guarantees.py::test_an_empty_batch_is_released_with_noise",),
     ),
     # ledger and plan
@@ -109,7 +109,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers of one batch counted as one",
-        "bounded.py",
+        "mechanism.py",
         "sum(sigma**-2 for sigma in multipliers) ** -0.5",
         "max(multipliers)",
         (f"{BOUNDED}::test_joint_multiplier",),
@@ -146,8 +146,8 @@ MUTANTS = [
     Mutant(
         "sampler rate off by 10 %",
         "sampling.py",
-        ".random(self.n) < self.rate",
-        ".random(self.n) < 1.1 * self.rate",
+        '"sampling", step) < self.rate',
+        '"sampling", step) < 1.1 * self.rate',
         (
             "test_sampling.py::test_every_unit_is_included_at_the_stated_rate",
             "test_sampling.py::test_batch_sizes_are_binomial",
@@ -156,15 +156,15 @@ MUTANTS = [
     Mutant(
         "the same batch at every step",
         "sampling.py",
-        'entropy.generator("sampling", step)',
-        'entropy.generator("sampling", 0)',
+        '"sampling", step) < self.rate',
+        '"sampling", 0) < self.rate',
         ("test_sampling.py::test_steps_are_drawn_independently_of_each_other",),
     ),
     Mutant(
         "the same order in every epoch",
         "sampling.py",
-        'entropy.generator("sampling", epoch)',
-        'entropy.generator("sampling", 0)',
+        'entropy.uniforms(self.n, "sampling", epoch)',
+        'entropy.uniforms(self.n, "sampling", 0)',
         ("test_sampling.py::test_shuffled_epochs_differ",),
     ),
     Mutant(
@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "secret root that is no secret",
         "entropy.py",
-        "cls(secrets.randbits(256))",
-        "cls(0)",
+        "cls(secrets.randbits(256), secure=secure)",
+        "cls(0, secure=secure)",
         ("test_entropy.py::test_fresh_roots_are_long_and_never_the_same",),
     ),
     # the step
@@ -223,7 +223,7 @@ MUTANTS = [
     Mutant(
         "data of another size than planned",
         "train.py",
-        "if length(units) != planned:",
+        "if _count(data) != planned:",
         "if False:",
         (f"{STEP}::test_data_of_another_size_than_planned_is_refused",),
     ),
@@ -245,8 +245,8 @@ MUTANTS = [
     Mutant(
         "only the last call of a reused module counted",
         "persample/engines.py",
-        "pieces[name].append(gradients[role]())",
-        "pieces[name][:] = [gradients[role]()]",
+        "gradient = gradients[role]()",
+        "gradient = (pieces[name].clear(), gradients[role]())[1]",
         (f"{ENGINES}[several-calls-auto-everything]",),
     ),
     Mutant(
@@ -260,8 +260,8 @@ MUTANTS = [
     Mutant(
         "rows that are not units taken for units",
         "persample/engines.py",
-        "fallback = layout.fallback | ",
-        "fallback = ",
+        "(layout.fallback | ",
+        "(",
         (f"{ENGINES}[flipped-auto-everything]",),
     ),
     Mutant(
@@ -269,7 +269,28 @@ MUTANTS = [
         "persample/tape.py",
         "found.add(names[id(variable)])",
         "pass",
-        (f"{ENGINES}[functional-use-auto-everything]",),
+        ("persample/test_tape.py::test_uses_that_no_rule_explains_are_found",),
+    ),
+    Mutant(
+        "ghost gradients not compared with the plain ones",
+        "persample/examine.py",
+        "            found.add(name)\n",
+        "            pass\n",
+        (f"{EXAMINE}::test_wrong_ghost_gradients_are_found_out",),
+    ),
+    Mutant(
+        "dense gradients not compared with the loop",
+        "persample/examine.py",
+        "ROUNDING * grad.double().norm() + 1e-5 * scale",
+        "9 * grad.double().norm() + 1e-5 * scale",
+        (f"{EXAMINE}::test_wrong_dense_gradients_are_found_out",),
+    ),
+    Mutant(
+        "reentrant checkpoints unnoticed",
+        "persample/tape.py",
+        '"CheckpointFunction" in node.name()',
+        "False",
+        ("persample/test_situations.py::test_reentrant_checkpoints_are_refused_and_leave_no_gradient",),
     ),
     Mutant(
         "broadcast rows taken for units",
@@ -348,8 +369,8 @@ MUTANTS = [
     Mutant(
         "norm too short: Gram matrices not rounded up",
         "persample/gradients.py",
-        "return squares.clamp(min=0) + SAFETY *",
-        "return squares.clamp(min=0) + 0 *",
+        "((lefts * rights).sum((1, 2)) + error.flatten())",
+        "((lefts * rights).sum((1, 2)) + 0 * error.flatten())",
         ("persample/test_gradients.py::test_norms_are_never_too_short[cancelling_outer-200]",),
     ),
     Mutant(
@@ -387,14 +408,14 @@ MUTANTS = [
     Mutant(
         "running statistics unnoticed",
         "persample/examine.py",
-        "    if changed:\n        raise PrivacyError(",
-        "    if False:\n        raise PrivacyError(",
+        "    if changed:\n        raise self_changing(changed)\n\n\ndef",
+        "    if False:\n        raise self_changing(changed)\n\n\ndef",
         (f"{EXAMINE}::test_running_statistics_are_refused_and_put_back[in place]",),
     ),
     Mutant(
         "buffers not put back",
         "persample/examine.py",
-        "before[name][0].copy_(before[name][1])",
+        "tensor.copy_(copy)",
         "pass",
         (f"{EXAMINE}::test_a_refused_model_is_as_before",),
     ),
@@ -404,6 +425,63 @@ MUTANTS = [
         "found.update(call.names.values())",
         "pass",
         (f"{EXAMINE}::test_the_parameters_without_a_ghost_rule_are_found[flipped]",),
+    ),
+    # adaptive rules, units, views, secure noise
+    Mutant(
+        "an adaptive rule's question is not paid for",
+        "mechanism.py",
+        "multipliers = [value] if self.question is None else [value, self.question]",
+        "multipliers = [value]",
+        ("test_adaptive.py::test_the_ledger_pays_for_gradient_and_question_together",),
+    ),
+    Mutant(
+        "a question more sensitive than stated",
+        "adaptive.py",
+        "(samples.norms <= self.bound).to(samples.norms.dtype) - 0.5",
+        "(samples.norms <= self.bound).to(samples.norms.dtype) - 0.0",
+        ("test_adaptive.py::test_one_unit_moves_the_question_by_its_sensitivity_at_most",),
+    ),
+    Mutant(
+        "truncated batches accounted as Poisson",
+        "sampling.py",
+        "if self.max_batch is None or self.max_batch >= self.n:",
+        "if True:",
+        ("test_units.py::test_truncation_costs_what_dp_accounting_says",),
+    ),
+    Mutant(
+        "a cut batch keeps the first units",
+        "sampling.py",
+        'np.argsort(entropy.uniforms(drawn.size, "sampling", step, 1))',
+        "np.arange(drawn.size)",
+        ("test_units.py::test_a_cut_batch_keeps_everybody_alike",),
+    ),
+    Mutant(
+        "views clipped one by one",
+        "persample/engines.py",
+        "gradient if views == 1 else gradient.by_unit(views)",
+        "gradient",
+        ("persample/test_views.py::test_a_unit_is_the_mean_of_its_rows_clipped_once",),
+    ),
+    Mutant(
+        "views added up instead of averaged",
+        "nest.py",
+        "mask / mask.sum(1, keepdim=True).clamp(min=1)",
+        "mask",
+        ("persample/test_views.py::test_a_unit_is_the_mean_of_its_rows_clipped_once",),
+    ),
+    Mutant(
+        "secure noise off the grid",
+        "bounded.py",
+        "np.rint(value.detach()",
+        "(value.detach()",
+        ("test_secure.py::test_answers_lie_on_one_grid_whatever_the_data",),
+    ),
+    Mutant(
+        "secure noise with one half missing",
+        "bounded.py",
+        "np.where(words & np.uint64(1), tail, -tail)",
+        "tail",
+        ("test_secure.py::test_noise_has_the_right_distribution_and_a_wrong_scale_shows",),
     ),
 ]
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noisewise.clipping import Automatic, Clip, Flat, Global, Normalized, PerLayer, per_layer
+from noisewise.clipping import Automatic, Clip, Flat, Global, Normalized, PerLayer, PerSampleAdaptive, per_layer
 
 UNITS = 4  # also the length of some time axes: a dimension that equals the batch size by coincidence
 
@@ -33,11 +33,15 @@ class Setup(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A small float64 model with a batch; `fallback` names the parameters that have no ghost rule there."""
+    """A small float64 model with a batch; `fallback` names the parameters that have no ghost rule there.
+
+    `vectorises`: the dense engine can compute it; otherwise only the loop can.
+    """
 
     name: str
     build: Callable[[], Setup]
     fallback: frozenset[str] = frozenset()
+    vectorises: bool = True
 
     def make(self, dtype: torch.dtype = torch.float64) -> Setup:
         """A fresh copy: the same numbers every time."""
@@ -136,6 +140,8 @@ def factor_by_hand(rule: Clip, norm: float) -> float:
             return c / z if norm <= z else 0.0
         case Automatic(bound=c, gamma=gamma):
             return c / (norm + gamma)
+        case PerSampleAdaptive(bound=c, r=r):
+            return c / (norm + r / (norm + r))
         case Normalized(bound=c):
             return c / norm if norm > 0 else 0.0
     raise NotImplementedError(rule)
@@ -175,6 +181,7 @@ def rules(names: list[str], scale: float = 1.0) -> dict[str, Clip]:
         "global-scaled": Global(0.4 * scale, scale),
         "global-unscaled": Global(scale),
         "automatic": Automatic(scale, 0.1 * scale),
+        "per-sample-adaptive": PerSampleAdaptive(scale, 0.1),
         "normalized": Normalized(scale),
         "per-layer-local": per_layer(names, {"*bias": Flat(0.1 * scale), "*": Flat(0.4 * scale)}),
         "per-layer-global": per_layer(names, {"*weight": Global(0.3 * scale, 0.6 * scale), "*": Global(0.5 * scale)}),
@@ -382,7 +389,7 @@ def _one_output_at_a_time() -> nn.Module:
 
 def _positions() -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
-        return m.head(torch.tanh(m.body(x) + m.position(torch.arange(x.shape[1])) + m.offset))
+        return m.head(torch.tanh(m.body(x) + m.position(torch.arange(x.shape[1], device=x.device)) + m.offset))
 
     return Apply(
         forward,
@@ -395,7 +402,7 @@ def _positions() -> nn.Module:
 
 def _expanded_positions() -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
-        ids = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+        ids = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
         return m.head(torch.tanh(m.body(x) + m.position(ids)))
 
     return Apply(forward, body=nn.Linear(3, 4), position=nn.Embedding(UNITS, 4), head=nn.Linear(4, 2))
@@ -459,6 +466,58 @@ def _module_attention() -> nn.Module:
         attend=nn.MultiheadAttention(4, 2, batch_first=True),
         head=nn.Linear(4, 2),
     )
+
+
+def _transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return Apply(lambda m, x: m.head(m.encoder(x).mean(1)), encoder=encoder, head=nn.Linear(4, 2))
+
+
+def _recurrent(kind: type[nn.Module], size: int, **kwargs: Any) -> Callable[[], nn.Module]:
+    return lambda: Apply(
+        lambda m, x: m.head(m.cell(x)[0][:, -1]), cell=kind(3, 2, batch_first=True, **kwargs), head=nn.Linear(size, 2)
+    )
+
+
+def _recurrent_names(layers: int, *suffixes: str) -> frozenset[str]:
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return frozenset(f"cell.{kind}_l{k}{suffix}" for kind in kinds for k in range(layers) for suffix in suffixes)
+
+
+def _spectral_norm_in_eval_mode() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4)), nn.Tanh(), nn.Linear(4, 2)).eval()
+
+
+def _low_rank() -> nn.Module:
+    """A frozen layer with a learned correction of low rank."""
+    base = nn.Linear(5, 4).requires_grad_(False)
+    return Apply(
+        lambda m, x: m.head(torch.tanh(m.base(x) + 0.5 * m.up(m.down(x)))),
+        base=base,
+        down=nn.Linear(5, 2, bias=False),
+        up=nn.Linear(2, 4, bias=False),
+        head=nn.Linear(4, 2),
+    )
+
+
+def _language_model() -> Setup:
+    """Token and position tables, one encoder layer, and a head that shares the token table."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        hidden = m.table(x) + m.position(torch.arange(x.shape[1], device=x.device))
+        mask = torch.full((x.shape[1],) * 2, -1e9, device=x.device, dtype=hidden.dtype).triu(1)
+        return m.head(m.block(hidden, src_mask=mask))
+
+    table, head = _tied(nn.Embedding(7, 4), nn.Linear(4, 7, bias=False))
+    block = nn.TransformerEncoderLayer(4, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
+
+    def loss_fn(model: nn.Module, words: Tensor) -> Tensor:
+        scores = model(words[:, :-1])
+        return F.cross_entropy(scores.transpose(1, 2), words[:, 1:], reduction="none").mean(1)
+
+    model = Apply(forward, table=table, position=nn.Embedding(5, 4), block=block, head=head)
+    return Setup(model, loss_fn, tokens(6))
 
 
 def _weight_norm() -> nn.Module:
@@ -663,6 +722,49 @@ PROBLEMS = {
             _all("attend", "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"),
         ),
         Problem(
+            "transformer",
+            model_on(3, 4)(_transformer),
+            frozenset().union(
+                *(
+                    _all(
+                        f"encoder.layers.{k}.self_attn",
+                        "in_proj_weight",
+                        "in_proj_bias",
+                        "out_proj.weight",
+                        "out_proj.bias",
+                    )
+                    for k in range(2)
+                )
+            ),
+        ),
+        Problem(
+            "language-model",
+            _language_model,
+            _all("block.self_attn", "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+            | _all("position", "weight"),
+        ),
+        Problem("lstm", model_on(3, 3)(_recurrent(nn.LSTM, 2)), _recurrent_names(1, ""), vectorises=False),
+        Problem(
+            "gru",
+            model_on(UNITS, 3)(_recurrent(nn.GRU, 4, num_layers=2, bidirectional=True)),
+            _recurrent_names(2, "", "_reverse"),
+            vectorises=False,
+        ),
+        Problem("prelu", model_on(3, 4)(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU())), _all("1", "weight")),
+        Problem(
+            "conv-transpose",
+            model_on(2, 3, 4)(
+                lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Tanh(), nn.ConvTranspose2d(2, 3, 2, stride=2))
+            ),
+            _all("2"),
+        ),
+        Problem(
+            "spectral-norm-in-eval-mode",
+            model_on(5)(_spectral_norm_in_eval_mode),
+            _all("0.parametrizations.weight", "original"),
+        ),
+        Problem("low-rank", model_on(5)(_low_rank)),
+        Problem(
             "weight-norm",
             model_on(5)(_weight_norm),
             _all("0.parametrizations.weight", "original0", "original1"),
@@ -678,6 +780,11 @@ PROBLEMS = {
         Problem("some-units-have-no-gradient", _some_units_have_no_gradient),
     ]
 }
+
+
+def problems_and_engines(engines: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Names of problems with engines, without those that the dense engine refuses."""
+    return [(name, e) for name, problem in PROBLEMS.items() for e in engines if problem.vectorises or e != "dense"]
 
 
 @cache

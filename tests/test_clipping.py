@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from noisewise import Mechanism, Poisson
 from noisewise.clipping import RULES, Automatic, Clip, Flat, Global, Normalized, PerLayer, Samples, per_layer
 from noisewise.errors import ConfigError
+from noisewise.persample import clipped_sum
+from noisewise.testing import check_clip, reveal
 from oracles import factor_by_hand
 
 NORMS = [0.0, 1e-30, 1e-3, 0.4, 0.5, 0.999, 1.0, 1.001, 2.0, 7.5, 1e6, 1e12]
@@ -146,3 +150,48 @@ def test_rules_are_known_by_name_and_follow_the_protocol():
     assert all(isinstance(rule(), Clip) for name, rule in RULES.items() if name != "PerLayer")
     assert isinstance(per_layer(NAMES, Flat(1.0)), Clip)
     assert not isinstance(1.0, Clip)
+
+
+BLOCK_NAMES = ("first.weight", "first.bias", "second.weight", "second.bias", "scale")
+
+
+def test_tensors_of_one_layer_can_share_a_block():
+    rule = per_layer(BLOCK_NAMES, Flat(1.0), by="layer")
+    assert rule.blocks(BLOCK_NAMES) == dict(zip(BLOCK_NAMES, (0, 0, 1, 1, 2), strict=True))
+    assert rule.sensitivity == pytest.approx(math.sqrt(3))
+    assert check_clip(rule, BLOCK_NAMES) is None
+
+
+def test_tensors_of_one_kind_can_share_a_block():
+    rule = per_layer(BLOCK_NAMES, {"*.bias": Flat(0.3), "*": Global(1.5, 9.0)}, by="pattern")
+    assert rule.blocks(BLOCK_NAMES) == dict(zip(BLOCK_NAMES, (0, 1, 0, 1, 0), strict=True))
+    assert rule.sensitivity == pytest.approx(math.hypot(1.5, 0.3))
+    assert check_clip(rule, BLOCK_NAMES) is None
+
+
+@pytest.mark.parametrize("by", ["parameter", "layer", "pattern"])
+def test_blocks_equal_the_definition_and_survive_json(by):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double()
+    names = [name for name, _ in model.named_parameters()]
+    rule = per_layer(names, {"*.weight": Flat(0.05), "*.bias": Flat(0.02)}, by=by)
+    expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for row in x:
+        grads = dict(zip(names, torch.autograd.grad(model(row).square().sum(), list(model.parameters())), strict=True))
+        blocks = rule.blocks(names)
+        for block, one in enumerate(rule.rules.values()):
+            mine = [name for name in names if blocks[name] == block]
+            norm = math.sqrt(sum(float(grads[name].square().sum()) for name in mine))
+            for name in mine:
+                expected[name] += grads[name] * min(1.0, one.sensitivity / norm)
+    got = reveal(clipped_sum(model, lambda m, b: m(b).square().sum(1), x, rule).grads)
+    assert all(torch.allclose(got[name], expected[name], rtol=1e-9) for name in names)
+    mechanism = Mechanism(sampler=Poisson(10, 5), clip=rule, steps=1, noise_multiplier=1.0)
+    assert Mechanism.from_dict(mechanism.to_dict()) == mechanism
+
+
+def test_unknown_ways_to_make_blocks_and_members_without_a_rule_are_named():
+    with pytest.raises(ConfigError, match="by='module'"):
+        per_layer(BLOCK_NAMES, Flat(1.0), by="module")
+    with pytest.raises(ConfigError, match=r"blocks of \['a'\] have no rule"):
+        PerLayer({"x": Flat(1.0)}, {"a": "y"})

@@ -23,6 +23,7 @@ from oracles import (
     flat,
     gradients_of,
     make_support,
+    problems_and_engines,
     rows,
     rules,
     typical_norm,
@@ -30,6 +31,7 @@ from oracles import (
 
 ENGINES = ("auto", "dense", "loop")
 EACH_ENGINE = pytest.mark.parametrize("engine", ENGINES)
+EACH_PROBLEM = pytest.mark.parametrize(("name", "engine"), problems_and_engines(ENGINES))
 WITHIN = 1 + 1e-6
 
 pytestmark = [
@@ -64,8 +66,7 @@ def layout_of(name, kind):
     return examine(*setup)
 
 
-@EACH_ENGINE
-@pytest.mark.parametrize("name", PROBLEMS)
+@EACH_PROBLEM
 def test_a_lone_unit_contributes_at_most_the_sensitivity(name, engine):
     setup, grads = PROBLEMS[name].make(), gradients_of(name)
     for rule, kind in combinations(name, engine):
@@ -76,8 +77,7 @@ def test_a_lone_unit_contributes_at_most_the_sensitivity(name, engine):
             assert length(alone) <= clip.sensitivity * WITHIN, (rule, kind, unit)
 
 
-@EACH_ENGINE
-@pytest.mark.parametrize("name", PROBLEMS)
+@EACH_PROBLEM
 def test_removing_one_unit_moves_the_sum_by_at_most_the_sensitivity(name, engine):
     setup, grads = PROBLEMS[name].make(), gradients_of(name)
     for rule, kind in combinations(name, engine):

@@ -9,7 +9,18 @@ import torch
 from noisewise import clipping, recipe
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
-from noisewise.recipe import Config, accuracy, audit, configure, execute, finished, open_run, prepare, twin_weights
+from noisewise.recipe import (
+    CLIPS,
+    Config,
+    accuracy,
+    audit,
+    configure,
+    execute,
+    finished,
+    open_run,
+    prepare,
+    twin_weights,
+)
 from noisewise.runs import RunFolder, read_json
 from noisewise.sampling import Poisson
 
@@ -118,6 +129,21 @@ def test_samplers_have_their_own_defaults() -> None:
     full = configure(data="digits", noise_multiplier=4.0, epochs=3.0, sampler="full-batch")
     assert (full.batch_size, full.steps) == (1258, 3)
     assert prepare(full).mechanism.sampler.rate == 1
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_every_rule_can_be_named_and_keeps_the_stated_epsilon(clip):
+    config = configure(data="digits", epsilon=3.0, steps=5, clip=clip)
+    recipe = prepare(config)
+    assert recipe.mechanism.epsilon(config.delta) <= 3.0
+    assert recipe.mechanism.epsilon(config.delta) > 2.99
+
+
+def test_a_rule_that_asks_something_leaves_the_gradient_more_noise():
+    flat, asking = (configure(data="digits", epsilon=3.0, steps=5, clip=clip) for clip in ("flat", "quantile"))
+    assert asking.noise_multiplier > flat.noise_multiplier
+    changed = configure(flat, clip="quantile")
+    assert changed.noise_multiplier == pytest.approx(asking.noise_multiplier)
 
 
 def test_per_layer_clipping_keeps_the_bound_in_total() -> None:

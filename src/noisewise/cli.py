@@ -7,13 +7,16 @@ import math
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from noisewise import __version__
-from noisewise.errors import ConfigError, Interrupted, NoisewiseError, RunError
+from noisewise.errors import ConfigError, Interrupted, NoisewiseError, NoisewiseWarning, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from noisewise.accounting import Spent
     from noisewise.audits import Result
     from noisewise.mechanism import Mechanism
+    from noisewise.modelcheck import ModelCheck
     from noisewise.recipe import Config
     from noisewise.runs import RunFolder
 
@@ -48,7 +52,7 @@ def _in(panel: str, help: str, *names: str, **extra: Any) -> Any:
 
 Sampler = Literal["poisson", "full-batch", "shuffle"]
 Adjacency = Literal["add-remove", "zero-out", "replace-one"]
-Clip = Literal["flat", "global", "automatic", "normalized", "per-layer"]
+Clip = Literal["flat", "global", "automatic", "normalized", "per-sample", "per-layer", "quantile", "global-adapt"]
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 Engine = Literal["auto", "ghost", "dense", "loop"]
 
@@ -136,7 +140,13 @@ def train(
     sampler: Annotated[Sampler | None, _in(PLAN, "poisson (default), full-batch or shuffle.", metavar="NAME")] = None,
     adjacency: Neighbours = None,
     clip: Annotated[
-        Clip | None, _in(TRAINING, "flat (default), global, automatic, normalized or per-layer.", metavar="RULE")
+        Clip | None,
+        _in(
+            TRAINING,
+            "flat (default), global, automatic, normalized, per-sample, per-layer, or with a bound that adapts at a small "
+            "cost: quantile, global-adapt.",
+            metavar="RULE",
+        ),
     ] = None,
     bound: Annotated[float | None, _in(TRAINING, "What one row may contribute at most, C.")] = None,
     screen: Annotated[float | None, _in(TRAINING, "Z of global clipping: longer gradients are left out.")] = None,
@@ -218,6 +228,64 @@ def demo(
     _report(folder, None)
 
 
+@app.command(epilog="Example:  noisewise check models.py:model --example models.py:batch")
+def check(
+    model: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A module, or a function that makes one.")],
+    example: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A batch (x, y), or a function that makes one. Default: NAME batch."),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="loss_fn(model, batch) with one loss per unit. Default: cross entropy if y holds integers, "
+            "squared error otherwise.",
+        ),
+    ] = None,
+) -> None:
+    """Can this model be trained privately? Which engine does each layer get, what does it cost, what to change?
+
+    Runs the files it is given. The batch gives shapes and types only; everything is measured on made-up units.
+    Exit code 0: it can; 3: it cannot.
+    """
+    from noisewise.modelcheck import check_user_files
+
+    found = check_user_files(model, example, loss)
+    _print_check(found)
+    if not found.trainable:
+        raise typer.Exit(3)
+
+
+def _print_check(found: ModelCheck) -> None:
+    from rich.table import Table
+
+    console = _console()
+    verdict = "[green]can be trained privately[/]" if found.trainable else "[bold red]cannot be trained privately[/]"
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row("verdict", verdict)
+    table.add_row("why", _plain(found.reason))
+    for engine, names in found.by_engine().items():
+        table.add_row(engine, _plain(", ".join(names)))
+    if found.frozen:
+        table.add_row("frozen", _plain(", ".join(found.frozen)))
+    for label, sentence in zip(("time", "memory"), found.cost.sentences() if found.cost else (), strict=False):
+        table.add_row(label, sentence)
+    for change in found.changes:
+        table.add_row("change", _plain(change))
+    console.print()
+    console.print(table)
+
+
+def _plain(text: str) -> Any:
+    """Text whose brackets are no markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
 def _plan(
     n: int,
     batch_size: int | None,
@@ -253,16 +321,35 @@ def _plan(
 
 
 def _delta(given: float | None, n: int) -> float:
-    from noisewise.defaults import default_delta
+    from noisewise.defaults import default_delta, large_delta
 
     delta = default_delta(n) if given is None else given
-    if 1 / n < delta < 1:
-        _console(stderr=True).print(
-            f"[yellow]note:[/] delta {delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one row in full "
-            f"would pass. {default_delta(n):g} is customary.",
-            soft_wrap=True,
-        )
+    if concern := large_delta(delta, n):
+        _note(concern)
     return delta
+
+
+def _note(text: str) -> None:
+    from rich.text import Text
+
+    _console(stderr=True).print(Text.assemble(("note: ", "yellow"), text), soft_wrap=True)
+
+
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Warnings of noisewise as readable lines; those of others as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NoisewiseWarning)
+        show = warnings.showwarning
+
+        def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, NoisewiseWarning):
+                _note(str(message))
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = shown
+        yield
 
 
 def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None) -> None:
@@ -341,7 +428,8 @@ def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: b
             f"rows, {budget}delta {config.delta:g}, noise multiplier {config.noise_multiplier:.4g}"
         )
     try:
-        folder = execute(config, out, resume=resume, progress=not quiet)
+        with _warnings_as_notes():
+            folder = execute(config, out, resume=resume, progress=not quiet)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
         raise Interrupted(f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}") from None
@@ -353,11 +441,11 @@ def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
     from rich.table import Table
 
     from noisewise.recipe import accuracy, open_run
-    from noisewise.runs import read_json
+    from noisewise.runs import read_summary
     from noisewise.words import meaning, number
 
     run = open_run(folder.path)
-    privacy = read_json(folder.summary)["privacy"]
+    privacy = read_summary(folder)["privacy"]
     private = privacy["status"] == "private"
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim")

@@ -211,21 +211,26 @@ class PerSampleAdaptive:
 
 @dataclass(frozen=True)
 class PerLayer:
-    """A rule of its own for each parameter tensor: local (`Flat`), global (`Global`) or any other rule per layer.
+    """A rule of its own for each block of parameters: local (`Flat`), global (`Global`) or any other rule per layer.
 
+    `rules`: block -> rule; `members`: parameter -> block, each parameter its own block if left out.
     Guarantee: sensitivity sqrt(sum_l C_l^2). Noise is isotropic: multiplier times that total on every coordinate.
-    Reference: papers' "layerwise" clipping, Bu et al. 2022. Deviation: none. Build it with `per_layer`.
+    Reference: "layerwise" clipping, Bu et al. 2022. Deviation: none. Build it with `per_layer`.
     """
 
     rules: Mapping[str, Clip]
+    members: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """One-block rules only."""
+        """One-block rules only, and every member in a block."""
         if not self.rules:
             raise ConfigError("PerLayer(rules={}): give at least one parameter a rule, e.g. per_layer(model, Flat(1)).")
         for name, rule in self.rules.items():
             if isinstance(rule, PerLayer):
                 raise ConfigError(f"PerLayer: the rule of {name!r} is itself per layer. Give it a one-block rule.")
+        strays = [name for name, block in (self.members or {}).items() if block not in self.rules]
+        if strays:
+            raise ConfigError(f"PerLayer: the blocks of {strays} have no rule. Blocks: {list(self.rules)}.")
 
     @property
     def sensitivity(self) -> float:
@@ -233,16 +238,17 @@ class PerLayer:
         return math.sqrt(math.fsum(rule.sensitivity**2 for rule in self.rules.values()))
 
     def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """Each parameter is a block, in the order of the rules."""
+        """Each parameter's block, in the order of the rules."""
         order = {name: block for block, name in enumerate(self.rules)}
+        members = {name: name for name in self.rules} if self.members is None else self.members
         names = list(names)
-        missing = [name for name in names if name not in order]
+        missing = [name for name in names if name not in members]
         if missing:
             raise ConfigError(
                 f"per-layer clipping has no rule for {missing}: these parameters would escape clipping. "
                 "Build the rule with per_layer(model, ...), or freeze them."
             )
-        return {name: order[name] for name in names}
+        return {name: order[members[name]] for name in names}
 
     def factors(self, samples: Samples) -> Tensor:
         """Each block by its own rule."""
@@ -252,19 +258,25 @@ class PerLayer:
         return factors
 
 
-def per_layer(names: Iterable[str], rule: Clip | Mapping[str, Clip]) -> PerLayer:
-    """A rule for each parameter name: one for all, or by pattern (first match wins).
+def per_layer(names: Iterable[str], rule: Clip | Mapping[str, Clip], by: str = "parameter") -> PerLayer:
+    """A rule for each block of parameters: one for all, or by pattern of the parameter's name (first match wins).
 
-    `per_layer(names, {"*.weight": Flat(1.5), "*.bias": Flat(0.3)})`; names from `model.named_parameters()`.
+    by: "parameter" (each tensor is a block), "layer" (the tensors of one module share a block; its first tensor's rule
+    counts) or "pattern" (all tensors that a pattern matches share a block). Names from `model.named_parameters()`.
+    `per_layer(names, {"*.weight": Flat(1.5), "*.bias": Flat(0.3)})`
     """
+    if by not in ("parameter", "layer", "pattern"):
+        raise ConfigError(f"by={by!r}: must be 'parameter', 'layer' or 'pattern'.")
     patterns = rule if isinstance(rule, Mapping) else {"*": rule}
-    rules = {}
+    rules: dict[str, Clip] = {}
+    members = {}
     for name in names:
-        match = next((found for pattern, found in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
-        if match is None:
+        pattern = next((pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)), None)
+        if pattern is None:
             raise ConfigError(f"no pattern of {list(patterns)} matches the parameter {name!r}. Add one, e.g. '*'.")
-        rules[name] = match
-    return PerLayer(rules)
+        members[name] = {"parameter": name, "layer": name.rpartition(".")[0] or name, "pattern": pattern}[by]
+        rules.setdefault(members[name], patterns[pattern])
+    return PerLayer(rules, None if by == "parameter" else members)
 
 
 RULES = {rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerSampleAdaptive, PerLayer)}

@@ -34,6 +34,12 @@ class Data:
     def __post_init__(self) -> None:
         """One target and one label of each group for every unit."""
         owner = {} if self.unit is None else {"unit": self.unit}
+        for name, values in {"x": self.x, "y": self.y, **self.groups, **owner}.items():
+            if not isinstance(values, Tensor):
+                raise DataError(
+                    f"{name} is a {type(values).__name__}: must be a tensor with the unit as first dimension, e.g. "
+                    "torch.as_tensor(array), or of a loader: loader.dataset.tensors."
+                )
         for name, labels in {"y": self.y, **self.groups, **owner}.items():
             if labels.shape[:1] != self.x.shape[:1]:
                 raise DataError(

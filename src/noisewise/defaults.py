@@ -19,3 +19,17 @@ def default_delta(n: int) -> float:
 def default_adjacency(sampler: str) -> str:
     """add-remove; zero-out for the shuffle sampler, whose guarantee is proven for those neighbours only."""
     return "zero-out" if sampler == "shuffle" else "add-remove"
+
+
+def large_delta(delta: float, n: int) -> str | None:
+    """What is wrong with a delta above 1/n; None if nothing is.
+
+    >>> large_delta(1e-4, 1_000) is None
+    True
+    """
+    if not 1 / n < delta < 1:
+        return None
+    return (
+        f"delta {delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one row in full would pass. "
+        f"{default_delta(n):g} is customary."
+    )

@@ -1,4 +1,4 @@
-"""Every error noisewise raises on purpose; each message names the value, the reason and the remedy."""
+"""Every error and warning noisewise raises on purpose; each message names the value, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -43,3 +43,15 @@ class Interrupted(NoisewiseError):
     """The user stopped a run; it can be resumed."""
 
     exit_code = 130
+
+
+class NoisewiseWarning(UserWarning):
+    """Base of all warnings: the run goes on, but its user should know."""
+
+
+class PrivacyWarning(NoisewiseWarning):
+    """The guarantee holds, but promises less than it seems to."""
+
+
+class MemoryWarning(NoisewiseWarning):
+    """A batch did not fit in memory and is computed in smaller parts."""

@@ -57,7 +57,7 @@ class Mechanism:
             raise ConfigError(f"steps={self.steps!r}: must be a whole number above 0.")
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"adjacency={self.adjacency!r}: must be one of {list(ADJACENCIES)}.")
-        if not isinstance(self.sampler, tuple(SAMPLERS.values())):
+        if type(self.sampler) not in SAMPLERS.values():  # a subclass may draw in another way
             raise ConfigError(
                 f"sampler={self.sampler!r}: the accountant knows no event for it. Use one of "
                 f"{[kind.__name__ for kind in SAMPLERS.values()]}."
@@ -203,7 +203,8 @@ class Mechanism:
 class Runtime:
     """How a step is computed; never changes its result beyond rounding.
 
-    engine: auto (ghost, dense where a layer has no ghost rule), ghost (refuse otherwise), dense, loop.
+    engine: auto (ghost, where a layer has no ghost rule dense, where that cannot be vectorised loop), ghost or dense
+        (refuse otherwise), loop.
     microbatch: largest number of units in memory at once; None for the whole batch.
     padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
     """
@@ -256,7 +257,12 @@ def _schedule_from_dict(raw: Any, decode: Any) -> Any:
 
 def _clip_to_dict(clip: Clip) -> dict[str, Any]:
     if isinstance(clip, clipping.PerLayer):
-        return {"rule": "PerLayer", "rules": {name: _clip_to_dict(rule) for name, rule in clip.rules.items()}}
+        members = {} if clip.members is None else {"members": dict(clip.members)}
+        return {
+            "rule": "PerLayer",
+            "rules": {name: _clip_to_dict(rule) for name, rule in clip.rules.items()},
+            **members,
+        }
     if type(clip) not in RULES.values():
         return {"rule": f"{type(clip).__module__}:{type(clip).__qualname__}", "settings": repr(clip)}
     return {"rule": type(clip).__name__, **{k: _plain(v) for k, v in vars(clip).items() if v is not None}}
@@ -272,7 +278,8 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
     if name not in RULES:
         raise ConfigError(f"clip rule {name!r}: not one of {list(RULES)}; rebuild the mechanism in code.")
     if name == "PerLayer":
-        return clipping.PerLayer({key: _clip_from_dict(value) for key, value in settings["rules"].items()})
+        rules = {key: _clip_from_dict(value) for key, value in settings["rules"].items()}
+        return clipping.PerLayer(rules, settings.get("members"))
     return RULES[name](**settings)
 
 

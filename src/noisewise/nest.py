@@ -37,7 +37,7 @@ class Views(NamedTuple):
     def mean(cls, batch: Nest, mask: Tensor | None = None) -> Views:
         """Each unit's gradient is the mean over its rows, or over those in `mask [batch, views]`."""
         first = next(leaves(batch))
-        mask = torch.ones(first.shape[:2], device=first.device) if mask is None else mask.to(torch.get_default_dtype())
+        mask = torch.ones(first.shape[:2], device=first.device) if mask is None else mask.double()
         return cls(batch, mask / mask.sum(1, keepdim=True).clamp(min=1))
 
     @classmethod
@@ -79,11 +79,7 @@ def map_tensors(function: Callable[[Tensor], Any], nest: Nest) -> Nest:
 
 def length(nest: Nest) -> int:
     """Number of units: the first dimension that all tensors share."""
-    if isinstance(nest, torch.utils.data.DataLoader):
-        raise DataError(
-            "got a DataLoader where data is expected: it fixes batches that the accountant does not know. "
-            "Pass its tensors (for a TensorDataset: loader.dataset.tensors); noisewise samples by itself."
-        )
+    _refuse_torch_data(nest)
     sizes = {tensor.shape[0] if tensor.dim() else None for tensor in leaves(nest)}
     if len(sizes) != 1 or None in sizes:
         raise DataError(
@@ -91,6 +87,20 @@ def length(nest: Nest) -> int:
             "and the same number of units. Pass a tensor, or a tuple, list or dict of tensors."
         )
     return sizes.pop()  # type: ignore[return-value]
+
+
+def _refuse_torch_data(nest: Nest) -> None:
+    """Say what to pass instead of torch's loaders and data sets."""
+    if isinstance(nest, torch.utils.data.DataLoader):
+        raise DataError(
+            "got a DataLoader where data is expected: it fixes batches that the accountant does not know. Pass the "
+            "tensors of its .dataset (for a TensorDataset: loader.dataset.tensors); noisewise samples by itself."
+        )
+    if isinstance(nest, torch.utils.data.Dataset):
+        remedy = "dataset.tensors" if hasattr(nest, "tensors") else "torch.utils.data.default_collate(list(dataset))"
+        raise DataError(
+            f"got a {type(nest).__name__} where tensors are expected: noisewise samples by itself. Pass {remedy}."
+        )
 
 
 def take(nest: Nest, index: Tensor | slice | int) -> Nest:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisewise import clipping
+from noisewise import adaptive, clipping
 from noisewise.accounting.accountants import check_delta
 from noisewise.audits import AUDITS, Result
 from noisewise.clipping import Clip
@@ -31,7 +31,7 @@ from noisewise.mechanism import Engine, Mechanism, Runtime
 from noisewise.models import MODELS, build
 from noisewise.nest import Nest
 from noisewise.persample import LossFn
-from noisewise.runs import RunFolder, Status, read_json, write_atomically, write_json
+from noisewise.runs import RunFolder, Status, read_status, write_atomically, write_json
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
 from noisewise.train import train
 
@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
 }
-CLIPS = ("flat", "global", "automatic", "normalized", "per-layer")
+CLIPS = ("flat", "global", "automatic", "normalized", "per-sample", "per-layer", "quantile", "global-adapt")
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "digits": {"model": "cnn", "valid": 180, "batch_size": 512, "epochs": 40, "bound": 0.5, "lr": 0.5, "twin_lr": 0.3},
@@ -110,7 +110,7 @@ class Config:
             raise ConfigError(f"model {self.model!r}: unknown. Known models: {', '.join(MODELS)}.")
         if self.clip not in CLIPS:
             raise ConfigError(f"clip={self.clip!r}: must be one of {', '.join(CLIPS)}.")
-        if self.screen is not None and self.clip != "global":
+        if self.screen is not None and not self.clip.startswith("global"):
             raise ConfigError(f"screen={self.screen} with clip={self.clip!r}: only global clipping screens.")
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(f"optimizer={self.optimizer!r}: must be one of {', '.join(OPTIMIZERS)}.")
@@ -181,7 +181,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{name}={value!r}: must be of type {wanted}.")
 
 
-PLAN = ("data", "valid", "epsilon", "delta", "adjacency", "sampler", "batch_size", "steps")
+PLAN = ("data", "valid", "epsilon", "delta", "adjacency", "sampler", "batch_size", "steps", "clip")
 
 
 def configure(base: Config | None = None, *, epochs: float | None = None, **given: Any) -> Config:
@@ -204,7 +204,7 @@ def configure(base: Config | None = None, *, epochs: float | None = None, **give
         settings = _from_defaults(given, epochs)
     else:
         settings = asdict(base) | given
-        if settings["clip"] != "global" and "screen" not in given:
+        if not settings["clip"].startswith("global") and "screen" not in given:
             settings["screen"] = None
         if epochs is not None:
             n = len(load(settings["data"], settings["seed"], settings["valid"]).train)
@@ -289,21 +289,26 @@ def prepare(config: Config) -> Recipe:
                 f"noise_multiplier={config.noise_multiplier} costs epsilon {spent:.4g}, more than the epsilon="
                 f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
             )
-    mechanism = replace(plan, clip=_clip(config, model))
+    mechanism = replace(plan, clip=_rule(config, [name for name, _ in model.named_parameters()]))
     return Recipe(model, data, cross_entropy, mechanism, _optimizer(config, config.lr))
 
 
 def _plan(config: Config, n: int) -> Mechanism:
-    """The mechanism but for the clipping rule, on which no epsilon depends."""
+    """The mechanism, as far as it is known before the model."""
     if config.sampler == FullBatch.kind and config.batch_size != n:
         raise ConfigError(f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} rows.")
     sampler = FullBatch(n) if config.sampler == FullBatch.kind else SAMPLERS[config.sampler](n, config.batch_size)
     return Mechanism(
-        sampler=sampler, steps=config.steps, noise_multiplier=config.noise_multiplier, adjacency=config.adjacency
+        sampler=sampler,
+        clip=_rule(config),
+        steps=config.steps,
+        noise_multiplier=config.noise_multiplier,
+        adjacency=config.adjacency,
     )
 
 
-def _clip(config: Config, model: nn.Module) -> Clip:
+def _rule(config: Config, names: list[str] | None = None) -> Clip:
+    """The clipping rule; per layer once the parameters' `names` are known, flat before (no epsilon depends on that)."""
     match config.clip:
         case "global":
             return clipping.Global(config.bound, config.screen)
@@ -311,8 +316,13 @@ def _clip(config: Config, model: nn.Module) -> Clip:
             return clipping.Automatic(config.bound)
         case "normalized":
             return clipping.Normalized(config.bound)
-        case "per-layer":  # equal shares of the bound, so that the total sensitivity is the bound
-            names = [name for name, _ in model.named_parameters()]
+        case "per-sample":
+            return clipping.PerSampleAdaptive(config.bound)
+        case "quantile":
+            return adaptive.Quantile(config.bound)
+        case "global-adapt":
+            return adaptive.GlobalAdapt(config.bound, *([] if config.screen is None else [config.screen]))
+        case "per-layer" if names:  # equal shares of the bound, so that the total sensitivity is the bound
             return clipping.per_layer(names, clipping.Flat(config.bound / len(names) ** 0.5))
     return clipping.Flat(config.bound)
 
@@ -423,7 +433,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         state = "is no run folder" if not folder.run.exists() else "holds an unfinished run"
         remedy = "Finish it with `noisewise train --resume --out DIR`." if folder.run.exists() else "Check the name."
         raise RunError(f"{folder.path} {state}. {remedy}")
-    config, about = Config.read(folder.config), read_json(folder.run)
+    config, status = Config.read(folder.config), read_status(folder)
     data = load(config.data, config.seed, config.valid)
 
     def rebuilt(weights: Path) -> nn.Module:
@@ -431,7 +441,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         return load_weights(model, weights).eval()
 
     twin = rebuilt(twin_weights(folder)) if twin_weights(folder).exists() else None
-    return Run(folder, config, Status(about["status"], about["reason"]), data, rebuilt(folder.model), twin)
+    return Run(folder, config, status, data, rebuilt(folder.model), twin)
 
 
 def audit(run: Run, name: str, *, progress: bool = False) -> Result:

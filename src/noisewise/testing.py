@@ -1,6 +1,7 @@
 """Checks that a part of your own must pass before records depend on it; usable from a notebook.
 
-Each check returns nothing when the part keeps its promise and raises an error that shows where it does not.
+`check_clip` and `check_support` return nothing when the part keeps its promise and raise an error that shows where it
+does not. `check_model` describes a model in words and raises nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from noisewise import support as supports
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip, Samples
 from noisewise.errors import PrivacyError
+from noisewise.modelcheck import ModelCheck, check_model
+
+__all__ = ["ModelCheck", "check_clip", "check_model", "check_support", "reveal"]
 
 NAMES = ("first.weight", "first.bias", "second.weight")
 

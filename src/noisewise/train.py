@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import dp_accounting
 import numpy as np
@@ -30,16 +31,27 @@ from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.defaults import default_delta as default_delta
+from noisewise.defaults import large_delta
 from noisewise.entropy import Entropy
-from noisewise.errors import BudgetSpent, ConfigError, DataError, Interrupted, PrivacyError, RunError
+from noisewise.errors import (
+    BudgetSpent,
+    ConfigError,
+    DataError,
+    Interrupted,
+    MemoryWarning,
+    PrivacyError,
+    PrivacyWarning,
+    RunError,
+)
 from noisewise.mechanism import PURPOSE, QUESTION, Mechanism, Runtime
 from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
-from noisewise.persample import Layout, LossFn, clipped_sum, examine, live_parameters
+from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
 from noisewise.persample.losses import unit_losses
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.sampling import Poisson
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
+T = TypeVar("T")
 ABLATIONS = ("private", "plain", "clip-only", "noise-only")
 READINGS = 20  # of epsilon in a run's metrics
 
@@ -80,6 +92,7 @@ class State:
     layout: Layout | None = None
     before: list[Line] = field(default_factory=list)
     clip: Clip | None = None  # what an adaptive rule has become
+    microbatch: int | None = None  # what fitted in memory, if the runtime's did not
 
     def rule(self) -> Clip:
         """The clipping rule of the state's step."""
@@ -147,9 +160,13 @@ def private_step(
     clip, sigma = state.rule(), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
     if ablation in ("private", "clip-only"):
         groups = _groups(data, clip, index)
-        clipped = clipped_sum(
-            model, loss_fn, batch, clip, support, runtime, layout=state.layout, groups=groups, seed=forward_seed
-        )
+
+        def clipped_in(parts: Runtime) -> ClippedBatch:
+            return clipped_sum(
+                model, loss_fn, batch, clip, support, parts, layout=state.layout, groups=groups, seed=forward_seed
+            )
+
+        clipped = _fitting(clipped_in, state, runtime, length(batch))
         for recorder in recorders:
             recorder(Observation(step, index, clipped.norms))
         state.step += 1  # whatever happens next, this step's noise is not drawn again
@@ -168,7 +185,11 @@ def private_step(
         if isinstance(clip, Adaptive):
             state.clip = clip.update(answers[QUESTION], mechanism.expected_batch_size)
     else:
-        sums = _plain_sum(model, loss_fn, batch, support, runtime or Runtime(), forward_seed)
+
+        def summed_in(parts: Runtime) -> dict[str, Tensor]:
+            return _plain_sum(model, loss_fn, batch, support, parts, forward_seed)
+
+        sums = _fitting(summed_in, state, runtime, length(batch))
         std, at_step = sigma * clip.sensitivity, state.first_step + step
         state.step += 1
         grads = expose(sums, std, support, ledger=state.ledger, entropy=state.entropy, step=at_step, purpose=ablation)
@@ -176,6 +197,45 @@ def private_step(
         mean = grads[name].div_(mechanism.expected_batch_size).to(parameter.dtype) if name in grads else None
         parameter.grad = mean
     optimizer.step()
+
+
+def _fitting(compute: Callable[[Runtime], T], state: State, runtime: Runtime | None, units: int) -> T:
+    """`compute` with the runtime's micro-batches, halved until they fit in memory; the state keeps that size.
+
+    What is said about it names no size: the number of units in a batch is private.
+    """
+    runtime = runtime or Runtime()
+    while True:
+        size = state.microbatch or runtime.microbatch
+        try:
+            return compute(replace(runtime, microbatch=size))
+        except Exception as error:
+            if not _memory_ran_out(error):
+                raise
+        # here, behind the handler, the failed attempt's tensors are free again
+        tried = min(size or units, units)
+        if tried <= 1:
+            raise RunError(
+                "the gradient of one single unit does not fit in memory, so micro-batches cannot be made smaller. Use a "
+                "smaller model or inputs, freeze parameters with support=, or a device with more memory; then resume."
+            )
+        if state.microbatch is None:
+            warnings.warn(
+                "a batch did not fit in memory: from here on it is computed in micro-batches, halved until they fit. The "
+                "result is the same. Runtime(microbatch=...) (--microbatch) sets their size from the start.",
+                MemoryWarning,
+                stacklevel=2,
+            )
+        state.microbatch = tried // 2
+
+
+def _memory_ran_out(error: BaseException | None) -> bool:
+    """Did an allocator fail, here or in what caused this error?"""
+    if error is None:
+        return False
+    said = str(error)
+    allocator = isinstance(error, RuntimeError) and ("allocate memory" in said or "not enough memory" in said)
+    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError) or _memory_ran_out(error.__cause__)
 
 
 def _units(data: Data | Nest) -> Nest:
@@ -328,9 +388,9 @@ def train(
         mechanism: sampler, clip, noise, steps, support; what it says it spends is spent.
         optimizer: built on the model's parameters; used as it is.
         scheduler: any torch scheduler, stepped after each step.
-        runtime: engine and micro-batch size; does not change the result.
+        runtime: engine and micro-batch size (halved where it does not fit in memory); does not change the result.
         valid: held-out data whose mean loss is logged once per epoch; in `sensitive/` unless it is public `Data`.
-        delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default.
+        delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default, with a warning above 1/n.
         seed: public randomness (masks). Noise and sampling come from the operating system.
         insecure_seed: makes everything reproducible and the run not private; for tests.
         secure: batches and noise from a cryptographic generator, noise on a grid; slower (`bounded._secure_answer`).
@@ -359,6 +419,8 @@ def train(
         raise ConfigError("resume=True without out=: name the run folder to go on from.")
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
     check_delta(delta)
+    if ablation == "private" and (concern := large_delta(delta, mechanism.sampler.n)):
+        warnings.warn(concern, PrivacyWarning, stacklevel=2)
     folder = None if out is None else RunFolder(out)
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
@@ -514,6 +576,7 @@ class _Run:
             "ema": self.ema,
             "averaged": self.averaged,
             "clip": None if state.clip is None else dict(vars(state.clip)),
+            "microbatch": state.microbatch,
             "history": self.history,
         }
         save_tensors(self.folder.checkpoint, tree)
@@ -533,6 +596,7 @@ class _Run:
             state.ledger.lines[:] = Ledger.from_dict(tree["ledger"]).lines
             secret = tree["entropy"]
             state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
+            state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
             state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
             self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])
@@ -541,7 +605,7 @@ class _Run:
             for name, average in (self.averaged or {}).items():
                 average.copy_(tree["averaged"][name])
             self.history[:] = tree["history"]
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
             raise RunError(f"the checkpoint in {self.folder.path} does not fit this run ({error}).") from None
         if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
             raise RunError(f"the checkpoint in {self.folder.path} is damaged: it stands at step {state.step!r}.")
@@ -553,6 +617,7 @@ class _Run:
         """The same settings, the same insecure seed and the same earlier phases."""
         assert self.folder is not None
         for key, mine in (
+            ("format", 1),
             ("mechanism", self.state.mechanism.to_dict()),
             ("ablation", self.ablation),
             ("seed", self.state.seed),

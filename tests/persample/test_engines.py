@@ -23,6 +23,7 @@ from oracles import (
     gradients_of,
     in_double,
     make_support,
+    problems_and_engines,
     relative_error,
     rules,
     typical_norm,
@@ -33,11 +34,8 @@ ENGINES = ("auto", "dense", "loop")
 MICROBATCHES = (None, 1, 2, 3, 7)
 EXACT = 1e-9  # relative L2, float64
 
-# Both warnings are torch's, on being asked for exactly these computations.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning"),
-    pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet:UserWarning"),
-]
+# The warning is torch's, on being asked for exactly this computation.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 
 
 def microbatches(name, engine, rule):
@@ -48,13 +46,13 @@ def microbatches(name, engine, rule):
 
 @cache
 def layout_of(name, support_kind):
-    setup = PROBLEMS[name].make()
-    return examine(*setup)
+    layout = examine(*PROBLEMS[name].make())
+    assert layout.fallback == PROBLEMS[name].fallback  # a rule with a mistake would not be used
+    return layout
 
 
 @pytest.mark.parametrize("support_kind", SUPPORTS)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "engine"), problems_and_engines(ENGINES))
 def test_every_rule_equals_the_oracle(name, engine, support_kind):
     setup = PROBLEMS[name].make()
     support = make_support(support_kind, setup.model)
@@ -70,8 +68,7 @@ def test_every_rule_equals_the_oracle(name, engine, support_kind):
             assert got.grads.sensitivity == clip.sensitivity
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "engine"), problems_and_engines(ENGINES))
 def test_float32_differs_by_rounding_only(name, engine):
     """1e-4: a float32 Gram norm may be lengthened by about 1e-7 (|A| |G| / norm)^2, which is below 100 here."""
     setup = PROBLEMS[name].make(torch.float32)
@@ -107,6 +104,14 @@ def test_ghost_is_content_once_the_unexplained_parameters_are_frozen(name):
     clip = Flat(typical_norm(grads))
     got = clipped_sum(*setup, clip, support, Runtime(engine="ghost"))
     assert relative_error(got.grads._values, clipped_sum_by_hand(grads, clip, support)[0]) < EXACT
+
+
+@pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if not problem.vectorises])
+def test_what_cannot_be_vectorised_is_refused_by_dense_and_found_out_once(name):
+    setup = PROBLEMS[name].make()
+    assert not layout_of(name, "everything").vectorises
+    with pytest.raises(UnsupportedLayer, match="the dense engine cannot vectorise this model"):
+        clipped_sum(*setup, Flat(1.0), runtime=Runtime(engine="dense"))
 
 
 @pytest.mark.parametrize("engine", [dense, loop])
@@ -187,7 +192,7 @@ def test_control_flow_by_unit_is_right_or_refused_with_a_remedy(engine):
     )
     setup = Setup(model, cross_entropy, (torch.randn(4, 5), torch.tensor([0, 1, 2, 0])))
     runtime = Runtime(engine=engine)
-    if engine == "loop":
+    if engine != "dense":
         expected = clipped_sum_by_hand(unit_gradients(setup), Flat(0.5), {})[0]
         assert relative_error(clipped_sum(*setup, Flat(0.5), runtime=runtime).grads._values, expected) < 1e-6
         return

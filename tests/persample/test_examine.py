@@ -1,5 +1,7 @@
 """Looking at a model before it sees a record: coupled units, running statistics, parameters without a ghost rule."""
 
+import importlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from torch import nn
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.mechanism import Runtime
-from noisewise.persample import clipped_sum, examine
+from noisewise.persample import clipped_sum, engines, examine
 from noisewise.persample.examine import synthetic
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 
@@ -23,7 +25,31 @@ def look(model, loss_fn=cross_entropy, like=(X, Y), **kwargs):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_parameters_without_a_ghost_rule_are_found(name):
     setup = PROBLEMS[name].make()
-    assert look(*setup).fallback == PROBLEMS[name].fallback
+    layout = look(*setup)
+    assert layout.fallback == PROBLEMS[name].fallback
+    assert layout.vectorises == PROBLEMS[name].vectorises
+
+
+def test_wrong_ghost_gradients_are_found_out(monkeypatch):
+    """A rule with a mistake (here: one of two calls is forgotten) sends its parameters to another engine."""
+    setup = PROBLEMS["several-conv-calls"].make()
+    monkeypatch.setattr(engines, "join", lambda pieces: pieces[0])
+    layout = look(*setup)
+    assert layout.fallback == {"conv.weight", "conv.bias"}
+    expected = clipped_sum_by_hand(gradients_of("several-conv-calls"), Flat(0.5), {})[0]
+    assert relative_error(clipped_sum(*setup, Flat(0.5), layout=layout).grads._values, expected) < 1e-9
+
+
+def test_wrong_dense_gradients_are_found_out(monkeypatch):
+    def doubled(*args):
+        return {name: 2 * grad for name, grad in engines.dense(*args).items()}
+
+    setup = PROBLEMS["bare-parameters"].make()
+    monkeypatch.setattr(importlib.import_module("noisewise.persample.examine"), "dense", doubled)
+    layout = look(*setup)
+    assert not layout.vectorises
+    expected = clipped_sum_by_hand(gradients_of("bare-parameters"), Flat(0.5), {})[0]
+    assert relative_error(clipped_sum(*setup, Flat(0.5), layout=layout).grads._values, expected) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["linear-2d", "time-first", "bare-parameters"])
@@ -187,7 +213,6 @@ def test_a_refused_model_is_as_before(model):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet:UserWarning")
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
 def test_weights_that_a_forward_pass_rescales_by_what_it_sees_stay_as_they_are(engine):
     """nn.Embedding(max_norm=...) rewrites the rows of the tokens it looks up: that shows which tokens a batch has."""

@@ -61,15 +61,16 @@ def mean_gradients_clipped_once(model, batch, mask, bound, support):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("bound", [0.2, 1e3])  # all are clipped, none is
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_unit_is_the_mean_of_its_rows_clipped_once(name, engine, masked):
+def test_a_unit_is_the_mean_of_its_rows_clipped_once(name, engine, masked, bound):
     model, batch, mask = make(name)
     support = {n: torch.rand_like(p) > 0.5 for n, p in model.named_parameters()} if masked else {}
     runtime = Runtime(engine=engine, microbatch=2)
-    got = reveal(clipped_sum(model, cross_entropy, Views.mean(batch, mask), Flat(0.2), support, runtime).grads)
-    expected = mean_gradients_clipped_once(model, batch, mask, 0.2, support)
+    got = reveal(clipped_sum(model, cross_entropy, Views.mean(batch, mask), Flat(bound), support, runtime).grads)
+    expected = mean_gradients_clipped_once(model, batch, mask, bound, support)
     error = sum((got[n] - expected[n]).square().sum() for n in got).sqrt()
     assert error <= 1e-9 * sum(e.square().sum() for e in expected.values()).sqrt()
 
@@ -101,3 +102,15 @@ def test_padding_units_with_views_contribute_nothing():
     shorter = Views(tuple(tensor[kept] for tensor in batch), views.weights[kept])
     expected = reveal(clipped_sum(model, cross_entropy, shorter, Flat(0.2)).grads)
     assert all(torch.allclose(padded[name], expected[name], rtol=1e-9, atol=1e-12) for name in padded)
+
+
+@pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
+def test_a_unit_without_rows_contributes_nothing(engine):
+    model, batch, mask = make("conv")
+    mask[2] = False
+    clip, runtime = Flat(0.2), Runtime(engine=engine)
+    with_it = reveal(clipped_sum(model, cross_entropy, Views.mean(batch, mask), clip, runtime=runtime).grads)
+    rest = torch.arange(UNITS) != 2
+    fewer = Views.mean(tuple(tensor[rest] for tensor in batch), mask[rest])
+    without = reveal(clipped_sum(model, cross_entropy, fewer, clip, runtime=runtime).grads)
+    assert all(torch.allclose(with_it[name], without[name], rtol=1e-9, atol=1e-12) for name in without)

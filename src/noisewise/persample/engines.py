@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, take
-from noisewise.persample.examine import Layout
 from noisewise.persample.gradients import Formed, PerSample, join
 from noisewise.persample.layers import RULES
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.tape import Call, Tape, misaligned, unexplained
+
+if TYPE_CHECKING:
+    from noisewise.persample.examine import Layout
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
@@ -39,7 +42,8 @@ def ghost(
 ) -> Measured:
     """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
 
-    Parameters that no rule explains get their gradients from `dense`; the others stay here.
+    Parameters that no rule explains get their gradients from `dense`, or from `loop` where the examination found that
+    the model cannot be vectorised; the others stay here.
     Reference: Bu et al. 2023, arXiv:2210.00038 (book-keeping). Deviation: see `gradients` for how norms are taken.
     """
     units, views = batch.weights.shape
@@ -76,7 +80,8 @@ def ghost(
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
     if fallback:
-        measured |= _measure_formed(dense(model, loss_fn, batch, {n: live[n] for n in live if n in fallback}), masks)
+        engine = dense if layout.vectorises else loop
+        measured |= _measure_formed(engine(model, loss_fn, batch, {n: live[n] for n in live if n in fallback}), masks)
     return measured
 
 
@@ -122,11 +127,13 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
 
     try:
         per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
-        with torch.no_grad():  # or the parameters that are not asked for would keep a graph alive
+        # no_grad: or the parameters that are not asked for would keep a graph alive
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             return per_unit({name: p.detach() for name, p in live.items()}, batch.batch, batch.weights)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedLayer(
-            f"the dense engine cannot vectorise this model for {sorted(live)}: {error} "
+            f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "
             "Use Runtime(engine='loop'), which is slow and always right, or freeze these parameters with support=."
         ) from error
 
@@ -136,10 +143,11 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
     units = []
     for i, weights in enumerate(batch.weights):
         kept = weights > 0
-        losses = unit_losses(model, loss_fn, take(take(batch.batch, i), kept))
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
-        if losses.requires_grad:
-            total = (losses * weights[kept].to(losses.dtype)).sum()
-            grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
+        if bool(kept.any()):  # a unit without rows is padding
+            losses = unit_losses(model, loss_fn, take(take(batch.batch, i), kept))
+            if losses.requires_grad:
+                total = (losses * weights[kept].to(losses.dtype)).sum()
+                grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
         units.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
     return {name: torch.stack([unit[k] for unit in units]) for k, name in enumerate(live)}

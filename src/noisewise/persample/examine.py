@@ -5,6 +5,7 @@ All questions are asked of behaviour on synthetic inputs, so that the answers de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,23 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.nest import Nest, leaves, length, map_tensors, take
+from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
+from noisewise.persample.engines import dense, ghost, loop
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.tape import Tape, misaligned, unexplained
 
 UNITS = 3
 TOLERANCE = 1e-5
+ANOTHER_SIZE = 1e-2  # batches of another size are computed by other kernels, and TF32 rounds at 1e-3
+ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameters that need the dense engine: some use of them is unexplained, or does not have the unit in front.
+    """Parameters that need another engine: some use of them is unexplained, or does not have the unit in front.
 
-    `examined`: the parameters that were looked at; None for all.
+    `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine computes the fallback
+    parameters rightly; otherwise they are left to the loop, one unit at a time.
     """
 
     fallback: frozenset[str] = frozenset()
     examined: frozenset[str] | None = None
+    vectorises: bool = True
 
     def covers(self, names: Iterable[str]) -> bool:
         """Were all of these looked at?"""
@@ -48,6 +54,7 @@ def examine(model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None) ->
     - State: a forward pass must change no buffer (running statistics) and no parameter: records would get out.
     - Rows: a layer's output row i must serve loss i alone: with losses weighted by v, its gradient must scale by v_i.
       Asked with two and with three units, so that a dimension that happens to equal the batch size is found out.
+    - Sums: the units' gradients must add up to the gradient of the batch, parameter by parameter.
     """
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with _as_found(model), torch.random.fork_rng(sorted({p.device.index or 0 for p in live.values() if p.is_cuda})):
@@ -57,7 +64,9 @@ def examine(model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None) ->
         fallback: set[str] = set()
         for count in (UNITS - 1, UNITS):
             fallback |= _fallback(model, loss_fn, take(units, slice(0, count)), live)
-    return Layout(frozenset(fallback), frozenset(live))
+        fallback |= _wrong(model, loss_fn, units, {name: p for name, p in live.items() if name not in fallback})
+        vectorises = not fallback or _vectorises(model, loss_fn, units, {name: live[name] for name in fallback})
+    return Layout(frozenset(fallback), frozenset(live), vectorises)
 
 
 def _units(like: Nest, example: Nest) -> tuple[Nest, Nest]:
@@ -119,17 +128,20 @@ def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -
         alone, fewer = _losses(model, loss_fn, units), _losses(model, loss_fn, take(units, slice(0, UNITS - 1)))
         again = _losses(model, loss_fn, units, seed=2)
     if torch.equal(alone, again):  # otherwise chance moves the losses too
-        _refuse_if_moved(alone, fewer, range(UNITS - 1), "another unit was left out of the batch")
+        _refuse_if_moved(alone, fewer, range(UNITS - 1), "another unit was left out of the batch", ANOTHER_SIZE)
 
 
-def _refuse_if_moved(before: Tensor, after: Tensor, units: Iterable[int], event: str) -> None:
+def _refuse_if_moved(
+    before: Tensor, after: Tensor, units: Iterable[int], event: str, tolerance: float = TOLERANCE
+) -> None:
     for i in units:
         moved = (after[i] - before[i]).abs().item()
-        if not moved <= TOLERANCE * (1 + before[i].abs().item()):
+        if not moved <= tolerance * (1 + before[i].abs().item()):
             raise CoupledSamples(
                 f"the loss of one unit moved by {moved:.3g} when {event}: units are not independent, so clipping cannot "
                 "bound what one of them contributes. Remove what mixes units (BatchNorm in training mode, batch statistics, "
-                "division by the batch size, in-batch negatives); GroupNorm is a common replacement for BatchNorm."
+                "division by the batch size, in-batch negatives); "
+                "noisewise.convert.batchnorm_to_groupnorm(model) replaces BatchNorm by GroupNorm."
             )
 
 
@@ -172,6 +184,49 @@ def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
     return found
 
 
+def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> set[str]:
+    """Parameters whose ghost gradients do not add up to the plain gradient: some use of them was hidden."""
+    if not live:
+        return set()
+    torch.manual_seed(1)  # the same dropout as below
+    measured = ghost(model, loss_fn, Views.single(units), live, {}, Layout(), strict=False)
+    losses = _losses(model, loss_fn, units)
+    if not losses.requires_grad:
+        return set()
+    plain = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
+    scale = _length(grad for grad in plain if grad is not None)
+    found = set()
+    for name, grad in zip(live, plain, strict=True):
+        squares, gradient = measured[name]
+        total = gradient.weighted_sum(torch.ones_like(squares)).reshape(live[name].shape)
+        error = (total if grad is None else total - grad).double().norm()
+        if bool(error > ROUNDING * squares.double().sqrt().sum() + 1e-5 * scale):
+            found.add(name)
+    return found
+
+
+def _length(tensors: Iterable[Tensor]) -> float:
+    return math.hypot(*(float(tensor.double().norm()) for tensor in tensors))
+
+
+def _vectorises(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> bool:
+    """Does the dense engine run, and does it agree with the loop where nothing is left to chance?"""
+    views = Views.single(units)
+    try:
+        dense(model, loss_fn, views, live)
+        with _without_dropout(model):
+            if not torch.equal(_losses(model, loss_fn, units, seed=1), _losses(model, loss_fn, units, seed=2)):
+                return True  # random in evaluation mode too: gradients cannot be compared
+            found, expected = dense(model, loss_fn, views, live), loop(model, loss_fn, views, live)
+    except Exception:  # whatever stops it, the loop is right
+        return False
+    scale = _length(expected.values())
+    return all(
+        bool((found[name] - grad).double().norm() <= ROUNDING * grad.double().norm() + 1e-5 * scale)
+        for name, grad in expected.items()
+    )
+
+
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
     """Put parameters and buffers back afterwards, and refuse if the passes inside changed one."""
@@ -194,7 +249,8 @@ def self_changing(names: list[str]) -> PrivacyError:
     """The error for layers that a forward pass changes."""
     return PrivacyError(
         f"a forward pass changes {names}: running statistics or renormed weights would let records out without noise. "
-        "Switch this off (model.eval(), track_running_stats=False, max_norm=None) or replace BatchNorm by GroupNorm."
+        "Switch this off (model.eval(), track_running_stats=False, max_norm=None) or replace BatchNorm "
+        "by GroupNorm with noisewise.convert.batchnorm_to_groupnorm(model)."
     )
 
 

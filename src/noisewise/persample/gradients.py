@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
-CHUNK = 1 << 20  # floats of intermediate results at a time: stays in cache
+CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
+CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
 SAFETY = 8  # roundings allowed for besides those of the sums themselves
 
@@ -72,6 +73,11 @@ def join(parts: Sequence[PerSample]) -> PerSample:
 
 def _zero_rows(tensor: Tensor, keep: Tensor) -> Tensor:
     return torch.where(keep.view(-1, *[1] * (tensor.dim() - 1)), tensor, tensor.new_zeros(()))
+
+
+def _chunk(tensor: Tensor, floats: int) -> int:
+    """Units at a time whose intermediate results, `floats` each, fit."""
+    return max(1, (CUDA_CHUNK if tensor.is_cuda else CHUNK) // max(floats, 1))
 
 
 def _roundoff(tensor: Tensor, terms: int) -> float:
@@ -179,7 +185,7 @@ class Outer:
         return torch.cat(squares)
 
     def _chunks(self, floats: int) -> list[tuple[Tensor, Tensor]]:
-        size = max(1, CHUNK // max(floats, 1))
+        size = _chunk(self.left, floats)
         return list(zip(self.left.split(size), self.right.split(size), strict=True))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -308,7 +314,7 @@ class Convolution:
         return self._padded(chunk).flatten(2), grad, offsets
 
     def _slices(self, floats: int) -> list[slice]:
-        size, units = max(1, CHUNK // max(floats, 1)), self.grad.shape[0]
+        size, units = _chunk(self.grad, floats), self.grad.shape[0]
         return [slice(i, min(i + size, units)) for i in range(0, units, size)]
 
     def _shifted_gram(self) -> Tensor:

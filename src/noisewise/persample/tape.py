@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from noisewise.errors import DataError
+from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.layers import RULES, Operands
 
 
@@ -75,7 +75,10 @@ class Tape(TorchFunctionMode):
 
 
 def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
-    """Live parameters that the autograd graph of `outputs` still reaches: used outside of recorded calls."""
+    """Live parameters that the autograd graph of `outputs` still reaches: used outside of recorded calls.
+
+    Refuses reentrant checkpoints: they hide the parameters that they use, even from autograd.
+    """
     names = {id(parameter): name for name, parameter in live.items()}
     found: set[str] = set()
     seen: set[Node] = set()
@@ -85,6 +88,11 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
         if node in seen:
             continue
         seen.add(node)
+        if "CheckpointFunction" in node.name():
+            raise UnsupportedLayer(
+                "a reentrant checkpoint hides which parameters it uses, so their gradients would be missed. "
+                "Call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+            )
         variable = getattr(node, "variable", None)  # only the graph's leaves have one
         if variable is not None and id(variable) in names:
             found.add(names[id(variable)])

@@ -11,7 +11,7 @@ from typing import Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
-from noisewise.runs import RunFolder, read_json, write_atomically
+from noisewise.runs import RunFolder, read_json, read_summary, write_atomically
 from noisewise.words import (
     NEIGHBOURS,
     certainty,
@@ -67,7 +67,7 @@ def facts(folder: RunFolder) -> dict[str, Any]:
     """Everything the page says, read from the run folder."""
     import tomllib
 
-    summary, about = read_json(folder.summary), read_json(folder.run)
+    summary, about = read_summary(folder), read_json(folder.run)
     try:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
         results = _results(folder)
@@ -228,6 +228,7 @@ def _line(line: Mapping[str, Any]) -> dict[str, str]:
     event = line["event"]
     how = {
         "poisson-gaussian": "Gaussian noise on a Poisson-sampled batch",
+        "truncated-poisson-gaussian": "Gaussian noise on a Poisson-sampled batch of limited size",
         "gaussian": "Gaussian noise",
         "not-private": "no noise: not private",
     }[event["kind"]]

@@ -1,0 +1,292 @@
+"""Can this model be trained privately, which engine does each parameter get, what does it cost, what to change?
+
+`noisewise.testing.check_model` is the public name. Everything is measured on synthetic units, so the answers depend on no
+record.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from noisewise.clipping import Flat
+from noisewise.convert import batchnorm_to_groupnorm
+from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
+from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.persample import Layout, clipped_sum, examine, live_parameters
+from noisewise.persample.examine import synthetic
+from noisewise.persample.losses import unit_losses
+from noisewise.userfiles import load
+
+REPEATS = 3
+Engine = Literal["ghost", "dense", "loop"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One private and one plain gradient of the same synthetic batch; seconds are medians, bytes are peaks."""
+
+    units: int
+    plain_seconds: float
+    private_seconds: float
+    plain_bytes: int
+    private_bytes: int
+
+    @property
+    def time_ratio(self) -> float:
+        """Private over plain."""
+        return self.private_seconds / self.plain_seconds
+
+    @property
+    def memory_ratio(self) -> float:
+        """Private over plain."""
+        return self.private_bytes / max(self.plain_bytes, 1)
+
+    def sentences(self) -> list[str]:
+        """Time and memory in words."""
+        return [
+            f"A private gradient took {self.time_ratio:.1f} times as long as a plain one: "
+            f"{1e3 * self.private_seconds:.3g} ms against {1e3 * self.plain_seconds:.3g} ms for {self.units} units.",
+            f"It held {self.memory_ratio:.1f} times the memory: {_size(self.private_bytes)} against "
+            f"{_size(self.plain_bytes)} beside the weights. Runtime(microbatch=...) lowers it without changing the result.",
+        ]
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """What `check_model` found. `engines` has every parameter that learns; it is empty if the model was refused.
+
+    `changes`: what to change, so that the model can be trained or gets faster. `cost` is None if nothing could be measured.
+    """
+
+    trainable: bool
+    reason: str
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    cost: Cost | None = None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything in words."""
+        head = "can" if self.trainable else "cannot"
+        said = [f"This model {head} be trained privately: {self.reason}"]
+        said += [_ENGINES[kind].format(_names(names)) for kind, names in self.by_engine().items()]
+        if self.frozen:
+            said.append(f"Frozen, not trained: {_names(self.frozen)}.")
+        return (*said, *(self.cost.sentences() if self.cost else ()), *self.changes)
+
+    def by_engine(self) -> dict[Engine, list[str]]:
+        """Names of parameters for each engine that is used, the fastest first."""
+        kinds: tuple[Engine, ...] = ("ghost", "dense", "loop")
+        found = {kind: [name for name, engine in self.engines.items() if engine == kind] for kind in kinds}
+        return {kind: names for kind, names in found.items() if names}
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+_ENGINES: dict[Engine, str] = {
+    "ghost": "By ghost rules, the fast way: {}.",
+    "dense": "By the dense engine, which holds a gradient for each unit in memory: {}.",
+    "loop": "By the loop, one unit at a time, which is slow: {}.",
+}
+
+
+def check_model(
+    model: nn.Module, batch: Nest, loss_fn: Callable[[Any, Nest], Tensor], *, example: Nest = None
+) -> ModelCheck:
+    """Whether a model can be trained privately, in words; a bad model is described, not raised about.
+
+    `batch` gives shapes, types and the number of units; its values are not looked at. `example` is a public or made-up
+    batch of at least three different units, for models that cannot run on random numbers. The model, its gradients and
+    the random state are as before.
+    """
+    frozen = tuple(name for name, p in model.named_parameters() if not p.requires_grad)
+    try:
+        live = live_parameters(model, {})
+        device = next(iter(live.values())).device
+        like = map_tensors(lambda tensor: tensor[:0].to(device), batch)
+        units = length(batch)
+        layout = examine(model, loss_fn, like, example)
+        cost = _cost(model, loss_fn, like, units, example, layout)
+    except NoisewiseError as error:
+        return ModelCheck(False, str(error), frozen=frozen, changes=_remedies(model, batch, loss_fn, example, error))
+    except Exception as error:
+        return ModelCheck(False, f"it stopped with {type(error).__name__}: {error}", frozen=frozen)
+    other: Engine = "dense" if layout.vectorises else "loop"
+    engines: dict[str, Engine] = {name: other if name in layout.fallback else "ghost" for name in live}
+    reason = "its units are independent, and the gradient of each parameter is exact for each of them."
+    return ModelCheck(True, reason, engines, frozen, cost, _faster(engines))
+
+
+def default_loss(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
+    """For batches `(x, y)`: cross entropy if y holds integers, squared error otherwise; one loss per unit."""
+    x, y = batch
+    output = model(x)
+    if y.is_floating_point():
+        return (
+            (output.reshape(y.shape) - y).square().flatten(1).mean(1) if y.dim() > 1 else (output.reshape(-1) - y) ** 2
+        )
+    losses = F.cross_entropy(output.movedim(-1, 1) if y.dim() > 1 else output, y.long(), reduction="none")
+    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+
+
+def check_user_files(model: str, batch: str | None = None, loss: str | None = None) -> ModelCheck:
+    """`check_model` on objects named as `path.py:name`; a module or batch may also be a function that makes one.
+
+    The batch is the `batch` of the model's file if it is not named, the loss is `default_loss`.
+    """
+    module = _made(load(model))
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{model!r} is {type(module).__name__}: must be an nn.Module or a function that returns one.")
+    where = batch or f"{model.rpartition(':')[0]}:batch"
+    try:
+        units = _made(load(where))
+    except ConfigError as error:
+        raise ConfigError(f"{error} The shapes of a batch are needed: name one with --example FILE.py:NAME.") from None
+    loss_fn = default_loss if loss is None else load(loss)
+    if loss is None and not (isinstance(units, tuple | list) and len(units) == 2 and isinstance(units[1], Tensor)):
+        raise ConfigError(
+            f"{where!r} is not a pair (x, y), so there is no default loss: name one with --loss FILE.py:NAME."
+        )
+    if not callable(loss_fn):
+        raise ConfigError(f"{loss!r} is {type(loss_fn).__name__}: must be a function of (model, batch).")
+    return check_model(module, units, loss_fn)
+
+
+def _made(value: Any) -> Any:
+    """The value, or what it makes if it is a class or function."""
+    if isinstance(value, nn.Module) or not callable(value):
+        return value
+    try:
+        return value()
+    except Exception as error:
+        raise ConfigError(
+            f"{getattr(value, '__name__', value)}() failed with {type(error).__name__}: {error} It must need no arguments."
+        ) from error
+
+
+def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error: Exception) -> tuple[str, ...]:
+    """If BatchNorm is to blame, say so: the converted copy is examined too."""
+    if not isinstance(error, PrivacyError):
+        return ()
+    converted, said = batchnorm_to_groupnorm(model)
+    if len(said) == 1 and said[0].startswith("No BatchNorm"):
+        return ()
+    advice = f"Replace BatchNorm with noisewise.convert.batchnorm_to_groupnorm(model). {' '.join(said)}"
+    try:
+        examine(converted, loss_fn, batch, example)
+    except Exception as other:
+        return (advice, f"That alone does not do: {other}")
+    return (advice, "With that change the model can be trained privately.")
+
+
+def _faster(engines: Mapping[str, Engine]) -> tuple[str, ...]:
+    slow = sorted({name.rpartition(".")[0] or name for name, engine in engines.items() if engine == "loop"})
+    if not slow:
+        return ()
+    return (
+        f"To be faster, write {_names(slow)} with layers that have ghost rules (a recurrent layer as a loop over time of "
+        "nn.Linear), or freeze these parameters.",
+    )
+
+
+def _rows(like: Nest, units: int, example: Nest) -> Nest:
+    if example is None:
+        return synthetic(like, units)
+    return take(example, torch.arange(units) % length(example))
+
+
+def _cost(model: nn.Module, loss_fn: Any, like: Nest, units: int, example: Nest, layout: Layout) -> Cost:
+    live = list(live_parameters(model, {}).values())
+
+    def plain() -> None:
+        losses = unit_losses(model, loss_fn, batch)
+        if losses.requires_grad:
+            torch.autograd.grad(losses.sum(), live, allow_unused=True)
+
+    def private() -> None:
+        clipped_sum(model, loss_fn, batch, Flat(1.0), layout=layout)
+
+    cuda = live[0].device if live[0].is_cuda else None
+    with torch.random.fork_rng([] if cuda is None else [cuda.index or 0]), torch.enable_grad():
+        torch.manual_seed(0)
+        batch = _rows(like, units, example)
+        plain_bytes, private_bytes = _peak(plain, cuda), _peak(private, cuda)  # the warm-up too
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(REPEATS):
+            for step, taken in zip((plain, private), seconds, strict=True):
+                taken.append(_seconds(step, cuda))
+    return Cost(units, statistics.median(seconds[0]), statistics.median(seconds[1]), plain_bytes, private_bytes)
+
+
+def _seconds(step: Callable[[], None], cuda: torch.device | None) -> float:
+    if cuda is not None:
+        torch.cuda.synchronize(cuda)
+    start = time.perf_counter()
+    step()
+    if cuda is not None:
+        torch.cuda.synchronize(cuda)
+    return time.perf_counter() - start
+
+
+def _peak(step: Callable[[], None], cuda: torch.device | None) -> int:
+    """Most bytes that tensors made by a step held at once."""
+    if cuda is None:
+        with _Allocations() as seen:
+            step()
+        return seen.peak
+    torch.cuda.reset_peak_memory_stats(cuda)
+    before = torch.cuda.memory_allocated(cuda)
+    step()
+    return torch.cuda.max_memory_allocated(cuda) - before
+
+
+class _Allocations(TorchDispatchMode):
+    """Adds up the memory of tensors from when they are made until nobody holds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = self._now = 0
+        self._held: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:
+                self._hold(leaf.untyped_storage())
+        return result
+
+    def _hold(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._held:
+            return
+
+        def release(_: Any) -> None:
+            del self._held[key]
+            self._now -= size
+
+        self._held[key] = weakref.ref(storage, release)
+        self._now += size
+        self.peak = max(self.peak, self._now)
+
+
+def _names(names: Any, most: int = 6) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"

@@ -1,0 +1,53 @@
+"""Objects from a user's own file, named as `path.py:name`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from noisewise.errors import ConfigError
+
+
+def load(reference: str) -> Any:
+    """The object `name` of the file in `path.py:name`. The file is run, once, as an import would."""
+    path, _, name = reference.rpartition(":")
+    if not path or not name:
+        raise ConfigError(f"{reference!r}: say which object of which file, e.g. models.py:model.")
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{reference!r}: there is no file {path!r}. Give its path from the current folder.")
+    module = _run(file.resolve())
+    if not hasattr(module, name):
+        known = sorted(key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module))
+        raise ConfigError(f"{reference!r}: {path} has no {name!r}. It has: {', '.join(known) or 'nothing'}.")
+    return getattr(module, name)
+
+
+def _own(value: Any, module: ModuleType) -> bool:
+    """Made there: no module, and no class or function from elsewhere."""
+    imported = hasattr(value, "__name__") and getattr(value, "__module__", None) != module.__name__
+    return not isinstance(value, ModuleType) and not imported
+
+
+@cache
+def _run(file: Path) -> ModuleType:
+    """The file as a module; files next to it can be imported by it."""
+    name = f"noisewise_user_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file.name}: not a Python file. Its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pickling and dataclasses look it up
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"{file.name} could not be run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.parent))
+    return module

@@ -1,0 +1,76 @@
+"""On a CUDA device: the same sums, noise of the right scale, training, exact resuming. Run with `pytest -m gpu`."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tiny
+from noisewise import Ledger, Poisson, Runtime
+from noisewise.bounded import Bounded, release
+from noisewise.clipping import Flat
+from noisewise.entropy import Entropy
+from noisewise.nest import map_tensors
+from noisewise.persample import clipped_sum
+from noisewise.testing import reveal
+from oracles import PROBLEMS
+
+pytestmark = pytest.mark.gpu
+
+
+def to_cuda(setup):
+    return setup.model.cuda(), setup.loss_fn, map_tensors(lambda tensor: tensor.cuda(), setup.batch)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sums_equal_the_loop_over_units(name):
+    setup = to_cuda(PROBLEMS[name].make())
+    got, expected = (
+        reveal(clipped_sum(*setup, Flat(0.1), runtime=Runtime(engine=engine)).grads) for engine in ("auto", "loop")
+    )
+    error = sum((got[k] - expected[k]).square().sum() for k in expected).sqrt()
+    assert all(value.is_cuda for value in got.values())
+    assert error <= 1e-9 * max(sum(value.square().sum() for value in expected.values()).sqrt().item(), 1e-12)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_a_lone_unit_stays_within_the_bound_in_float32_and_tf32(precision):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256)).cuda()
+        x = torch.randn(1, 64, 256, device="cuda")
+        got = reveal(clipped_sum(model, lambda m, b: m(b).square().mean((1, 2)), x, Flat(1e-4)).grads)
+        length = sum(value.double().square().sum() for value in got.values()).sqrt().item()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert 0.5e-4 < length <= 1e-4 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noise_has_the_right_scale(secure):
+    zeros = torch.zeros(200_000, device="cuda")
+    part = {"gradient": (Bounded({"w": zeros}, 2.0), 1.5)}
+    entropy = Entropy.insecure(0, secure=secure)
+    noise = release(part, sampler=Poisson(10, 5), ledger=Ledger(), entropy=entropy, step=0)["gradient"]["w"]
+    assert noise.is_cuda
+    assert noise.std().item() == pytest.approx(3.0, rel=0.01)  # six standard deviations of the estimate
+
+
+def test_training_learns_and_is_reproducible(tmp_path):
+    results = [tiny.run(tiny.model().cuda(), insecure_seed=1, out=tmp_path / str(i)).model for i in range(2)]
+    first, second = (tiny.weights(model) for model in results)
+    assert torch.equal(first, second)
+    assert not torch.equal(first.cpu(), tiny.weights(tiny.model()))
+
+
+def test_a_convolutional_model_trains_privately():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(512, 2)).cuda()
+    x = torch.randn(40, 1, 8, 8)
+    y = (x.mean((1, 2, 3)) > 0).long()
+    before = F.cross_entropy(model(x.cuda()), y.cuda()).item()
+    tiny.run(model, units=(x, y), plan=tiny.mechanism(noise_multiplier=0.5, steps=60), insecure_seed=0)
+    assert F.cross_entropy(model(x.cuda()), y.cuda()).item() < before

@@ -1,0 +1,45 @@
+import pytest
+
+from noisewise.errors import ConfigError
+from noisewise.userfiles import load
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_object_is_found_by_file_and_name(folder):
+    (folder / "parts.py").write_text("answer = 42\n")
+    assert load("parts.py:answer") == 42
+
+
+def test_a_file_is_run_once_and_sees_its_neighbours(folder):
+    (folder / "neighbour_of_a_user.py").write_text("width = 3\n")
+    (folder / "parts.py").write_text("from neighbour_of_a_user import width\nfirst = second = object()\n")
+    assert load("parts.py:width") == 3
+    assert load("parts.py:first") is load(f"{folder}/parts.py:second")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("parts.py", "say which object of which file, e.g. models.py:model"),
+        ("parts.py:", "say which object of which file"),
+        ("nowhere.py:model", "there is no file 'nowhere.py'"),
+        ("parts.py:modle", r"parts.py has no 'modle'. It has: build, model, when\."),
+        ("broken.py:model", "broken.py could not be run: ZeroDivisionError: division by zero"),
+        ("torn.py:model", "torn.py could not be run: SyntaxError"),
+        ("notes.txt:model", "notes.txt: not a Python file"),
+    ],
+)
+def test_what_cannot_be_loaded_is_explained(folder, reference, message):
+    (folder / "parts.py").write_text(
+        "import math\nfrom datetime import date\nmodel, when, _own = 1, date(2020, 1, 1), 2\ndef build(): pass\n"
+    )
+    (folder / "broken.py").write_text("1 / 0\n")
+    (folder / "torn.py").write_text("def (\n")
+    (folder / "notes.txt").write_text("model\n")
+    with pytest.raises(ConfigError, match=message):
+        load(reference)
