@@ -260,8 +260,8 @@ MUTANTS = [
     Mutant(
         "rows that are not units taken for units",
         "persample/engines.py",
-        "(layout.fallback | ",
-        "(",
+        "(layout.fallback | found)",
+        "found",
         (f"{ENGINES}[flipped-auto-everything]",),
     ),
     Mutant(

@@ -49,7 +49,8 @@ def ghost(
     units, views = batch.weights.shape
     with Tape(live) as tape:
         losses = unit_losses(model, loss_fn, batch.rows())
-    fallback = live.keys() & (layout.fallback | unexplained(losses, live) | misaligned(tape.calls, units * views))
+    found = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls, units * views)
+    fallback = live.keys() & (layout.fallback | found)
     if strict and fallback:
         raise UnsupportedLayer(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "

@@ -166,7 +166,7 @@ def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
     count = length(units)
     with Tape(live) as tape:
         losses = _losses(model, loss_fn, units)
-    found = unexplained(losses, live) | misaligned(tape.calls, count)
+    found = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls, count)
     calls = [call for call in tape.calls if call.units == count]
     if not calls or not losses.requires_grad:
         return found

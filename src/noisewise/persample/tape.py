@@ -48,6 +48,7 @@ class Tape(TorchFunctionMode):
         super().__init__()
         self.names = {id(parameter): name for name, parameter in live.items()}
         self.calls: list[Call] = []
+        self._views: list[tuple[Tensor, int, dict[str, str]]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; record it if a rule exists and it uses a live parameter."""
@@ -70,8 +71,18 @@ class Tape(TorchFunctionMode):
         )
         held = operands._replace(input=operands.input.detach())
         units = output.shape[0] if output.dim() > 1 else -1
+        if output._is_view():  # an in-place operation on it would take its place in the graph
+            self._views.append((output, output._version, names))
         self.calls.append(Call(func, held, names, get_gradient_edge(output), units, operands.input._version))
         return output
+
+    def overwritten(self) -> set[str]:
+        """Parameters of calls whose output was changed in place though it is a view: its gradient cannot be asked for."""
+        names = {
+            name for output, version, roles in self._views if output._version != version for name in roles.values()
+        }
+        self._views.clear()
+        return names
 
 
 def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
