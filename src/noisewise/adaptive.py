@@ -8,11 +8,11 @@ next batch is drawn, so each step's sensitivity is stated in advance. No torch i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from noisewise.clipping import Clip, Flat, Samples, one_block, positive
+from noisewise.clipping import Clip, Flat, OneBlock, Samples, positive
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _std(noise: float | None, batch_size: int) -> float:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(OneBlock):
     """Flat clipping whose bound follows a quantile of the norms: `C' = C exp(-rate (s - target))`.
 
     `s = (sum_i (1[n_i <= C] - 1/2) + N(0, noise^2)) / B + 1/2`, the noised share of norms below the bound; one unit moves
@@ -67,15 +67,6 @@ class Quantile:
         positive(self, bound=self.bound, rate=self.rate, noise=1.0 if self.noise is None else self.noise)
         if not 0 < self.target < 1:
             raise ConfigError(f"Quantile(target={self.target!r}): a share in (0, 1), e.g. 0.5 for the median.")
-
-    @property
-    def sensitivity(self) -> float:
-        """C in force."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """min(1, C / n)."""
@@ -96,7 +87,7 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class GlobalAdapt:
+class GlobalAdapt(OneBlock):
     """Scale everybody by C / Z where n <= Z, clip the others to C, and let Z follow how many exceed it.
 
     `f(n) = C / Z if n <= Z else C / n`; `Z' = max(C, Z exp(-rate + d))`, `d = (sum_i 1[n_i > tau Z] + N(0, noise^2)) / B`.
@@ -118,15 +109,6 @@ class GlobalAdapt:
         if self.screen < self.bound:
             raise ConfigError(f"GlobalAdapt(bound={self.bound}, screen={self.screen}): use screen >= {self.bound}.")
 
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
-
     def factors(self, samples: Samples) -> Tensor:
         """C / max(n, Z)."""
         return self.bound / samples.norms.clamp(min=self.screen)
@@ -146,7 +128,7 @@ class GlobalAdapt:
 
 
 @dataclass(frozen=True)
-class GroupBounds:
+class GroupBounds(OneBlock):
     """Flat clipping with a bound for each group of people: `C_k = C0 (1 + (m_k / b_k) / (m / b))`.
 
     b_k: noised number of units of group k in the batch before, m_k: how many of them had norms above C0; together one
@@ -175,10 +157,6 @@ class GroupBounds:
     def sensitivity(self) -> float:
         """The largest bound in force."""
         return max(self.bounds)
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
 
     def _groups(self, samples: Samples) -> Any:
         if samples.groups is None:

@@ -51,13 +51,23 @@ def positive(owner: object, **values: float) -> None:
             raise ConfigError(f"{type(owner).__name__}({name}={value!r}): must be a finite number above 0.")
 
 
-def one_block(names: Iterable[str]) -> dict[str, int]:
-    """All parameters in one block."""
-    return dict.fromkeys(names, 0)
+class OneBlock:
+    """All parameters in one block, whose bound is the sensitivity: what most rules share."""
+
+    bound: float
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.bound
+
+    def blocks(self, names: Iterable[str]) -> dict[str, int]:
+        """One block."""
+        return dict.fromkeys(names, 0)
 
 
 @dataclass(frozen=True)
-class Flat:
+class Flat(OneBlock):
     """Shorten gradients longer than the bound: `f(n) = min(1, C / n)`.
 
     Guarantee: n f(n) <= C. Reference: Abadi et al. 2016, arXiv:1607.00133, Algorithm 1. Deviation: none.
@@ -69,22 +79,13 @@ class Flat:
         """Bound above 0."""
         positive(self, bound=self.bound)
 
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
-
     def factors(self, samples: Samples) -> Tensor:
         """min(1, C / n)."""
         return (self.bound / samples.norms).clamp(max=1.0)
 
 
 @dataclass(frozen=True)
-class Global:
+class Global(OneBlock):
     """Scale everybody alike and drop whoever is above Z: `f(n) = (C / Z) 1[n <= Z]`.
 
     Guarantee: n f(n) <= C for any screening. `Global(C, Z)` with learning rate eta equals the unscaled form
@@ -109,22 +110,13 @@ class Global:
         """Z."""
         return self.bound if self.screen is None else self.screen
 
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
-
     def factors(self, samples: Samples) -> Tensor:
         """(C / Z) 1[n <= Z]."""
         return (samples.norms <= self.limit).to(samples.norms.dtype) * (self.bound / self.limit)
 
 
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(OneBlock):
     """Normalise with a soft floor: `f(n) = C / (n + gamma)`.
 
     Guarantee: n f(n) < C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-S). Deviation: none.
@@ -137,22 +129,13 @@ class Automatic:
         """Bound and floor above 0."""
         positive(self, bound=self.bound, gamma=self.gamma)
 
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
-
     def factors(self, samples: Samples) -> Tensor:
         """C / (n + gamma)."""
         return self.bound / (samples.norms + self.gamma)
 
 
 @dataclass(frozen=True)
-class Normalized:
+class Normalized(OneBlock):
     """Give every gradient the same length: `f(n) = C / n`, and 0 at n = 0.
 
     Guarantee: n f(n) <= C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-V). Deviation: none.
@@ -164,15 +147,6 @@ class Normalized:
         """Bound above 0."""
         positive(self, bound=self.bound)
 
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
-
     def factors(self, samples: Samples) -> Tensor:
         """C / n, 0 where n = 0 or too small to be measured: squares of such gradients vanish in floating point."""
         import torch
@@ -182,7 +156,7 @@ class Normalized:
 
 
 @dataclass(frozen=True)
-class PerSampleAdaptive:
+class PerSampleAdaptive(OneBlock):
     """Normalise, but give small gradients less weight: `f(n) = C / (n + r / (n + r))`.
 
     Guarantee: n f(n) < C. Reference: DP-PSAC, Xia et al. 2023, arXiv:2212.00328. Deviation: none.
@@ -194,15 +168,6 @@ class PerSampleAdaptive:
     def __post_init__(self) -> None:
         """Bound and r above 0."""
         positive(self, bound=self.bound, r=self.r)
-
-    @property
-    def sensitivity(self) -> float:
-        """C."""
-        return self.bound
-
-    def blocks(self, names: Iterable[str]) -> dict[str, int]:
-        """One block."""
-        return one_block(names)
 
     def factors(self, samples: Samples) -> Tensor:
         """C / (n + r / (n + r))."""
