@@ -162,7 +162,7 @@ def _secure_answer(value: Tensor, std: float, entropy: Entropy, position: tuple[
     data. Reference: Mironov 2012 (the attack); Canonne et al. 2020, arXiv:2004.00010 (noise on a grid). Deviation: the
     rounded Gaussian, not the discrete one.
     Limit: z is computed in double precision, which misplaces a rounding with probability of about 1e-8 per coordinate;
-    time is not constant. Cost: some 40 ns per coordinate.
+    time is not constant. Cost: several times ordinary noise (benchmarks/noise.py).
     """
     count = value.numel()
     steps = np.empty(count)
