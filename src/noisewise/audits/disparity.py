@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits import intervals
+from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import DataError
-from noisewise.runs import Status
 from noisewise.words import fixed, percent, percent_interval, points, points_interval
 from noisewise.words import level as level_of
 
@@ -224,8 +224,6 @@ def disparity(
     Accuracy has Wilson's interval, mean loss Student's t; differences are paired, both models see the same people.
     Nothing is drawn at random (`generator` is not used) and nothing takes long enough to show (`progress`).
     """
-    if data.y.dim() != 1 or data.y.is_floating_point() or not len(data):
-        raise DataError(f"labels of shape {list(data.y.shape)}, {data.y.dtype}: needs one whole-number class per row.")
     outcomes = {"private": _outcomes(model, data)}
     if twin is not None:
         outcomes["twin"] = _outcomes(twin, data)
@@ -241,32 +239,25 @@ def disparity(
         headline=_headline(parts[0], extremes["class"]),
         values={"parts": [vars(part) for part in parts], "extremes": extremes},
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
-        status=_status(data, twin),
+        status=status_of(data, twin),
     )
 
 
 def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
-    """Right or wrong, and the cross-entropy, of every row; the model is left as it was."""
-    import torch
+    """Right or wrong, and the cross-entropy, of every row."""
     from torch.nn.functional import cross_entropy
 
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
-    try:
-        with torch.no_grad():
-            logits = torch.cat([model(x.to(device)).cpu() for x in data.x.split(1024)]).double()
-    finally:
-        model.train(training)
-    if logits.dim() != 2 or int(data.y.max()) >= logits.shape[1]:
-        raise DataError(f"the model gives outputs of shape {list(logits.shape)}: needs one per class and row.")
-    losses = cross_entropy(logits, data.y, reduction="none")
-    return {"hits": (logits.argmax(1) == data.y).numpy(), "losses": losses.numpy()}
+    found = logits(model, data)
+    losses = cross_entropy(found, data.y, reduction="none")
+    return {"hits": (found.argmax(1) == data.y).numpy(), "losses": losses.numpy()}
 
 
 def _partitions(data: Data) -> dict[str, dict[str, np.ndarray]]:
     """Rows of each class and of each group, by name."""
     columns = {"class": data.y, **data.groups}
-    names = {"class": dict(enumerate(data.classes))}
+    names = {"class": dict(enumerate(data.classes))} | {
+        by: dict(enumerate(data.group_names[by])) for by in data.groups if by in data.group_names
+    }
     return {
         by: {
             str(names.get(by, {}).get(label, label)): np.flatnonzero(labels.numpy() == label)
@@ -333,14 +324,6 @@ def _headline(everyone: Part, extremes: dict[str, Any]) -> dict[str, Estimate]:
         "excess gap": extremes.get("excess_gap"),
     }
     return {name: estimate for name, estimate in found.items() if estimate is not None}
-
-
-def _status(data: Data, twin: nn.Module | None) -> Status:
-    if twin is not None:
-        return Status("not-private", "shows the non-private twin: no ledger covers it")
-    if not data.public:
-        return Status("not-private", "exact figures of held-out people: no ledger covers them")
-    return Status("private", "computed from the released model and public data")
 
 
 def _share_cell(e: Estimate) -> str:

@@ -1,0 +1,55 @@
+"""What a model says of every row, asked in the same way by every audit; and what may be done with the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from noisewise.errors import DataError
+from noisewise.runs import Status
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from noisewise.data import Data
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """The model in evaluation mode; afterwards every part of it is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def outputs(model: nn.Module, x: Tensor, batch_size: int = 1024) -> Tensor:
+    """Outputs of all rows in evaluation mode, on the CPU in double precision; the model is left as it was."""
+    import torch
+
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        return torch.cat([model(part.to(device)).cpu() for part in x.split(batch_size)]).double()
+
+
+def logits(model: nn.Module, data: Data) -> Tensor:
+    """One number per row and class `[n, classes]`; data and models that have no classes are refused."""
+    if data.y.dim() != 1 or data.y.is_floating_point() or not len(data):
+        raise DataError(f"labels of shape {list(data.y.shape)}, {data.y.dtype}: needs one whole-number class per row.")
+    found = outputs(model, data.x)
+    if found.dim() != 2 or int(data.y.max()) >= found.shape[1]:
+        raise DataError(f"the model gives outputs of shape {list(found.shape)}: needs one per class and row.")
+    return found
+
+
+def status_of(data: Data, twin: nn.Module | None) -> Status:
+    """May an audit's figures be shown? Only those of a released model on public data; nothing is with its twin."""
+    if twin is not None:
+        return Status("not-private", "shows the non-private twin: no ledger covers it")
+    if not data.public:
+        return Status("not-private", "exact figures of held-out people: no ledger covers them")
+    return Status("private", "computed from the released model and public data")

@@ -1,0 +1,107 @@
+"""What a data set is: tensors with the unit in front, targets, groups; parts are cut by a public seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisewise.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs `x [n, ...]`, targets `y [n]`, and labels of groups of people; `public`: metrics on it may be published.
+
+    `unit [n]` says which rows belong to one person: all of them are sampled, averaged and clipped as one.
+    Whole-number targets are classes, named by `classes`; real-valued targets make it a regression. `group_names` names a
+    group column's labels 0, 1, ...; `schema` says how raw columns became `x`.
+    """
+
+    x: Tensor
+    y: Tensor
+    groups: dict[str, Tensor] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    public: bool = False
+    unit: Tensor | None = None
+    group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    schema: Any = None
+
+    def __post_init__(self) -> None:
+        """One target and one label of each group for every unit."""
+        owner = {} if self.unit is None else {"unit": self.unit}
+        for name, values in {"x": self.x, "y": self.y, **self.groups, **owner}.items():
+            if not isinstance(values, Tensor):
+                raise DataError(
+                    f"{name} is a {type(values).__name__}: must be a tensor with the unit as first dimension, e.g. "
+                    "torch.as_tensor(array), or of a loader: loader.dataset.tensors."
+                )
+        for name, labels in {"y": self.y, **self.groups, **owner}.items():
+            if labels.shape[:1] != self.x.shape[:1]:
+                raise DataError(
+                    f"{name} has shape {list(labels.shape)}, x {list(self.x.shape)}: the first dimension is the unit, "
+                    "so both must have the same length."
+                )
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self.x.shape[0]
+
+    @property
+    def task(self) -> str:
+        """`classification` or `regression`, by the type of the targets."""
+        return "regression" if self.y.is_floating_point() else "classification"
+
+    @property
+    def units(self) -> int:
+        """Number of units: people where `unit` is given, else rows."""
+        return len(self) if self.unit is None else len(self._ends)
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """Rows, one person's side by side."""
+        assert self.unit is not None
+        return torch.argsort(self.unit, stable=True)
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        """Where each person's rows end in that order."""
+        assert self.unit is not None
+        return torch.unique(self.unit, return_counts=True)[1].cumsum(0)
+
+    def rows_of(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Row numbers `[units, rows]` of some people, and which of them count: the others repeat a person's first row."""
+        ends = self._ends[units]
+        starts = torch.where(units > 0, self._ends[(units - 1).clamp(min=0)], 0)
+        places = torch.arange(int((ends - starts).max()) if len(units) else 1)
+        mask = places < (ends - starts).unsqueeze(1)
+        return self._order[torch.where(mask, starts.unsqueeze(1) + places, starts.unsqueeze(1))], mask
+
+    def take(self, index: Tensor) -> Data:
+        """Some of the units."""
+        groups = {name: labels[index] for name, labels in self.groups.items()}
+        unit = None if self.unit is None else self.unit[index]
+        return replace(self, x=self.x[index], y=self.y[index], groups=groups, unit=unit)
+
+
+class Splits(NamedTuple):
+    """train is protected, valid chooses settings, test is read by audits only."""
+
+    train: Data
+    valid: Data
+    test: Data
+
+
+def split(data: Data, seed: int, *sizes: int) -> list[Data]:
+    """Disjoint random parts of the given sizes, and the rest, by a public seed."""
+    for size in sizes:
+        if not isinstance(size, int) or size < 0:
+            raise ConfigError(f"a part of {size!r} rows: must be a whole number >= 0.")
+    if sum(sizes) >= len(data):
+        raise ConfigError(f"parts of {list(sizes)} rows leave none of {len(data)} for training: hold out fewer.")
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(data)))
+    return [data.take(part) for part in order.split([*sizes, len(data) - sum(sizes)])]
