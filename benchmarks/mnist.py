@@ -2,7 +2,7 @@
 
     NOISEWISE_DATA=FOLDER python benchmarks/mnist.py [--seeds 1]
 
-The settings are the data set's defaults, chosen on a held-out part of the training images (see `recipe.DEFAULTS`); the
+The settings are the data set's defaults, chosen on a held-out part of the training images (see `config.DEFAULTS`); the
 test images are read here, once per seed. Noise is fresh each time: accuracies vary by about 0.2 points.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from noisewise.audits.intervals import share
-from noisewise.recipe import configure, execute, open_run
+from noisewise.config import configure, execute, open_run
 from noisewise.runs import hardware, read_json, versions
 
 RESULT = Path(__file__).parent / "results" / "mnist_lenet.json"

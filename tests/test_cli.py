@@ -15,7 +15,7 @@ from noisewise import cli
 from noisewise.defaults import default_adjacency, default_delta
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
-from noisewise.recipe import Config, configure, execute, twin_weights
+from noisewise.config import Config, configure, execute, twin_weights
 from noisewise.runs import RunFolder, read_json
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.words import number
@@ -356,7 +356,7 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
 
 def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
     small = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
-    monkeypatch.setattr("noisewise.recipe.configure", lambda **_: small)
+    monkeypatch.setattr("noisewise.config.configure", lambda **_: small)
     first = noisewise("demo", "--out", "runs/demo")
     assert first.code == 0
     assert "Report: runs/demo/sensitive/report.html" in first.words

@@ -20,7 +20,7 @@ from noisewise import cli
 from noisewise.accounting import Ledger
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
-from noisewise.recipe import Config, configure, execute
+from noisewise.config import Config, configure, execute
 from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors
 from noisewise.sampling import Poisson
 from noisewise.train import train
@@ -156,7 +156,7 @@ def unfinished(tmp_path_factory):
         return train(*arguments, **settings, recorders=[stop])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisewise.recipe.train", stopping)
+        patch.setattr("noisewise.config.train", stopping)
         with pytest.raises(Interrupted):
             execute(config, folder, progress=False)
     return RunFolder(folder)

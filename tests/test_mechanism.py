@@ -19,7 +19,7 @@ from noisewise.errors import ConfigError
 from noisewise.mechanism import PURPOSE, Mechanism, Runtime, gaussian
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
-from noisewise.support import EVERYTHING, Fixed
+from noisewise.support import EVERYTHING, Fixed, Plan
 
 DELTA = 1e-5
 NAMES = ["0.weight", "0.bias", "2.weight"]
@@ -133,8 +133,8 @@ def described(*path, to):
         described("support", to={}),
         described("support", to={"plan": "mine:Plan", "settings": "Plan()"}),
         described("support", to={"fixed": {"w": 1}}),
-        described("support", to={"fixed": {"w": {"shape": [2, 3], "runs": [1, 2]}}}),
-        described("support", to={"fixed": {"w": {"shape": [2, 3], "runs": [7, -1]}}}),
+        described("support", to={"fixed": {"w": {"shape": [2, 3], "bits": "eJwDAAAAAAE="}}}),
+        described("support", to={"fixed": {"w": {"shape": [2, 3], "bits": "no base64"}}}),
         described("adjacency", to="neighbours"),
         described("adjacency", to=None),
         described("unit", to=5),
@@ -160,7 +160,7 @@ class OwnRule:
 
 
 @dataclass(frozen=True)
-class OwnPlan:
+class OwnPlan(Plan):
     share: float = 0.5
 
     def at(self, step, released, generator):

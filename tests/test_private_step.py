@@ -15,7 +15,7 @@ from noisewise.mechanism import Mechanism, Runtime
 from noisewise.persample import clipped_sum
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
-from noisewise.support import Fixed
+from noisewise.support import Fixed, Plan
 from noisewise.train import State, private_step
 from oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
 
@@ -258,7 +258,7 @@ def test_frozen_and_masked_coordinates_never_move():
     assert torch.equal(setup.model[0].weight != before["0.weight"], mask)
 
 
-class Unfreezing:
+class Unfreezing(Plan):
     """The layer in the middle learns from the second step on."""
 
     def at(self, step, released, generator):

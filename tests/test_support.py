@@ -9,7 +9,7 @@ from noisewise import support
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
-from noisewise.support import EVERYTHING, Fixed, SupportPlan, check, only
+from noisewise.support import EVERYTHING, Fixed, Plan, check, only
 
 PARAMETERS = {"a.weight": torch.zeros(3, 4), "a.bias": torch.zeros(3), "b": torch.zeros(())}
 MASKS = {
@@ -62,7 +62,7 @@ def test_patterns_that_match_nothing_are_refused():
 
 def test_a_fixed_support_is_the_same_at_every_step():
     fixed = Fixed({"a": MASKS["some"]})
-    assert isinstance(fixed, SupportPlan)
+    assert isinstance(fixed, Plan)
     assert fixed.at(0, {}, torch.Generator()) is fixed.at(1000, {}, torch.Generator())
     assert EVERYTHING.at(5, {}, torch.Generator()) == {}
 

@@ -8,7 +8,7 @@ import torch
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.persample import clipped_sum
-from noisewise.support import EVERYTHING, Fixed
+from noisewise.support import EVERYTHING, Fixed, Plan
 from noisewise.testing import NAMES, check_clip, check_support, reveal
 from oracles import PROBLEMS, RULES, clipped_sum_by_hand, gradients_of, relative_error, rules
 
@@ -64,7 +64,7 @@ def test_a_rule_of_several_blocks_passes_with_their_joint_sensitivity():
 
 
 @dataclass(frozen=True)
-class Plan:
+class Own(Plan):
     """`at` by formula."""
 
     formula: object
@@ -82,9 +82,9 @@ def random_mask(step, released, generator):
     [
         EVERYTHING,
         Fixed({"a": False}),
-        Plan(random_mask),
-        Plan(lambda step, released, generator: {"b": step > 3}),
-        Plan(lambda step, released, generator: {"a": released["a"].abs() < 1}),
+        Own(random_mask),
+        Own(lambda step, released, generator: {"b": step > 3}),
+        Own(lambda step, released, generator: {"a": released.weights["a"].abs() < 1}),
     ],
 )
 def test_plans_that_look_at_public_things_pass(plan):
@@ -93,12 +93,12 @@ def test_plans_that_look_at_public_things_pass(plan):
 
 def test_a_plan_that_draws_its_own_randomness_is_refused():
     with pytest.raises(PrivacyError, match=r"step 0 gives different masks.*Draw from the generator"):
-        check_support(Plan(lambda step, released, generator: {"a": torch.rand(3, 4) < 0.5}), PARAMETERS)
+        check_support(Own(lambda step, released, generator: {"a": torch.rand(3, 4) < 0.5}), PARAMETERS)
 
 
 def test_a_plan_with_wrong_masks_is_refused():
     with pytest.raises(ConfigError, match="shape"):
-        check_support(Plan(lambda step, released, generator: {"a": torch.ones(3, dtype=torch.bool)}), PARAMETERS)
+        check_support(Own(lambda step, released, generator: {"a": torch.ones(3, dtype=torch.bool)}), PARAMETERS)
 
 
 def test_reveal_shows_the_sum_of_made_up_data():

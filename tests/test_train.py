@@ -20,7 +20,7 @@ from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, DataError
 from noisewise.mechanism import PURPOSE, Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
-from noisewise.support import Fixed
+from noisewise.support import Fixed, Plan
 from noisewise.train import State, private_step, train
 
 DELTA = 1e-3
@@ -321,7 +321,7 @@ def test_the_seed_determines_neither_sampling_nor_noise():
 
 
 def test_the_seed_chooses_public_masks():
-    class RandomMask:
+    class RandomMask(Plan):
         def __init__(self, seen):
             self.seen = seen
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from noisewise.audits import Result
     from noisewise.mechanism import Mechanism
     from noisewise.modelcheck import ModelCheck
-    from noisewise.recipe import Config
+    from noisewise.config import Config
     from noisewise.runs import RunFolder
 
 app = typer.Typer(
@@ -170,7 +170,7 @@ def train(
 
     Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all.
     """
-    from noisewise.recipe import Config, configure
+    from noisewise.config import Config, configure
 
     given = {name: value for name, value in context.params.items() if name not in HOW}
     base = None if config is None else Config.read(config)
@@ -218,7 +218,7 @@ def demo(
 
     Nothing is overwritten: next to a finished run a new folder is made, an unfinished demo is taken up again.
     """
-    from noisewise.recipe import configure
+    from noisewise.config import configure
 
     with _console(stderr=True).status("planning", spinner="dots"):
         config = configure(data="digits", epsilon=3.0)
@@ -410,7 +410,7 @@ def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
 
 
 def _stored(out: Path) -> Config | None:
-    from noisewise.recipe import Config
+    from noisewise.config import Config
     from noisewise.runs import RunFolder
 
     path = RunFolder(out).config
@@ -418,7 +418,7 @@ def _stored(out: Path) -> Config | None:
 
 
 def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: bool = True) -> None:
-    from noisewise.recipe import execute
+    from noisewise.config import execute
 
     console = _console()
     if not quiet:
@@ -440,7 +440,7 @@ def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: b
 def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
     from rich.table import Table
 
-    from noisewise.recipe import accuracy, open_run
+    from noisewise.config import accuracy, open_run
     from noisewise.runs import read_summary
     from noisewise.words import meaning, number
 
@@ -470,16 +470,16 @@ def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
 
 
 def _audit(path: Path, only: list[str] | None, *, next_step: bool = True) -> None:
-    from noisewise import recipe
+    from noisewise import config as configured
     from noisewise.audits import AUDITS
 
     console = _console()
     for name in only or []:
         if name not in AUDITS:
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
-    run = recipe.open_run(path)
+    run = configured.open_run(path)
     for name in only or AUDITS:
-        _print_result(console, recipe.audit(run, name, progress=True))
+        _print_result(console, configured.audit(run, name, progress=True))
     if run.twin is None:
         console.print("This run has no twin, so what privacy cost is not known: train with --twin to see it.")
     if next_step:
@@ -516,7 +516,7 @@ def _report(path: Path, out: Path | None) -> None:
 
 def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:
     """The first of DIR, DIR-2, ... that is free, or that holds this demo unfinished (then it is resumed)."""
-    from noisewise.recipe import finished
+    from noisewise.config import finished
     from noisewise.runs import RunFolder
 
     for number in range(1, 10_000):

@@ -24,13 +24,13 @@ from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
 from noisewise.sampling import SAMPLERS, Poisson, Sampler
 from noisewise.schedule import Schedule, at, values
-from noisewise.support import EVERYTHING, Fixed, SupportPlan
+from noisewise.support import EVERYTHING, Plan, Together, plans_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Engine = Literal["auto", "ghost", "dense", "loop"]
-PURPOSE, QUESTION = "gradient", "bound"
+PURPOSE, QUESTION, RANKING = "gradient", "bound", "ranking"
 RULES = {**clipping.RULES, **adaptive.RULES}
 
 
@@ -47,7 +47,7 @@ class Mechanism:
     clip: Clip | Schedule[Clip] = field(default_factory=clipping.Flat)
     steps: int
     noise_multiplier: float | Schedule[float] | None = None
-    support: SupportPlan = EVERYTHING
+    support: Plan | Together = EVERYTHING
     adjacency: str = "add-remove"
     unit: str = "row"
 
@@ -77,6 +77,10 @@ class Mechanism:
                 raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
         if not isinstance(self.unit, str) or not self.unit:
             raise ConfigError(f"unit={self.unit!r}: must say in a word what is protected, e.g. 'row' or 'person'.")
+        if not isinstance(self.support, Plan | Together):
+            raise ConfigError(
+                f"support={self.support!r}: must be a plan; noisewise.support.Fixed(masks) makes one of masks."
+            )
         if isinstance(self.noise_multiplier, Schedule) and self.sampler.steps_per_event > 1:
             raise ConfigError("a noise schedule with the shuffle sampler: one release covers an epoch. Use Poisson.")
 
@@ -104,11 +108,18 @@ class Mechanism:
         runs = sigma.runs(self.steps) if isinstance(sigma, Schedule) else [(0, self.steps, self.noise_at(0))]
         ledger = Ledger(self.adjacency)
         for first, count, value in runs:
-            multipliers = [value] if self.question is None else [value, self.question]
-            event = gaussian(self.sampler, joint_multiplier(multipliers))
-            purpose = PURPOSE if self.question is None else f"{PURPOSE} + {QUESTION}"
+            parts = {PURPOSE: value, **self.beside()}
+            event, purpose = gaussian(self.sampler, joint_multiplier(parts.values())), " + ".join(parts)
             ledger.lines.append(Line(event, purpose, -(-count // self.sampler.steps_per_event), first_step + first))
         return ledger.lines
+
+    def beside(self) -> dict[str, float]:
+        """Noise multipliers of what leaves together with each gradient, by purpose.
+
+        An adaptive rule's question, and sums without noise if a support plan ranks by them, which is not private.
+        """
+        asked = {} if self.question is None else {QUESTION: self.question}
+        return asked | ({RANKING: 0.0} if any(plan.unnoised for plan in plans_of(self.support)) else {})
 
     @property
     def question(self) -> float | None:
@@ -120,7 +131,7 @@ class Mechanism:
         """Multiplier of the whole release: the gradient's, and below it if an adaptive rule asks something too."""
         if self.noise_multiplier is None or isinstance(self.noise_multiplier, Schedule):
             return None
-        return joint_multiplier([self.noise_multiplier, *([] if self.question is None else [self.question])])
+        return joint_multiplier([self.noise_multiplier, *self.beside().values()])
 
     def events(self) -> list[tuple[DpEvent, int]]:
         """(event, count) of everything that will be released."""
@@ -152,6 +163,8 @@ class Mechanism:
             sigma = shape.map(lambda s: s * factor) if isinstance(shape, Schedule) else factor
             return replace(self, noise_multiplier=sigma)
 
+        if any(plan.unnoised for plan in plans_of(self.support)):
+            raise ConfigError("a support plan ranks by gradients without noise: no amount of noise meets an epsilon.")
         if isinstance(shape, Schedule) and min(values(shape)) <= 0:
             raise ConfigError("a noise schedule with a 0 in it cannot meet any epsilon. Make every value above 0.")
         return scaled(smallest_noise(lambda factor: scaled(factor).events(), epsilon, delta, self.adjacency))
@@ -163,7 +176,7 @@ class Mechanism:
             "clip": _schedule_to_dict(self.clip, _clip_to_dict),
             "noise_multiplier": _schedule_to_dict(self.noise_multiplier, lambda value: value),
             "steps": self.steps,
-            "support": _support_to_dict(self.support),
+            "support": support.to_dict(self.support),
             "adjacency": self.adjacency,
             "unit": self.unit,
         }
@@ -184,7 +197,7 @@ class Mechanism:
                 clip=_schedule_from_dict(raw["clip"], _clip_from_dict),
                 noise_multiplier=_schedule_from_dict(raw["noise_multiplier"], lambda value: value),
                 steps=raw["steps"],
-                support=_support_from_dict(raw["support"]),
+                support=support.from_dict(raw["support"]),
                 adjacency=raw["adjacency"],
                 unit=raw["unit"],
             )
@@ -281,15 +294,3 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
         rules = {key: _clip_from_dict(value) for key, value in settings["rules"].items()}
         return clipping.PerLayer(rules, settings.get("members"))
     return RULES[name](**settings)
-
-
-def _support_to_dict(plan: SupportPlan) -> dict[str, Any]:
-    if isinstance(plan, Fixed):
-        return {"fixed": support.encode(plan.support)}
-    return {"plan": f"{type(plan).__module__}:{type(plan).__qualname__}", "settings": repr(plan)}
-
-
-def _support_from_dict(raw: Mapping[str, Any]) -> SupportPlan:
-    if "plan" in raw:
-        raise ConfigError(f"support plan {raw['plan']!r}: cannot be read back; rebuild the mechanism in code.")
-    return Fixed(support.decode(raw["fixed"]))

@@ -57,7 +57,8 @@ def check_clip(rule: Clip, names: Sequence[str] = NAMES, *, seed: int = 0) -> No
 def check_support(plan: Any, parameters: Mapping[str, Tensor], steps: int = 10, *, seed: int = 0) -> None:
     """A plan gives valid masks, the same ones for the same step, released values and public generator."""
     for step in range(steps):
-        given = [plan.at(step, parameters, torch.Generator().manual_seed(seed + step)) for _ in range(2)]
+        released = supports.Released(parameters)
+        given = [plan.at(step, released, torch.Generator().manual_seed(seed + step)) for _ in range(2)]
         for support in given:
             supports.check(support, parameters)
         if supports.encode(given[0]) != supports.encode(given[1]):

@@ -18,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import dp_accounting
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisewise import support as supports
 from noisewise.accounting import Ledger, Line, spent
 from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.ledger import joined
@@ -43,12 +41,13 @@ from noisewise.errors import (
     PrivacyWarning,
     RunError,
 )
-from noisewise.mechanism import PURPOSE, QUESTION, Mechanism, Runtime
+from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism, Runtime
 from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
 from noisewise.persample.losses import unit_losses
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.sampling import Poisson
+from noisewise.support import Course
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 T = TypeVar("T")
@@ -93,6 +92,11 @@ class State:
     before: list[Line] = field(default_factory=list)
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
+    course: Course = field(init=False)  # where the support's plans stand
+
+    def __post_init__(self) -> None:
+        """No mask is chosen yet."""
+        self.course = Course(self.mechanism.support, self.seed)
 
     def rule(self) -> Clip:
         """The clipping rule of the state's step."""
@@ -156,7 +160,9 @@ def private_step(
     forward_seed = state.entropy.integer("forward", state.first_step + step)
     batch = _batch(data, index, augment, forward_seed)
     batch = map_tensors(lambda tensor: tensor.to(device), _pad(batch, mechanism, runtime))
-    support = _support(model, state)
+    weights = dict(model.named_parameters())
+    support = state.course.at(step, weights)
+    held = state.course.settle(weights)
     clip, sigma = state.rule(), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
     if ablation in ("private", "clip-only"):
         groups = _groups(data, clip, index)
@@ -173,6 +179,8 @@ def private_step(
         parts = {PURPOSE: (clipped.grads, sigma)}
         if clipped.query is not None:
             parts[QUESTION] = (clipped.query, mechanism.question if sigma and mechanism.question else 0.0)
+        if state.course.unnoised:
+            parts[RANKING] = (clipped.grads, 0.0)
         answers = release(
             parts,
             sampler=mechanism.sampler,
@@ -181,7 +189,7 @@ def private_step(
             step=step,
             first_step=state.first_step,
         )
-        grads = answers[PURPOSE]
+        grads, clear = answers[PURPOSE], answers.get(RANKING)
         if isinstance(clip, Adaptive):
             state.clip = clip.update(answers[QUESTION], mechanism.expected_batch_size)
     else:
@@ -192,11 +200,16 @@ def private_step(
         sums = _fitting(summed_in, state, runtime, length(batch))
         std, at_step = sigma * clip.sensitivity, state.first_step + step
         state.step += 1
+        clear = {name: total.clone() for name, total in sums.items()} if state.course.unnoised else None
         grads = expose(sums, std, support, ledger=state.ledger, entropy=state.entropy, step=at_step, purpose=ablation)
-    for name, parameter in model.named_parameters():
-        mean = grads[name].div_(mechanism.expected_batch_size).to(parameter.dtype) if name in grads else None
-        parameter.grad = mean
+    size = mechanism.expected_batch_size
+    for name, parameter in weights.items():
+        parameter.grad = grads[name].div_(size).to(parameter.dtype) if name in grads else None
+    for total in (clear or {}).values():
+        total.div_(size)
+    state.course.observe(step, grads, clear, sigma * clip.sensitivity / size)
     optimizer.step()
+    state.course.hold(weights, held)
 
 
 def _fitting(compute: Callable[[Runtime], T], state: State, runtime: Runtime | None, units: int) -> T:
@@ -289,13 +302,6 @@ def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
     return data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
 
 
-def _support(model: nn.Module, state: State) -> Any:
-    """The support of the state's step."""
-    seed = np.random.SeedSequence((state.seed, state.step)).generate_state(1)[0]
-    public = torch.Generator().manual_seed(int(seed))
-    return state.mechanism.support.at(state.step, dict(model.named_parameters()), public)
-
-
 def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest) -> None:
     """Is the data what was planned for, and (asked once) are the model's units independent?"""
     units, planned = _units(data), state.mechanism.sampler.n
@@ -310,9 +316,9 @@ def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: St
             "epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
         )
     if state.layout is None:
-        device, support = next(model.parameters()).device, _support(model, state)
+        device = next(model.parameters()).device
         like = map_tensors(lambda tensor: tensor[:0].to(device), units)
-        supports.check(support, dict(model.named_parameters()))
+        state.course.at(state.step, dict(model.named_parameters()))  # masks that do not fit stop here
         state.layout = examine(model, loss_fn, like, example)
 
 
@@ -535,6 +541,7 @@ class _Run:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 self.averaged[name].lerp_(parameter, 1 - decay)
+            self.state.course.prune(self.averaged)
 
     def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
         """One line per epoch: public by default, validation loss only where its people agreed."""
@@ -577,6 +584,7 @@ class _Run:
             "averaged": self.averaged,
             "clip": None if state.clip is None else dict(vars(state.clip)),
             "microbatch": state.microbatch,
+            "course": state.course.save(),
             "history": self.history,
         }
         save_tensors(self.folder.checkpoint, tree)
@@ -599,6 +607,7 @@ class _Run:
             state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
             state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
             self.model.load_state_dict(tree["model"])
+            state.course.load(tree["course"], dict(self.model.named_parameters()))
             self.optimizer.load_state_dict(tree["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(tree["scheduler"])

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from noisewise import clipping, recipe
+from noisewise import clipping
+from noisewise import config as configured
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
-from noisewise.recipe import (
+from noisewise.config import (
     CLIPS,
     Config,
     accuracy,
@@ -151,7 +152,7 @@ def test_per_layer_clipping_keeps_the_bound_in_total() -> None:
     assert mechanism.clip_at(0).sensitivity == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("name", list(recipe.OPTIMIZERS))
+@pytest.mark.parametrize("name", list(configured.OPTIMIZERS))
 def test_every_optimizer_takes_a_step(name: str, tmp_path) -> None:
     folder = execute(quick(optimizer=name, steps=1, twin=False), tmp_path / name, progress=False)
     assert folder.complete
