@@ -30,7 +30,7 @@ from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Engine, Mechanism, Runtime
 from noisewise.models import MODELS, build
 from noisewise.nest import Nest
-from noisewise.persample import LossFn
+from noisewise.recipe import Recipe, load_weights
 from noisewise.runs import RunFolder, Status, read_status, write_atomically, write_json
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
 from noisewise.train import train
@@ -260,17 +260,6 @@ def _from_defaults(given: Mapping[str, Any], epochs: float | None) -> dict[str, 
     return settings | dict(given)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that a repair may change. `optimizer` builds one from a model's parameters."""
-
-    model: nn.Module
-    data: Splits
-    loss_fn: LossFn
-    mechanism: Mechanism
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
 def cross_entropy(model: nn.Module, batch: Nest) -> Tensor:
     """One loss per unit for a classifier and a batch `(x, y)`."""
     x, y = batch
@@ -290,7 +279,14 @@ def prepare(config: Config) -> Recipe:
                 f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
             )
     mechanism = replace(plan, clip=_rule(config, [name for name, _ in model.named_parameters()]))
-    return Recipe(model, data, cross_entropy, mechanism, _optimizer(config, config.lr))
+    return Recipe(
+        model=model,
+        data=data,
+        loss_fn=cross_entropy,
+        mechanism=mechanism,
+        optimizer=_optimizer(config, config.lr),
+        ema=config.ema,
+    )
 
 
 def _plan(config: Config, n: int) -> Mechanism:
@@ -456,20 +452,6 @@ def audit(run: Run, name: str, *, progress: bool = False) -> Result:
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{name}.json", result.to_dict())
     return result
-
-
-def load_weights(model: nn.Module, path: Path) -> nn.Module:
-    """The model with the weights of a safetensors file; a file of another model is an error."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load as parse
-
-    try:
-        model.load_state_dict(parse(path.read_bytes()))
-    except FileNotFoundError:
-        raise RunError(f"{path} does not exist.") from None
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
-    return model
 
 
 def accuracy(model: nn.Module, data: Data) -> float:

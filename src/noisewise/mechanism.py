@@ -157,17 +157,18 @@ class Mechanism:
 
         A noise schedule keeps its shape: one common factor is found for all its values.
         """
-        shape = 1.0 if self.noise_multiplier is None else self.noise_multiplier
-
-        def scaled(factor: float) -> Mechanism:
-            sigma = shape.map(lambda s: s * factor) if isinstance(shape, Schedule) else factor
-            return replace(self, noise_multiplier=sigma)
-
         if any(plan.unnoised for plan in plans_of(self.support)):
             raise ConfigError("a support plan ranks by gradients without noise: no amount of noise meets an epsilon.")
+        shape = self.noise_multiplier
         if isinstance(shape, Schedule) and min(values(shape)) <= 0:
             raise ConfigError("a noise schedule with a 0 in it cannot meet any epsilon. Make every value above 0.")
-        return scaled(smallest_noise(lambda factor: scaled(factor).events(), epsilon, delta, self.adjacency))
+        return self.scaled(smallest_noise(lambda factor: self.scaled(factor).events(), epsilon, delta, self.adjacency))
+
+    def scaled(self, factor: float) -> Mechanism:
+        """The same plan with noise multiplier `factor`; a noise schedule is multiplied by it."""
+        shape = self.noise_multiplier
+        sigma = shape.map(lambda s: s * factor) if isinstance(shape, Schedule) else factor
+        return replace(self, noise_multiplier=sigma)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form, complete."""

@@ -14,7 +14,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import dp_accounting
@@ -27,6 +27,7 @@ from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive, GroupBounds
 from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
+from noisewise.communication import payload
 from noisewise.data import Data
 from noisewise.defaults import default_delta as default_delta
 from noisewise.defaults import large_delta
@@ -34,6 +35,7 @@ from noisewise.entropy import Entropy
 from noisewise.errors import (
     BudgetSpent,
     ConfigError,
+    CoupledSamples,
     DataError,
     Interrupted,
     MemoryWarning,
@@ -42,12 +44,13 @@ from noisewise.errors import (
     RunError,
 )
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism, Runtime
-from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
+from noisewise.nest import Nest, Padded, Views, leaves, length, map_tensors, take
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
+from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.sampling import Poisson
-from noisewise.support import Course
+from noisewise.support import Course, Fixed
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 T = TypeVar("T")
@@ -154,7 +157,7 @@ def private_step(
             f"all {mechanism.steps} planned steps are done: one more would exceed the stated epsilon. "
             "Plan more steps before training, or start a second phase with the same ledger."
         )
-    _check_start(model, data, loss_fn, state, example)
+    _check_start(model, data, loss_fn, state, example, augment)
     device = next(model.parameters()).device
     index = torch.from_numpy(next(mechanism.sampler.batches(state.entropy, step, step + 1)))
     forward_seed = state.entropy.integer("forward", state.first_step + step)
@@ -302,8 +305,10 @@ def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
     return data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
 
 
-def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest) -> None:
-    """Is the data what was planned for, and (asked once) are the model's units independent?"""
+def _check_start(
+    model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest, augment: Augment | None
+) -> None:
+    """Is the data what was planned for, and (asked once) are units independent, in the model and where they are changed?"""
     units, planned = _units(data), state.mechanism.sampler.n
     if isinstance(data, Data) and data.unit is not None and state.mechanism.unit == "row":
         raise PrivacyError(
@@ -319,7 +324,42 @@ def _check_start(model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: St
         device = next(model.parameters()).device
         like = map_tensors(lambda tensor: tensor[:0].to(device), units)
         state.course.at(state.step, dict(model.named_parameters()))  # masks that do not fit stop here
+        if augment is not None:
+            check_augment(
+                augment.function, map_tensors(lambda tensor: tensor[:0], units) if example is None else example
+            )
         state.layout = examine(model, loss_fn, like, example)
+
+
+def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest) -> None:
+    """Refuse an augmentation that mixes rows (mixup and the like) or draws from elsewhere than its generator.
+
+    Asked of made-up rows: replacing one of them must leave the versions of the others as they are, for several draws.
+    """
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        made = synthetic(like, 4) if not length(like) else take(like, torch.arange(4) % length(like))
+        other = synthetic(like, 4)
+    rows = take(made, slice(0, 4))
+    for seed in range(5):
+        versions = [function(rows, torch.Generator().manual_seed(seed)) for _ in range(2)]
+        if not all(torch.equal(a, b) for a, b in zip(leaves(versions[0]), leaves(versions[1]), strict=True)):
+            raise ConfigError(
+                "augment gives different versions for the same generator: a resumed run would not be the run that was "
+                "interrupted. Draw from the generator that is passed in."
+            )
+        for row in range(4):
+            replaced = map_tensors(torch.clone, rows)
+            for tensor, new in zip(leaves(replaced), leaves(other), strict=True):
+                tensor[row] = new[row]
+            after = function(replaced, torch.Generator().manual_seed(seed))
+            others = torch.arange(4) != row
+            for a, b in zip(leaves(versions[0]), leaves(after), strict=True):
+                if a.shape != b.shape or not torch.equal(a[others], b[others]):
+                    raise CoupledSamples(
+                        "augment: replacing one row changed the version of another, as mixup does. One unit would then be in "
+                        "several gradients and could move the sum by more than the bound. Change each row on its own."
+                    )
 
 
 def _plain_sum(
@@ -431,7 +471,7 @@ def train(
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
     status = status_of(state, ablation)
-    _check_start(model, data, loss_fn, state, example)
+    _check_start(model, data, loss_fn, state, example, augment)
     with folder.locked() if folder else nullcontext():
         if folder:
             status = _open(folder, run, resume)
@@ -463,10 +503,13 @@ def status_of(state: State, ablation: Ablation) -> Status:
     """Is what this run releases private, and if not, why?"""
     if ablation != "private":
         return Status("not-private", f"ablation {ablation}: gradients without clipping or without noise")
+    if RANKING in state.mechanism.beside():
+        return Status("not-private", "masks are ranked by gradients without noise")
     if any(not line.event_is_private for line in state.mechanism.lines()):
         return Status("not-private", "a noise multiplier of 0 adds no noise")
-    if any(not line.event_is_private for line in state.before):
-        return Status("not-private", "an earlier phase on the same data was not private")
+    open_lines = [line for line in state.before if not line.event_is_private]
+    if open_lines:
+        return Status("not-private", f"released before on the same data, without privacy: {open_lines[0].purpose}")
     if state.entropy.reproducible:
         return Status("not-private", "noise reproducible: do not publish")
     return Status("private", "every release is in the ledger")
@@ -659,7 +702,8 @@ class _Run:
             weights |= {name: averages[id(parameter)] for name, parameter in tied}
         save_weights(self.folder.model, weights)
         write_json(self.folder.ledger, self.state.ledger.to_dict())
-        write_json(self.folder.summary, summary(self.state, status, delta, about))
+        coordinates = sum(parameter.numel() for parameter in self.model.parameters())
+        write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
         self.folder.write_run("complete", status)
         self.folder.forget_checkpoint()
 
@@ -673,7 +717,7 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
     write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
-def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]) -> dict[str, Any]:
+def summary(state: State, status: Status, delta: float, about: Mapping[str, Any], coordinates: int) -> dict[str, Any]:
     """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model."""
     mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
     plan_epsilon = None if sigma is None else mechanism.epsilon(delta)
@@ -701,8 +745,20 @@ def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]
         "data": {**about.get("data", {}), "n": mechanism.sampler.n},
         "model": about.get("model"),
         "repairs": list(about.get("repairs", [])),
+        "communication": _communication(state, coordinates),
         "seed": state.seed,
     }
+
+
+def _communication(state: State, coordinates: int) -> dict[str, Any]:
+    """What the run's updates weigh on the wire."""
+    course = state.course
+    seeded = all(plan.seeded or isinstance(plan, Fixed) for plan in course.plans)
+    return asdict(
+        payload(
+            coordinates, state.step, values=course.values, indices=course.indices, masks=course.masks, seeded=seeded
+        )
+    )
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:

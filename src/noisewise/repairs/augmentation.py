@@ -1,0 +1,45 @@
+"""Augmentation multiplicity: several random versions of each row, averaged before clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from noisewise.errors import ConfigError
+from noisewise.recipe import Recipe
+from noisewise.repairs.base import Repair
+from noisewise.train import Augment
+
+
+@dataclass(frozen=True)
+class Augmentation(Repair):
+    """`g_i = mean over K views of grad l(view(x_i))`, clipped once: sensitivity stays C however many views there are.
+
+    `function(rows, generator)` changes each row on its own; what mixes rows, such as mixup, couples units and is refused
+    before training. None: random flips and crops for images. Cost: free. Reference: De et al. 2022, arXiv:2204.13650,
+    figure 3. Deviation: none.
+    """
+
+    views: int = 8
+    function: Callable[[Any, Any], Any] | None = None
+    name = "augmentation"
+    changes = "the versions in which a row is seen"
+    reference = "De et al. 2022, arXiv:2204.13650"
+    claims = ("views",)
+
+    def apply(self, recipe: Recipe) -> Recipe:
+        """Sets function and multiplicity."""
+        if type(self.views) is not int or self.views < 1:
+            raise ConfigError(f"views={self.views!r}: a whole number of versions of each row, at least 1.")
+        function = self.function
+        if function is None:
+            from noisewise.transforms import flip_and_crop
+
+            if recipe.data.train.x.dim() != 4:
+                raise ConfigError(
+                    f"augmentation: flips and crops need images [n, channels, height, width], the inputs have shape "
+                    f"{list(recipe.data.train.x.shape)}. Pass function=."
+                )
+            function = flip_and_crop(pad=2 if recipe.data.train.x.shape[-1] <= 28 else 4)
+        return replace(recipe, augment=Augment(function, self.views))

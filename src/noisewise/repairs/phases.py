@@ -1,0 +1,55 @@
+"""Phases: another mechanism, or none, for the first part of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from noisewise.clipping import Clip
+from noisewise.errors import ConfigError
+from noisewise.recipe import MakeOptimizer, Phase, Recipe
+from noisewise.repairs.base import Cost, Repair
+from noisewise.sampling import steps_for
+from noisewise.train import Ablation
+
+
+@dataclass(frozen=True)
+class FirstPhase(Repair):
+    """The first epochs under another clipping rule, noise or ablation; the rest by the recipe, from the same weights.
+
+    With an `ablation` (plain, clip-only, noise-only) the phase has no privacy: epsilon is infinite, everywhere. Cost: free
+    if only the rule changes, ledger if the noise does, not private with an ablation. To let several second phases go on from
+    one copy of a first one, see `noisewise.recipe.continued`. Reference: Watson et al. 2023, arXiv:2311.06839.
+    Deviation: none.
+    """
+
+    epochs: float
+    ablation: Ablation = "private"
+    clip: Clip | None = None
+    noise_multiplier: float | None = None
+    optimizer: MakeOptimizer | None = None
+    name = "first phase"
+    changes = "the first epochs"
+    reference = "Watson et al. 2023, arXiv:2311.06839"
+    claims = ("phases",)
+    order = 1
+
+    @property
+    def cost(self) -> Cost:  # type: ignore[override]
+        """By what differs in the phase."""
+        if self.ablation != "private":
+            return "not-private"
+        return "free" if self.noise_multiplier is None else "ledger"
+
+    def apply(self, recipe: Recipe) -> Recipe:
+        """Cuts the plan in two."""
+        whole = recipe.mechanism
+        steps = steps_for(self.epochs, whole.sampler.n, whole.sampler.batch_size)
+        if steps >= whole.steps:
+            raise ConfigError(
+                f"first phase: {self.epochs} epochs are {steps} of {whole.steps} steps; leave some for the rest."
+            )
+        changed: dict[str, Any] = {"clip": self.clip, "noise_multiplier": self.noise_multiplier}
+        own = replace(whole, steps=steps, **{name: value for name, value in changed.items() if value is not None})
+        phase = Phase(mechanism=own, ablation=self.ablation, optimizer=self.optimizer)
+        return replace(recipe, phases=(*recipe.phases, phase), mechanism=replace(whole, steps=whole.steps - steps))

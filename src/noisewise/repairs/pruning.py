@@ -1,0 +1,194 @@
+"""Magnitude pruning before training: small weights are set to zero and never learn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dp_accounting
+import torch
+from torch import Tensor, nn
+
+from noisewise.accounting import Ledger, Line
+from noisewise.data import Data
+from noisewise.errors import ConfigError, PrivacyError
+from noisewise.recipe import Phase, Recipe, train_openly
+from noisewise.repairs.base import Cost, Repair
+from noisewise.repairs.freezing import Scope, prunable, smallest
+from noisewise.repairs.public import PublicTraining
+from noisewise.sampling import steps_for
+from noisewise.support import Fixed, intersection, learning, plans_of, together
+
+
+@dataclass(frozen=True)
+class EarlierEpochs:
+    """The mask comes from this run's own weights after its first epochs; they were released, so it is free."""
+
+    epochs: float = 5
+
+
+@dataclass(frozen=True)
+class PrivateModel:
+    """The mask comes from another model that was trained privately on the same people: its ledger is added to this one."""
+
+    weights: Mapping[str, Tensor]
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """The mask comes from training without privacy on the private records themselves: no guarantee is left.
+
+    `share`: of the records that are looked at; also a few of them void the guarantee, for those few.
+    """
+
+    share: float = 1.0
+    accept_not_private: bool = False
+    epochs: float = 20
+    batch_size: int = 128
+    lr: float = 0.1
+    seed: int = 0
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class AtRandom:
+    """A random mask with as many zeros in every layer: the control without which no gain can be told from sparsity's."""
+
+    seed: int = 0
+
+
+Source = PublicTraining | EarlierEpochs | PrivateModel | PrivateRecords | AtRandom
+
+
+@dataclass(frozen=True)
+class MagnitudePruning(Repair):
+    """Remove a share of the smallest weights of each layer; the others start again from their initial values.
+
+    `m = 0 on the smallest share of |w_source|`, `w <- m * w_initial`, then masked DP-SGD. Weights of layers only, not
+    biases nor normalisations. Cost by source: `PublicTraining` and `EarlierEpochs` and `AtRandom` are free, `PrivateModel`
+    is paid in the ledger, `PrivateRecords` is not private. Reference: Watson et al. 2023, arXiv:2311.06839, section 5.
+    Deviation: `share` is the removed part (the text uses p for both); 0.7 is the paper's best.
+    """
+
+    source: Source
+    share: float = 0.7
+    scope: Scope = "layer"
+    name = "magnitude pruning"
+    changes = "the initial weights and the support: small weights are zero and stay so"
+    reference = "Watson et al. 2023, arXiv:2311.06839"
+    order = 4
+
+    @property
+    def claims(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A mask from earlier epochs divides the run into phases."""
+        return ("layers", "phases") if isinstance(self.source, EarlierEpochs) else ("layers",)
+
+    @property
+    def cost(self) -> Cost:  # type: ignore[override]
+        """By where the mask comes from."""
+        if isinstance(self.source, PrivateModel):
+            return "ledger"
+        return "not-private" if isinstance(self.source, PrivateRecords) else "free"
+
+    def describe(self) -> dict[str, Any]:
+        """With what the source is, in words."""
+        words = (type(self.source).__doc__ or "").strip().splitlines()[0]
+        settings = {"source": type(self.source).__name__, "share": self.share, "scope": self.scope, "words": words}
+        return {**super().describe(), "settings": settings}
+
+    def apply(self, recipe: Recipe) -> Recipe:
+        """The pruned recipe; for a mask from earlier epochs, a phase that ends with pruning."""
+        if not 0 < self.share < 1:
+            raise ConfigError(f"magnitude pruning: share={self.share!r} of the weights to remove must be in (0, 1).")
+        if isinstance(self.source, EarlierEpochs):
+            return self._after_a_phase(recipe, self.source)
+        scores = self._scores(recipe)
+        if isinstance(self.source, PrivateModel):
+            recipe = replace(recipe, ledger=_composed(recipe, self.source.ledger.lines))
+        if isinstance(self.source, PrivateRecords):
+            line = Line(dp_accounting.NonPrivateDpEvent(), "pruning mask from private records (not private)", 1, 0)
+            recipe = replace(recipe, ledger=_composed(recipe, [line]))
+        return self._pruned(recipe, scores)
+
+    def _scores(self, recipe: Recipe) -> dict[str, Tensor]:
+        """What weights are ranked by."""
+        source, model = self.source, recipe.model
+        match source:
+            case PublicTraining():
+                trained, foreign = source.trained(recipe)
+                return {name: p.detach().abs() for name, p in trained.named_parameters() if name not in foreign}
+            case PrivateModel():
+                return {name: weight.detach().abs() for name, weight in source.weights.items()}
+            case AtRandom():
+                generator = torch.Generator().manual_seed(source.seed)
+                return {name: torch.rand(p.shape, generator=generator) for name, p in model.named_parameters()}
+            case PrivateRecords():
+                return _from_records(recipe, source)
+        raise ConfigError(
+            f"source={source!r}: use PublicTraining, EarlierEpochs, PrivateModel, PrivateRecords or AtRandom."
+        )
+
+    def _pruned(self, recipe: Recipe, scores: Mapping[str, Tensor]) -> Recipe:
+        within = _fixed(recipe)
+        weights = prunable(dict(recipe.model.named_parameters()), within)
+        missing = [name for name in weights if name in scores and scores[name].shape != weights[name].shape]
+        if missing:
+            raise ConfigError(f"magnitude pruning: the source's {missing} have another shape than the model's.")
+        ranked = {name: scores[name] for name in weights if name in scores}
+        if not ranked:
+            raise ConfigError(
+                "magnitude pruning: no layer's weight learns that the source knows, so nothing can be pruned."
+            )
+        masks = smallest(ranked, learning({name: weights[name] for name in ranked}, within), self.share, self.scope)
+        model = copy.deepcopy(recipe.model)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in masks:
+                    parameter.mul_(masks[name].to(parameter.device))
+        support = together(recipe.mechanism.support, Fixed(masks))
+        return replace(recipe, model=model, mechanism=replace(recipe.mechanism, support=support))
+
+    def _after_a_phase(self, recipe: Recipe, source: EarlierEpochs) -> Recipe:
+        whole = recipe.mechanism
+        steps = steps_for(source.epochs, whole.sampler.n, whole.sampler.batch_size)
+        if steps >= whole.steps:
+            raise ConfigError(
+                f"magnitude pruning: {source.epochs} epochs are {steps} of {whole.steps} steps; leave some for what follows."
+            )
+
+        def prune(before: Recipe, model: nn.Module) -> Recipe:
+            return self._pruned(before, {name: p.detach().abs() for name, p in model.named_parameters()})
+
+        phase = Phase(mechanism=replace(whole, steps=steps), after=prune)
+        return replace(recipe, phases=(*recipe.phases, phase), mechanism=replace(whole, steps=whole.steps - steps))
+
+
+def _fixed(recipe: Recipe) -> dict[str, Any]:
+    return intersection(plan.support for plan in plans_of(recipe.mechanism.support) if isinstance(plan, Fixed))
+
+
+def _composed(recipe: Recipe, lines: list[Line]) -> Ledger:
+    adjacency = recipe.mechanism.adjacency
+    before = [] if recipe.ledger is None else recipe.ledger.lines
+    return Ledger(adjacency, [*before, *lines])
+
+
+def _from_records(recipe: Recipe, source: PrivateRecords) -> dict[str, Tensor]:
+    if not source.accept_not_private:
+        raise PrivacyError(
+            "a pruning mask from the private records is a release without noise: no epsilon holds afterwards. Use a public "
+            "set, EarlierEpochs or a PrivateModel; or PrivateRecords(accept_not_private=True) as a marked control."
+        )
+    if not 0 < source.share <= 1:
+        raise ConfigError(f"PrivateRecords(share={source.share!r}): a share of the records in (0, 1].")
+    data: Data = recipe.data.train
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(source.seed))
+    some = data.take(order[: max(1, round(source.share * len(data)))])
+    trained = train_openly(
+        recipe.model, some, recipe.loss_fn, epochs=source.epochs, batch_size=source.batch_size, lr=source.lr,
+        seed=source.seed, progress=source.progress,
+    )  # fmt: skip
+    return {name: parameter.detach().abs() for name, parameter in trained.named_parameters()}
