@@ -271,7 +271,7 @@ def test_a_phase_after_one_without_privacy_is_not_private():
     phase = tiny.run(ablation="plain")
     trained = tiny.run(phase.model, ledger=phase.ledger)
     assert trained.status.status == "not-private"
-    assert "earlier phase" in trained.status.reason
+    assert "released before on the same data" in trained.status.reason
     assert trained.ledger.epsilon(DELTA) == math.inf
     assert trained.history[-1]["epsilon"] == math.inf
 

@@ -343,6 +343,8 @@ def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest)
     rows = take(made, slice(0, 4))
     for seed in range(5):
         versions = [function(rows, torch.Generator().manual_seed(seed)) for _ in range(2)]
+        if length(versions[0]) != 4:
+            raise ConfigError(f"augment returned {length(versions[0])} rows for 4: one for each.")
         if not all(torch.equal(a, b) for a, b in zip(leaves(versions[0]), leaves(versions[1]), strict=True)):
             raise ConfigError(
                 "augment gives different versions for the same generator: a resumed run would not be the run that was "

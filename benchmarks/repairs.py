@@ -1,0 +1,245 @@
+"""Which repairs give back what privacy took? Fashion-MNIST, DP-CNN/S, epsilon 1 and 3, delta 1e-5, batch 2048, 40 epochs.
+
+    NOISEWISE_DATA=FOLDER python benchmarks/repairs.py tune  --out benchmarks/results/fashion_mnist_tuning.json
+    NOISEWISE_DATA=FOLDER python benchmarks/repairs.py final --tuning benchmarks/results/fashion_mnist_tuning.json \
+        --out benchmarks/results/fashion_mnist_repairs.json
+    python benchmarks/repairs.py table --results benchmarks/results/fashion_mnist_repairs.json --out docs/repairs_measured.md
+
+`tune` trains on 55,000 images and looks at 5,000 held-out ones: the learning rate of the baseline, then, at that learning
+rate, one setting of each repair. `final` trains on all 60,000 with five seeds and reads the official test images once per
+run. Equal seeds have equal initial weights, batches and noise, so differences to the baseline are paired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from noisewise import data as sets
+from noisewise import models, repairs
+from noisewise.audits.intervals import mean, mean_difference
+from noisewise.clipping import Flat
+from noisewise.data import Splits
+from noisewise.losses import cross_entropy
+from noisewise.mechanism import Mechanism
+from noisewise.recipe import Recipe, fit
+from noisewise.runs import hardware, versions
+from noisewise.sampling import Poisson, steps_for
+from noisewise.transforms import flip_and_crop
+
+BATCH, EPOCHS, DELTA, BOUND = 2048, 40, 1e-5, 1.0
+EPSILONS = (1.0, 3.0)
+SEEDS = (0, 1, 2, 3, 4)
+TUNING_SEEDS = (100, 101)
+VALID = 5000
+LEARNING_RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
+SEARCH = {
+    "random sparsification": [{"final": final} for final in (0.5, 0.7, 0.9)],
+    "freezing": [{"shares": shares} for shares in ((0.2, 0.4, 0.5), (0.39, 0.63, 0.77), (0.5, 0.8, 0.9))],
+    "pruning, public": [{"share": share} for share in (0.3, 0.5, 0.7)],
+    "global clipping": [
+        {"screen": screen, "lr_factor": screen * part}
+        for screen in (4.0, 10.0, 25.0, 50.0)
+        for part in (0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+        if part >= 0.25 or screen >= 10
+    ],
+    "augmentation": [{"pad": pad, "flips": flips, "views": 4} for pad, flips in ((1, True), (2, True), (1, False))],
+}
+CONTROL = "random mask"  # as many zeros in each layer as the public pruning
+
+
+@cache
+def parts(name: str, valid: int, device: str) -> Splits:
+    """A data set on the device."""
+    split = sets.load(name, 0, valid)
+    return Splits(*(replace(part, x=part.x.to(device), y=part.y.to(device)) for part in split))
+
+
+def repair(method: str, settings: dict, seed: int, device: str) -> list[repairs.Repair]:
+    """The repairs of a method."""
+    match method:
+        case "baseline":
+            return []
+        case "random sparsification":
+            return [repairs.RandomSparsification(settings["final"])]
+        case "freezing":
+            return [repairs.StagewiseFreezing(shares=tuple(settings["shares"]))]
+        case "pruning, public":
+            source = repairs.PublicTraining(parts("mnist", 0, device).train, epochs=10, batch_size=256, lr=0.1, seed=seed)
+            return [repairs.MagnitudePruning(source, settings["share"])]
+        case "random mask":
+            return [repairs.MagnitudePruning(repairs.AtRandom(seed), settings["share"])]
+        case "global clipping":
+            return [repairs.GlobalClipping(settings["screen"], settings["lr_factor"])]
+        case "augmentation":
+            return [repairs.Augmentation(settings["views"], flip_and_crop(settings["pad"], flips=settings["flips"]))]
+    raise ValueError(method)
+
+
+def run(job: dict) -> dict:
+    """Train once; accuracy on the held-out part while tuning, on the test part at the end."""
+    torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    start = time.perf_counter()
+    split = parts("fashion_mnist", job["valid"], device)
+    model = models.build("dp-cnn-s", tuple(split.train.x.shape[1:]), 10, job["seed"]).to(device)
+    mechanism = Mechanism(
+        sampler=Poisson(len(split.train), BATCH),
+        clip=Flat(BOUND),
+        steps=steps_for(EPOCHS, len(split.train), BATCH),
+        noise_multiplier=job["noise_multiplier"],
+    )
+    lr = job["lr"]
+    recipe = Recipe(
+        model=model, data=split, loss_fn=cross_entropy, mechanism=mechanism,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
+    )  # fmt: skip
+    changed = repairs.repaired(recipe, *repair(job["method"], job["settings"], job["seed"], device))
+    trained = fit(changed, insecure_seed=job["seed"], seed=job["seed"], delta=DELTA, progress=False).model
+    looked = split.valid if job["valid"] else split.test
+    with torch.no_grad():
+        right = torch.cat([trained(x).argmax(1) for x in looked.x.split(2000)]) == looked.y
+    return {**job, "accuracy": right.float().mean().item(), "seconds": round(time.perf_counter() - start, 1)}
+
+
+def run_all(jobs: list[dict], workers: int, log: Path) -> list[dict]:
+    """All jobs in parallel; each result is written down at once, and what is written down is not done again."""
+    before = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    done = [item for item in before if any(_same(item, job) for job in jobs)]
+    left = [job for job in jobs if not any(_same(item, job) for item in done)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool, log.open("a") as file:
+        for future in as_completed([pool.submit(run, job) for job in left]):
+            done.append(future.result())
+            file.write(json.dumps(done[-1]) + "\n")
+            file.flush()
+    return done
+
+
+def _same(item: dict, job: dict) -> bool:
+    known = json.loads(json.dumps(job))
+    return all(item[key] == value for key, value in known.items())
+
+
+@cache
+def noise(n: int, epsilon: float) -> float:
+    """Noise multiplier of the plan."""
+    plan = Mechanism(sampler=Poisson(n, BATCH), steps=steps_for(EPOCHS, n, BATCH))
+    return plan.calibrated(epsilon, DELTA).noise_at(0)
+
+
+def job(method: str, settings: dict, epsilon: float, lr: float, seed: int, valid: int) -> dict:
+    return {
+        "method": method, "settings": settings, "epsilon": epsilon, "lr": lr, "seed": seed, "valid": valid,
+        "noise_multiplier": noise(60_000 - valid, epsilon),
+    }  # fmt: skip
+
+
+def best(found: list[dict], epsilon: float, method: str, key: str) -> dict:
+    """The setting with the highest mean accuracy over the tuning seeds."""
+    means: dict[str, list[float]] = {}
+    for item in found:
+        if (item["epsilon"], item["method"]) == (epsilon, method):
+            means.setdefault(json.dumps(item[key]), []).append(item["accuracy"])
+    return json.loads(max(means, key=lambda setting: statistics.mean(means[setting])))
+
+
+def about(command: str) -> dict:
+    commit = os.environ.get("COMMIT") or subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()  # fmt: skip
+    return {"command": command, "commit": commit, "hardware": hardware(), "versions": versions()}
+
+
+def tune(out: Path, workers: int) -> dict:
+    log = out.with_suffix(".jsonl")
+    rates = [
+        job("baseline", {}, epsilon, lr, seed, VALID)
+        for epsilon in EPSILONS
+        for lr in LEARNING_RATES
+        for seed in TUNING_SEEDS
+    ]
+    found = run_all(rates, workers, log)
+    lr = {epsilon: float(best(found, epsilon, "baseline", "lr")) for epsilon in EPSILONS}  # type: ignore[arg-type]
+    rest = [
+        job(method, settings, epsilon, lr[epsilon], seed, VALID)
+        for method, choices in SEARCH.items()
+        for settings in choices
+        for epsilon in EPSILONS
+        for seed in TUNING_SEEDS
+    ]
+    found += run_all(rest, workers, log)
+    chosen = {
+        str(epsilon): {
+            "lr": lr[epsilon],
+            **{method: best(found, epsilon, method, "settings") for method in SEARCH},
+        }
+        for epsilon in EPSILONS
+    }
+    content = {**about("python benchmarks/repairs.py tune"), "held out": VALID, "seeds": TUNING_SEEDS}
+    content |= {"searched": {"lr": LEARNING_RATES, **SEARCH}, "chosen": chosen, "runs": found}
+    out.write_text(json.dumps(content, indent=1) + "\n")
+    return content
+
+
+def final(tuning: Path, out: Path, workers: int) -> None:
+    chosen = json.loads(tuning.read_text())["chosen"]
+    jobs = []
+    for epsilon in EPSILONS:
+        own = chosen[str(epsilon)]
+        settings = {"baseline": {}, **{method: own[method] for method in SEARCH}, CONTROL: own["pruning, public"]}
+        jobs += [job(m, s, epsilon, own["lr"], seed, 0) for seed in SEEDS for m, s in settings.items()]
+    jobs.sort(key=lambda item: item["method"] != "augmentation")  # the longest first
+    found = run_all(jobs, workers, out.with_suffix(".jsonl"))
+    rows = []
+    for epsilon in EPSILONS:
+        base = accuracies(found, epsilon, "baseline")
+        for method in ("baseline", *SEARCH, CONTROL):
+            mine = accuracies(found, epsilon, method)
+            row = {"epsilon": epsilon, "method": method, "accuracy": vars(mean(mine))}
+            if method != "baseline":
+                row["gain"] = vars(mean_difference(mine, base))
+            if method == "pruning, public":
+                row["gain over random mask"] = vars(mean_difference(mine, accuracies(found, epsilon, CONTROL)))
+            rows.append(row)
+    content = {**about("python benchmarks/repairs.py final"), "seeds": SEEDS, "chosen": chosen, "rows": rows}
+    out.write_text(json.dumps({**content, "runs": found}, indent=1) + "\n")
+
+
+def accuracies(found: list[dict], epsilon: float, method: str) -> list[float]:
+    """By seed."""
+    mine = [item for item in found if (item["epsilon"], item["method"]) == (epsilon, method)]
+    return [item["accuracy"] for item in sorted(mine, key=lambda item: item["seed"])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["tune", "final", "table"])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tuning", type=Path)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--workers", type=int, default=8)
+    given = parser.parse_args()
+    if given.what == "tune":
+        tune(given.out, given.workers)
+    elif given.what == "final":
+        final(given.tuning, given.out, given.workers)
+    else:
+        from repairs_table import write
+
+        write(given.results, given.out)
+
+
+if __name__ == "__main__":
+    main()
