@@ -1,0 +1,257 @@
+"""Publishers' files: given by the user, cached, or downloaded; never used unless the checksum is the published one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from noisewise.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Download:
+    """What a publisher offers: the same bytes at several addresses, and their checksum (`sha256:...` or `md5:...`)."""
+
+    urls: tuple[str, ...]
+    checksum: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a loader reads, where it comes from, and how it is made of the download (None: it is the download)."""
+
+    sha256: str
+    download: Download
+    made: Callable[[Path], bytes] | None = None
+
+
+def find(name: str) -> Path:
+    """The file `name`, e.g. `mnist/train-images-idx3-ubyte.gz`, with the published checksum.
+
+    Looked for in this order: `$NOISEWISE_DATA/name`, the cache (`$NOISEWISE_CACHE`, else the system's place for caches),
+    the publisher's addresses. Guarantee: a file with another checksum is an error, wherever it was found.
+    """
+    if name not in FILES:
+        raise ConfigError(f"file {name!r}: unknown. Known files: {', '.join(FILES)}.")
+    file, root = FILES[name], os.environ.get("NOISEWISE_DATA")
+    if root and os.path.lexists(given := Path(root) / name):
+        return _verified(given, file.sha256, f"$NOISEWISE_DATA/{name}", "Put the publisher's file there")
+    cached = cache() / name
+    if not os.path.lexists(cached):
+        _download(name, file, cached)
+    return _verified(cached, file.sha256, f"the cached {cached}", "Delete it, and it is downloaded again")
+
+
+def cache() -> Path:
+    """Where downloads are kept."""
+    import pooch
+
+    return Path(os.environ.get("NOISEWISE_CACHE") or pooch.os_cache("noisewise"))
+
+
+def _verified(path: Path, expected: str, shown: str, remedy: str) -> Path:
+    """The path, if its content has the checksum."""
+    try:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{shown} cannot be read ({error.strerror}). {remedy}.") from None
+    if found != expected:
+        raise DataError(
+            f"{shown} is not the published file: its sha256 is {found}, expected {expected}. It is damaged or another "
+            f"version. {remedy}."
+        )
+    return path
+
+
+def _download(name: str, file: File, target: Path) -> None:
+    """Put the file, and whatever else its download holds, into the cache."""
+    if file.made is None:
+        _retrieve(name, file.download, target)
+        return
+    archive = _retrieve(name, file.download, cache() / "downloads" / _base(file.download.urls[0]))
+    for other, sibling in FILES.items():
+        if sibling.download == file.download and sibling.made is not None:
+            _write(cache() / other, sibling.made(archive))
+    archive.unlink(missing_ok=True)
+
+
+def _retrieve(name: str, download: Download, target: Path) -> Path:
+    """The download, from the first address that gives the published bytes."""
+    import pooch
+
+    failures = []
+    for url in download.urls:
+        try:
+            return Path(pooch.retrieve(url, known_hash=download.checksum, fname=target.name, path=target.parent))
+        except (OSError, ValueError) as error:  # every error of requests is an OSError; ValueError: another checksum
+            failures.append(f"{url}: {type(error).__name__}: {error}")
+    folder, _, base = name.rpartition("/")
+    unset = not os.environ.get("NOISEWISE_DATA")
+    missing = "NOISEWISE_DATA is not set" if unset else f"$NOISEWISE_DATA/{name} does not exist"
+    raise DataError(
+        f"{folder}: {missing}, and no download of {_base(download.urls[0])} worked. Put {base} into a folder {folder}/, and "
+        f"set NOISEWISE_DATA to the folder above it; or try again with a network. Tried: {'; '.join(failures)}"
+    )
+
+
+def _base(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, also when several processes fill the cache."""
+    import tempfile
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise DataError(
+            f"{path} could not be written ({error.strerror}). Free space, or set NOISEWISE_CACHE to another folder."
+        ) from None
+
+
+def _member(name: str) -> Callable[[Path], bytes]:
+    """One file of a tar archive, read by name: nothing else in the archive is written anywhere."""
+
+    def read(archive: Path) -> bytes:
+        import tarfile
+
+        try:
+            with tarfile.open(archive) as tar:
+                content = tar.extractfile(name)
+                if content is None:
+                    raise KeyError(name)
+                return content.read()
+        except (KeyError, tarfile.TarError, EOFError, OSError) as error:
+            raise DataError(
+                f"{archive.name} holds no readable {name} ({error}). Delete {archive} and try again."
+            ) from None
+
+    return read
+
+
+def _with_header(archive: Path) -> bytes:
+    """California Housing as a CSV file: the publisher's values, shortest decimals, under a line with their names."""
+    raw = _member("CaliforniaHousing/cal_housing.data")(archive).decode()
+    columns = "longitude,latitude,housingMedianAge,totalRooms,totalBedrooms,population,households,medianIncome,medianHouseValue"
+    lines = [",".join(str(float(value)) for value in line.split(",")) for line in raw.split()]
+    return "".join(f"{line}\n" for line in [columns, *lines]).encode()
+
+
+NAMING = {"name", "first", "last", "dob", "c_case_number", "r_case_number", "vr_case_number"}
+
+
+def _without_names(table: Path) -> bytes:
+    """COMPAS without the columns that name people; nothing else is changed."""
+    import csv
+    import io
+
+    with table.open(newline="") as file:
+        lines = list(csv.reader(file))
+    kept = [place for place, column in enumerate(lines[0]) if column not in NAMING]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[line[place] for place in kept] for line in lines])
+    return text.getvalue().encode()
+
+
+def _plain(folder: str, bases: tuple[str, ...], **checksums: str) -> dict[str, File]:
+    """Files that are used as they are, below one or several addresses."""
+    return {
+        f"{folder}/{name}": File(checksum, Download(tuple(base + name for base in bases), f"sha256:{checksum}"))
+        for name, checksum in checksums.items()
+    }
+
+
+_MNIST = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",
+)
+_FASHION = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+)
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+_CIFAR = Download(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), "md5:c32a1d4ab5d03f1284b67883e8d87530")
+_HOUSING = Download(
+    (
+        "https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.tgz",
+        "https://ndownloader.figshare.com/files/5976036",
+    ),
+    "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
+)
+_COMPAS = Download(
+    ("https://raw.githubusercontent.com/propublica/compas-analysis/master/compas-scores-two-years.csv",),
+    "md5:9165d40c400bba93a8cffece2b74622b",
+)
+
+FILES: dict[str, File] = {
+    **_plain(
+        "mnist",
+        _MNIST,
+        **{
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+    ),
+    **_plain(
+        "fashion_mnist",
+        _FASHION,
+        **{
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+    ),
+    **{
+        f"cifar10/{member}": File(sha256, _CIFAR, _member(member))
+        for member, sha256 in {
+            "cifar-10-batches-bin/data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            "cifar-10-batches-bin/data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            "cifar-10-batches-bin/data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            "cifar-10-batches-bin/data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            "cifar-10-batches-bin/data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            "cifar-10-batches-bin/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+        }.items()
+    },
+    **_plain(
+        "tabular",
+        (f"{_UCI}adult/",),
+        **{
+            "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        },
+    ),
+    **_plain(
+        "tabular",
+        (f"{_UCI}statlog/german/",),
+        **{"german.data": "b21f3d81db8071257d5ff1deaeba1fd4303b62712e6fcc9715c7a86202cb5871"},
+    ),
+    **_plain(
+        "tabular",
+        (f"{_UCI}wine-quality/",),
+        **{
+            "winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",
+            "winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
+        },
+    ),
+    "tabular/california_housing.csv": File(
+        "81dc3561d0438eb382b21ecd53837b844e50fba0058a39cfba37009b2687b72c", _HOUSING, _with_header
+    ),
+    "tabular/compas-two-years.csv": File(
+        "a5e5c34bfd2d1f065bb12a44c0323421baf74b98b97d585915a0c2e1513ecaba", _COMPAS, _without_names
+    ),
+}
+"""Every file by its place below `$NOISEWISE_DATA` or the cache.
+
+California Housing and COMPAS are read in a form made here from the publisher's file (`made`)."""
