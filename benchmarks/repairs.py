@@ -273,7 +273,8 @@ def page(results: dict, tuning: dict) -> str:
         low, high = 100 * control["low"], 100 * control["high"]
         lines += [
             "",
-            f"Pruning from a public set against a random mask of equal size: {100 * control['value']:+.2f} ({low:+.2f}, {high:+.2f}).",
+            "Pruning from a public set against a random mask of equal size: "
+            f"{100 * control['value']:+.2f} ({low:+.2f}, {high:+.2f}).",
             "",
         ]
     lines += ["## Plainly", ""]
@@ -287,8 +288,8 @@ def page(results: dict, tuning: dict) -> str:
         "",
         "## How settings were chosen",
         "",
-        f"On {tuning['held out']:,} held-out training images, mean over {len(tuning['seeds'])} seeds, {len(tuning['runs'])} runs; "
-        "the test images were not looked at. Epsilon does not count this search. First the baseline's learning rate, for each "
+        f"On {tuning['held out']:,} held-out training images, mean over {len(tuning['seeds'])} seeds, "
+        f"{len(tuning['runs'])} runs; the test images were not looked at. Epsilon does not count this search. First the baseline's learning rate, for each "
         f"epsilon, among {', '.join(f'{lr:g}' for lr in tuning['searched']['lr'])}; then, at that learning rate, each "
         "repair's own setting:",
         "",

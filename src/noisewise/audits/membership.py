@@ -1,0 +1,634 @@
+"""Membership: can one tell from the model who was trained on? Attacks by loss, by regression, and with shadow models."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from noisewise.audits import intervals
+from noisewise.audits.outputs import logits
+from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.roc import auc, auc_difference, exact_share, roc, threshold
+from noisewise.audits.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
+from noisewise.errors import ConfigError, DataError, NoisewiseWarning
+from noisewise.runs import Status
+from noisewise.words import fixed, number, percent, percent_interval
+from noisewise.words import level as level_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor, nn
+
+    from noisewise.data import Data
+
+TAKES = (
+    "Does not retrain; under a minute. LiRA and RMIA train shadow models once (minutes to hours), then take seconds."
+)
+RATES = (0.01, 0.001)  # false-positive rates at which attacks are compared
+ROWS = 10_000  # members and as many others; more would narrow the intervals little
+SMALLEST = 40  # of each kind, so that a half has 20 people
+EDGE = 1e-12  # probabilities are kept this far from 0 and 1 before LiRA fits Gaussians to their logits
+SHIFT = 0.001  # p-value below which members and others do not look like one distribution
+MODELS = ("private", "twin")
+STATUS = Status("not-private", "shows how far training records can be told from others: no ledger covers it")
+
+
+class Scores(NamedTuple):
+    """How strongly an attack takes members and others for members, higher is surer; others in random order.
+
+    Guarantee: the others who set a threshold (`setting`) are not those on whom its false alarms are counted (`fresh`).
+    """
+
+    inside: np.ndarray
+    outside: np.ndarray
+
+    @property
+    def setting(self) -> np.ndarray:
+        """The first half of the others."""
+        return self.outside[: len(self.outside) // 2]
+
+    @property
+    def fresh(self) -> np.ndarray:
+        """The second half of the others."""
+        return self.outside[len(self.outside) // 2 :]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one attack learns from one model.
+
+    `rates`: for each false-positive rate aimed `at` that the people suffice for, the `tpr` and the `fpr` met on people
+    who had no part in setting the threshold. `curve`: pairs (false-positive rate, true-positive rate).
+    """
+
+    attack: str
+    model: str
+    auc: Estimate
+    rates: list[dict[str, Any]]
+    curve: list[list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership(Result):
+    """How well attacks tell training records from others.
+
+    headline: `auc` and `tpr at 1 % fpr` of the strongest attack; with a twin also `twin auc`, and `difference`: private -
+    twin AUC of the attack that is strongest on the twin.
+    Guarantee: intervals of the strongest allow for having picked it among all attacks (Bonferroni). An attack that fails
+    proves nothing: only the ledger's epsilon bounds every attack.
+    """
+
+    kind: ClassVar[str] = "membership"
+    title: ClassVar[str] = "Who was trained on"
+
+    @property
+    def measured(self) -> list[Measured]:
+        """Every attack on every model."""
+        return [Measured(**raw) for raw in self.values["measured"]]
+
+    def attack(self, name: str, model: str = "private") -> Measured:
+        """One attack on one model."""
+        for found in self.measured:
+            if (found.attack, found.model) == (name, model):
+                return found
+        known = sorted({f"{found.attack} ({found.model})" for found in self.measured})
+        raise ConfigError(f"attack {name!r} on model {model!r}: not in this result, which has {', '.join(known)}.")
+
+    @property
+    def attacks(self) -> list[str]:
+        """Their names."""
+        return list(dict.fromkeys(found.attack for found in self.measured))
+
+    @property
+    def has_twin(self) -> bool:
+        """Was there a non-private model to compare with?"""
+        return "twin" in self.values["strongest"]
+
+    def plot(self, ax: Axes) -> Axes:
+        """ROC curves on logarithmic axes, so that few but sure guesses show; the line of guessing in grey."""
+        styles = dict(zip(self.attacks, ("-", "--", ":", "-."), strict=False))
+        low = min(value for found in self.measured for point in found.curve for value in point if value > 0)
+        ax.plot([low, 1], [low, 1], color=FAINT, linewidth=2, label="guessing", zorder=1)
+        for found in self.measured:
+            rates, hits = (np.array(side) for side in zip(*found.curve, strict=True))
+            seen = hits > 0
+            ax.plot(
+                rates[seen],
+                hits[seen],
+                styles.get(found.attack, "-"),
+                color=PRIVATE if found.model == "private" else TWIN,
+                linewidth=1.8,
+                label=f"{found.attack}, {found.model}: AUC {fixed(found.auc.value, 3)}",
+                zorder=3 if found.model == "private" else 2,
+            )
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlim(min(found.curve[0][0] for found in self.measured), 1)
+        ax.set_ylim(low, 1.15)
+        ax.set_xlabel("false-positive rate", color=INK)
+        ax.set_ylabel("true-positive rate", color=INK)
+        ax.tick_params(colors=INK, length=0, which="both")
+        ax.grid(color=FAINT, linewidth=0.8)
+        ax.set_axisbelow(True)
+        for side in ax.spines.values():
+            side.set_visible(False)
+        ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=INK)
+        return ax
+
+    def figures(self) -> list[Figure]:
+        """The ROC curves."""
+        caption = "How many members an attack finds against how many others it takes for members (both logarithmic)"
+        return [Figure(caption, f"{caption}. {' '.join(self.sentences())}", self.plot, 10)]
+
+    def sentences(self) -> list[str]:
+        """The strongest attack; what it finds at low false-positive rates; the twin; what limits the answer."""
+        strongest, auc = self.values["strongest"], self.headline["auc"]
+        several = len(self.attacks) > 1
+        who = strongest["private"]
+        who = f"The strongest of {len(self.attacks)} attacks, {who}," if several else f"The attack {who}"
+        sure = "so members can be told from others" if auc.low > 0.5 else "which guessing can explain"
+        said = [
+            f"{who} reaches an AUC of {fixed(auc.value, 3)} ({level_of(auc)} interval "
+            f"{_span(auc)}{', allowing for the choice' if several else ''}; 0.5 is guessing), {sure}."
+        ]
+        for rate in self.attack(strongest["private"]).rates:
+            said.append(
+                f"Aiming at {_rate(rate['at'])} false alarms it finds {percent(rate['tpr'])} of the members (interval "
+                f"{percent_interval(rate['tpr'])}) and meets {percent(rate['fpr'])} false alarms on new people."
+            )
+        if self.has_twin:
+            twin, change = self.headline["twin auc"], self.headline["difference"]
+            chance = "" if change.excludes_zero else ", which chance can explain"
+            said.append(
+                f"Against the non-private twin {'the strongest, ' if several else ''}{strongest['twin']}{',' * several} "
+                f"reaches {fixed(twin.value, 3)} (interval "
+                f"{_span(twin)}); against the private model its AUC changes by {_signed(change.value)} (interval "
+                f"{_signed(change.low)} to {_signed(change.high)}{chance})."
+            )
+        for at in self.settings["too_few_for"]:
+            said.append(
+                f"A false-positive rate of {_rate(at)} is not shown: it needs {math.ceil(1 / at) - 1:,} non-members for "
+                f"the threshold, here are {self.settings['setting_thresholds']:,}."
+            )
+        if self.values["class_shift_p"] < SHIFT:
+            said.append("Members and others differ in their classes, so part of this may be no memory of the model.")
+        said.append("An attack that fails proves nothing: only the epsilon of the ledger bounds every attack.")
+        return said
+
+    def tables(self) -> list[Table]:
+        """AUC of each attack, then the rates at low false-positive rates."""
+        level = level_of(self.headline["auc"])
+        columns = ["attack", "private", *(["twin", "private − twin"] if self.has_twin else [])]
+        rows = []
+        for name in self.attacks:
+            cells = [_auc_cell(found.auc) for found in self.measured if found.attack == name]
+            change = self.values["differences"].get(name)
+            rows.append([name, *cells, *([] if change is None else [_change_cell(change)])])
+        rates = [
+            [
+                f"{found.attack}, {found.model}",
+                _rate(rate["at"]),
+                f"{percent(rate['tpr'])} ({percent_interval(rate['tpr'])})",
+                f"{percent(rate['fpr'])} ({percent_interval(rate['fpr'])})",
+            ]
+            for found in self.measured
+            for rate in found.rates
+        ]
+        caption = f"Area under the ROC curve (0.5 is guessing), {level} intervals of each attack"
+        found = [Table(caption, columns, rows)]
+        if rates:
+            met = f"Members found at few false alarms, {level} intervals; thresholds set on other non-members"
+            found.append(Table(met, ["attack", "aimed at", "members found", "false alarms met"], rates))
+        return found
+
+
+def membership(
+    model: nn.Module,
+    data: Data,
+    *,
+    members: Data,
+    twin: nn.Module | None = None,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    level: float = LEVEL,
+    rows: int = ROWS,
+) -> Membership:
+    """Attacks by loss threshold and by logistic regression: `members` are training rows, `data` rows never trained on.
+
+    As many members as others are drawn (at most `rows` of each, one per person) and halved at random: the first half
+    fits the regression, the second half is judged. Loss threshold: `score = -loss`. Regression: on logits, label
+    (one-hot), logit of the label and loss, standardised; strength of the penalty by 3 folds.
+
+    A threshold that aims at false-positive rate r is the `floor(r (k + 1))`-th highest score of half of the judged
+    non-members, k of them: on new people the rate is at most r on average. Members above it count as found; the rate
+    met on the other non-members is reported too. A rate that needs more non-members is left out, and said so.
+
+    Both kinds must come from one distribution, best as random parts of one set: any other difference passes for memory.
+    Different shares of classes are warned of; other differences show when an untrained model is attacked in the same way.
+
+    Guarantee: intervals hold for the judged half: AUC DeLong (logit scale), rates Clopper-Pearson given the threshold.
+    Reference: Yeom et al. 2018, arXiv:1709.01604 (loss); Shokri et al. 2017, arXiv:1610.05820; the grid of penalties is
+    that of TensorFlow Privacy. Deviation: folds are compared by AUC, not by accuracy.
+    Does not retrain; under a minute.
+
+    Args:
+        model: the attacked model, `[n, classes]` outputs.
+        data: non-members from the same distribution, usually the test part.
+        members: rows the model was trained on.
+        twin: the non-private model, attacked in the same way on the same people.
+        generator: draws people and halves; seed 0 by default.
+        progress: show a bar.
+        level: of the intervals.
+        rows: most members, and most others, that are looked at.
+    """
+    generator = np.random.default_rng(0) if generator is None else generator
+    inside, outside = _balanced(members, data, rows, generator)
+    shift = _class_shift(inside.y, outside.y)
+    half = len(inside) // 2
+    folds = int(generator.integers(2**31))
+    networks = {"private": model} if twin is None else {"private": model, "twin": twin}
+    found: dict[str, dict[str, Scores]] = {name: {} for name in ATTACKS}
+    jobs = [(which, name) for which in networks for name in ATTACKS]
+    seen: dict[str, tuple[Rows, Rows]] = {}
+    for which, name in _shown(jobs, "membership attacks", progress):
+        if which not in seen:
+            seen[which] = _asked(networks[which], inside, outside, half)
+        fitted, judged = seen[which]
+        scores = ATTACKS[name](fitted, judged, folds)
+        found[name][which] = Scores(scores[judged.inside], scores[~judged.inside])
+    settings = {"members": len(inside), "non_members": len(outside), "judged_half": len(inside) - half}
+    return _result(found, level, shift, settings)
+
+
+def lira(
+    model: nn.Module,
+    data: Data,
+    *,
+    inside: ArrayLike,
+    shadows: Shadows,
+    online: bool = True,
+    twin: nn.Module | None = None,
+    twin_shadows: Shadows | None = None,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    level: float = LEVEL,
+) -> Membership:
+    """Likelihood-ratio attack on the rows of `data`, of which the model was trained on those `inside` (about half).
+
+    `phi = log(p_y / (1 - p_y))`. Online: `log N(phi; m_in, s_in) - log N(phi; m_out, s_out)` with each row's mean over
+    the shadows with and without it; offline: `P[N(m_out, s_out) < phi]`. Standard deviations row by row from 64 shadows
+    on, else pooled over rows.
+
+    Thresholds come from a random half of the non-members as in `membership`; all rows are in the AUC. The intervals hold
+    for this model and these shadows.
+    Reference: Carlini et al. 2022, arXiv:2112.03570, Algorithm 1 and Section VI. Deviation: pooled variances are those
+    within rows, and centres are means (the authors' code takes the spread over all rows, and medians); the offline score
+    is `(phi - m_out) / s_out`, which has the same order.
+    Retrains: `train_shadows` once, minutes to hours; then seconds.
+    """
+    scores = lira_online if online else lira_offline
+
+    def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
+        return scores(
+            _bounded(_phi_of(target, data)), _bounded(_shadow_phi(target, data, shadow, progress)), shadow.inside
+        )
+
+    name = f"LiRA {'online' if online else 'offline'}"
+    return _with_shadows(name, attack, model, data, inside, shadows, twin, twin_shadows, generator, level, {})
+
+
+def rmia(
+    model: nn.Module,
+    data: Data,
+    *,
+    inside: ArrayLike,
+    shadows: Shadows,
+    population: Data,
+    twin: nn.Module | None = None,
+    twin_shadows: Shadows | None = None,
+    a: float = 0.3,
+    gamma: float = 2.0,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    level: float = LEVEL,
+) -> Membership:
+    """Robust attack with few shadows: how many of the `population` a row beats.
+
+    `p(x) = ((1 + a) mean_out p_y(x) + 1 - a) / 2`, `r(x) = p_target(x) / p(x)`, score = share of population rows z with
+    `r(x) / r(z) >= gamma`. The population is in no model's training part; all shadows count as "out" for it.
+
+    Thresholds come from a random half of the non-members as in `membership`.
+    Reference: Zarifzadeh et al. 2024, arXiv:2312.03262, offline form.
+    Retrains: `train_shadows` once, minutes to hours; then seconds.
+    """
+    if not 0 <= a < 1 or not gamma > 0:
+        raise ConfigError(f"a={a!r}, gamma={gamma!r}: a is at least 0 and below 1 (0.3), gamma above 0 (2).")
+    if digest_of(population) == shadows.data:
+        raise DataError("the population is the attacked rows: pass other rows, which no model was trained on.")
+
+    def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
+        chances = [
+            _sigmoid(found)
+            for part in (data, population)
+            for found in (_phi_of(target, part), _shadow_phi(target, part, shadow, progress))
+        ]
+        return rmia_scores(chances[0], chances[1], shadow.inside, chances[2], chances[3], a, gamma)
+
+    used = {"a": a, "gamma": gamma, "population": len(population)}
+    return _with_shadows("RMIA", attack, model, data, inside, shadows, twin, twin_shadows, generator, level, used)
+
+
+# scores
+
+
+def phi(outputs: Tensor, y: Tensor) -> np.ndarray:
+    """`log(p_y / (1 - p_y))` of each row, as `z_y - log sum_{j != y} e^{z_j}`: exact where p_y is 0 or 1 in rounding."""
+    import torch
+
+    own = outputs.gather(1, y.unsqueeze(1))
+    others = outputs.scatter(1, y.unsqueeze(1), -math.inf)
+    found = (own.squeeze(1) - torch.logsumexp(others, 1)).numpy()
+    if not np.isfinite(found).all():
+        raise DataError(
+            f"outputs of shape {list(outputs.shape)}, {int((~np.isfinite(found)).sum())} rows without a probability: needs "
+            "finite outputs of at least two classes. Did training diverge?"
+        )
+    return found
+
+
+def _bounded(found: np.ndarray) -> np.ndarray:
+    edge = math.log((1 - EDGE) / EDGE)
+    return found.clip(-edge, edge)
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    from scipy.special import expit
+
+    return expit(values)
+
+
+# attacks without shadows
+
+
+class Rows(NamedTuple):
+    """What a model says of some rows, their labels, and which are members."""
+
+    logits: Tensor
+    y: Tensor
+    inside: np.ndarray
+
+
+def _asked(model: nn.Module, inside: Data, outside: Data, half: int) -> tuple[Rows, Rows]:
+    """What the model says of the first `half` members and others, and of the rest."""
+    import torch
+
+    said = [logits(model, side) for side in (inside, outside)]
+    parts = []
+    for which in (slice(half), slice(half, None)):
+        labels = [inside.y[which], outside.y[which]]
+        flags = np.repeat([True, False], [len(side) for side in labels])
+        parts.append(Rows(torch.cat([side[which] for side in said]), torch.cat(labels), flags))
+    return parts[0], parts[1]
+
+
+def _loss_threshold(first: Rows, second: Rows, folds: int) -> np.ndarray:
+    """phi orders rows as -loss does, `-loss = -log(1 + e^-phi)`, but does not round to ties where p_y is almost 1."""
+    return phi(second.logits, second.y)
+
+
+def _logistic_regression(first: Rows, second: Rows, folds: int) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    parts = StratifiedKFold(3, shuffle=True, random_state=folds)
+    grid = {"logisticregression__C": np.logspace(-4, 2, 10)}
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    search = GridSearchCV(pipeline, grid, scoring="roc_auc", cv=parts).fit(_features(first), first.inside)
+    return search.decision_function(_features(second))
+
+
+def _features(rows: Rows) -> np.ndarray:
+    """Logits, label (one-hot), logit of the label, loss."""
+    own = rows.logits.gather(1, rows.y.unsqueeze(1)).numpy()
+    labels = np.eye(rows.logits.shape[1])[rows.y.numpy()]
+    loss = np.logaddexp(0, -phi(rows.logits, rows.y))
+    return np.column_stack([rows.logits.numpy(), labels, own, loss])
+
+
+ATTACKS: dict[str, Callable[[Rows, Rows, int], np.ndarray]] = {
+    "loss threshold": _loss_threshold,
+    "logistic regression": _logistic_regression,
+}
+
+
+# people
+
+
+def _balanced(members: Data, others: Data, rows: int, generator: np.random.Generator) -> tuple[Data, Data]:
+    """As many members as others, one row per person, at random."""
+    import torch
+
+    if members.x is others.x or (members.x.shape == others.x.shape and torch.equal(members.x, others.x)):
+        raise DataError("members and non-members are the same rows: pass training rows as members, and held-out rows.")
+    picked = [_one_each(part, generator) for part in (members, others)]
+    size = min(len(picked[0]), len(picked[1]), rows)
+    if size < SMALLEST:
+        raise DataError(
+            f"{len(picked[0])} members, {len(picked[1])} others, at most {rows} of each: needs at least {SMALLEST} people "
+            "of each kind, half to fit the attack and half to judge it."
+        )
+    inside, outside = (
+        part.take(torch.from_numpy(generator.permutation(index)[:size]))
+        for part, index in zip((members, others), picked, strict=True)
+    )
+    return inside, outside
+
+
+def _one_each(data: Data, generator: np.random.Generator) -> np.ndarray:
+    """A random row of every person: rows of one person are not independent."""
+    order = generator.permutation(len(data))
+    if data.unit is None:
+        return order
+    return order[np.unique(data.unit.numpy()[order], return_index=True)[1]]
+
+
+def _class_shift(inside: Tensor, outside: Tensor) -> float:
+    """p-value of equal class shares among members and others (chi-square), with a warning where they differ."""
+    from scipy.stats import chi2_contingency
+
+    labels = np.concatenate([inside.numpy(), outside.numpy()])
+    known = np.unique(labels)
+    if len(known) < 2:
+        return 1.0
+    counts = [[int((part.numpy() == label).sum()) for label in known] for part in (inside, outside)]
+    found = float(chi2_contingency(counts).pvalue)
+    if found < SHIFT:
+        warnings.warn(
+            f"members and non-members differ in their shares of classes (chi-square p = {found:.1e}): an attack can use "
+            "that without any memory of the model. Draw both from one distribution.",
+            NoisewiseWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+# attacks with shadows
+
+
+def _phi_of(model: nn.Module, data: Data) -> np.ndarray:
+    return phi(logits(model, data), data.y)
+
+
+def _shadow_phi(like: nn.Module, data: Data, shadows: Shadows, progress: bool) -> np.ndarray:
+    """phi of every row by every shadow `[shadows, rows]`."""
+    models = _shown(shadows.models(like), "asking the shadows", progress, len(shadows))
+    return np.stack([_phi_of(shadow, data) for shadow in models])
+
+
+def _with_shadows(
+    name: str,
+    attack: Callable[[nn.Module, Shadows], np.ndarray],
+    model: nn.Module,
+    data: Data,
+    inside: ArrayLike,
+    shadows: Shadows,
+    twin: nn.Module | None,
+    twin_shadows: Shadows | None,
+    generator: np.random.Generator | None,
+    level: float,
+    settings: dict[str, Any],
+) -> Membership:
+    generator = np.random.default_rng(0) if generator is None else generator
+    mask = np.asarray(inside)
+    if mask.shape != (len(data),) or mask.dtype != np.bool_ or min(mask.sum(), (~mask).sum()) < SMALLEST:
+        raise DataError(
+            f"inside of shape {list(mask.shape)}, {mask.dtype}, {int(mask.sum())} true: needs true or false for each of "
+            f"{len(data)} rows, with at least {SMALLEST} of each."
+        )
+    used = (
+        {"private": shadows}
+        if twin is None
+        else {
+            "private": shadows,
+            "twin": shadows if twin_shadows is None else twin_shadows,
+        }
+    )
+    for each in used.values():
+        each.check(data)
+    shift = _class_shift(data.y[mask], data.y[~mask])
+    order = generator.permutation(np.flatnonzero(~mask))
+    found = {}
+    for which, network in zip(MODELS, (model, twin), strict=True):
+        if network is not None:
+            scores = attack(network, used[which])
+            found[which] = Scores(scores[mask], scores[order])
+    settings = settings | {"members": int(mask.sum()), "non_members": int((~mask).sum()), "shadows": len(shadows)}
+    return _result({name: found}, level, shift, settings)
+
+
+# what is measured
+
+
+def _result(found: dict[str, dict[str, Scores]], level: float, shift: float, settings: dict[str, Any]) -> Membership:
+    """Every attack by itself, and the strongest with intervals that allow for the choice."""
+    measured = [_measured(name, which, s, level) for name, by in found.items() for which, s in by.items()]
+    together = intervals.each(level, len(found))
+    first = next(iter(found.values()))
+    headline, strongest = {}, {}
+    for which in first:
+        aucs = {name: auc(by[which].inside, by[which].outside, together) for name, by in found.items()}
+        strongest[which] = max(aucs, key=lambda name: aucs[name].value)
+        headline["auc" if which == "private" else "twin auc"] = _largest(list(aucs.values()), level)
+    rates = [_rates(by["private"], together)[:1] for by in found.values()]
+    if all(rates) and rates[0][0]["at"] == RATES[0]:
+        headline[f"tpr at {_rate(RATES[0])} fpr"] = _largest([rate[0]["tpr"] for rate in rates], level)
+    differences = {}
+    if "twin" in first:
+        differences = {name: _difference(by, level) for name, by in found.items()}
+        change = _difference(found[strongest["twin"]], together)
+        headline["difference"] = _named(change, level, len(found))
+    values = {
+        "measured": [vars(each) for each in measured],
+        "differences": differences,
+        "strongest": strongest,
+        "class_shift_p": shift,
+    }
+    setting = first["private"].setting
+    too_few = [at for at in RATES if threshold(setting, at) is None]
+    settings = settings | {"level": level, "setting_thresholds": len(setting), "too_few_for": too_few}
+    return Membership(headline=headline, values=values, settings=settings, status=STATUS)
+
+
+def _difference(by: dict[str, Scores], level: float) -> Estimate:
+    private, twin = by["private"], by["twin"]
+    return auc_difference((private.inside, private.outside), (twin.inside, twin.outside), level)
+
+
+def _measured(attack: str, which: str, scores: Scores, level: float) -> Measured:
+    found = auc(scores.inside, scores.outside, level)
+    return Measured(attack, which, found, _rates(scores, level), roc(scores.inside, scores.outside))
+
+
+def _rates(scores: Scores, level: float) -> list[dict[str, Any]]:
+    found = []
+    for at in RATES:
+        limit = threshold(scores.setting, at)
+        if limit is not None:
+            sides = {"tpr": scores.inside, "fpr": scores.fresh}
+            found.append({"at": at} | {name: exact_share(side > limit, level) for name, side in sides.items()})
+    return found
+
+
+def _largest(estimates: Sequence[Estimate], level: float) -> Estimate:
+    """The largest of several values, from intervals that hold together."""
+    top = max(estimates, key=lambda e: e.value)
+    low, high = max(e.low for e in estimates), max(e.high for e in estimates)
+    return _named(Estimate(top.value, low, high, top.n, level, top.method), level, len(estimates))
+
+
+def _named(estimate: Estimate, level: float, choices: int) -> Estimate:
+    method = estimate.method if choices == 1 else f"{estimate.method}, Bonferroni"
+    return Estimate(estimate.value, estimate.low, estimate.high, estimate.n, level, method)
+
+
+# words
+
+Item = TypeVar("Item")
+
+
+def _shown(items: Iterable[Item], label: str, show: bool, total: int | None = None) -> Iterable[Item]:
+    if not show:
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, label, total=total, console=Console(stderr=True))
+
+
+def _rate(at: float) -> str:
+    return f"{number(100 * at, 1)} %"
+
+
+def _span(e: Estimate) -> str:
+    return f"{fixed(e.low, 3)}–{fixed(e.high, 3)}"
+
+
+def _signed(value: float) -> str:
+    text = fixed(value, 3)
+    return f"+{text}" if value > 0 and float(text) else text
+
+
+def _auc_cell(e: Estimate) -> str:
+    return f"{fixed(e.value, 3)} ({_span(e)})"
+
+
+def _change_cell(e: Estimate) -> str:
+    return f"{_signed(e.value)} ({_signed(e.low)} to {_signed(e.high)})"

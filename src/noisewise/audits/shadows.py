@@ -1,0 +1,315 @@
+"""Shadow models: the same training on random halves of the data, done once and kept; and scores made from them."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noisewise.errors import ConfigError, DataError, Interrupted, RunError
+from noisewise.runs import load_tensors, read_json, save_tensors, write_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from noisewise.data import Data
+
+FORMAT = 1
+COUNT = 16
+PER_ROW = 64  # shadows from which LiRA's variances are taken row by row
+FLOOR = 1e-12  # of a variance: rows of which all shadows say the same
+Fit = Callable[["Data", int], "nn.Module"]
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """Models in `folder`, and which rows each was trained on: `inside [count, rows]`; `data` is the digest of the rows.
+
+    Guarantee: every row is in exactly half of them. They are not private, so the folder has mode 700.
+    """
+
+    folder: Path
+    inside: np.ndarray
+    data: str
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> Shadows:
+        """Shadows that `train_shadows` finished."""
+        path = Path(folder)
+        about = read_json(path / "shadows.json")
+        try:
+            found = cls(path, load_tensors(path / "inside.safetensors")["inside"].numpy(), str(about["data"]))
+            shape = (about["count"], about["rows"])
+            if about["format"] != FORMAT or found.inside.shape != shape or found.inside.dtype != np.bool_:
+                raise ValueError(f"format {about['format']!r}, shape {found.inside.shape}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"{path}: shadows.json or inside.safetensors is damaged ({error!r}). Delete the folder and train anew."
+            ) from None
+        missing = [number for number in range(len(found)) if not found.file(number).exists()]
+        if missing:
+            raise RunError(
+                f"{path}: {len(missing)} of {len(found)} shadows are not trained yet. Call train_shadows with the same "
+                "settings: it goes on at the next one."
+            )
+        return found
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.inside)
+
+    def file(self, number: int) -> Path:
+        """Where the weights of one are."""
+        return self.folder / f"shadow-{number:04d}.safetensors"
+
+    def models(self, like: nn.Module) -> Iterator[nn.Module]:
+        """One after the other, in a copy of `like`, which must have their architecture; `like` stays as it is."""
+        for number in range(len(self)):
+            shadow = copy.deepcopy(like)
+            try:
+                shadow.load_state_dict(load_tensors(self.file(number)))
+            except RuntimeError as error:
+                raise RunError(
+                    f"{self.file(number)} does not fit the model that is attacked ({error}): `fit` must return the same "
+                    "architecture. Train shadows of the attacked model in another folder."
+                ) from None
+            yield shadow
+
+    def check(self, data: Data) -> None:
+        """Are these the rows that the shadows were trained on?"""
+        if digest_of(data) != self.data:
+            raise DataError(
+                f"{len(data)} rows that are not the {self.inside.shape[1]} rows of the shadows in {self.folder}: pass the "
+                "same data in the same order, or train shadows of these rows in another folder."
+            )
+
+
+def train_shadows(
+    fit: Fit,
+    data: Data,
+    folder: str | os.PathLike[str],
+    *,
+    recipe: Mapping[str, Any],
+    count: int = COUNT,
+    seed: int = 0,
+    progress: bool = False,
+) -> Shadows:
+    """Train `count` models on random halves of `data`, or read those that are in `folder` already.
+
+    Each row is in `count / 2` halves, drawn by `seed`. What was trained is kept: an interrupted call goes on at the next
+    shadow, a finished one only reads. Another recipe, seed, count or other data in the same folder is refused.
+
+    Args:
+        fit: `(data, seed) -> model`, the training of the attacked model. Called with torch's global generator seeded and
+            put back afterwards.
+        data: rows that will be attacked, one per person.
+        folder: for the models; made with mode 700.
+        recipe: says what `fit` does, e.g. {"model": "lenet", "epochs": 5}: a function cannot be compared, this can.
+        count: even, at least 4.
+        seed: of the halves and of each `fit`.
+        progress: show a bar, and how long it will take as soon as the first is trained.
+
+    Guarantee: none, the models are not private.
+    Reference: Carlini et al. 2022, arXiv:2112.03570, Section V and Algorithm 1.
+    Takes `count` trainings on half of the data, once.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 4 or count % 2:
+        raise ConfigError(
+            f"count={count!r} shadows: an even number of at least 4, so that each row is in half of them."
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed={seed!r}: a whole number >= 0.")
+    if data.unit is not None and data.units < len(data):
+        raise DataError(
+            f"{len(data)} rows of {data.units} people: halves of rows would have people on both sides. Pass one row per "
+            "person, e.g. data.take(first_rows)."
+        )
+    path = Path(folder)
+    with _locked(path):
+        inside = _open(path, data, recipe, count, seed)
+        shadows = Shadows(path, inside, digest_of(data))
+        left = [number for number in range(count) if not shadows.file(number).exists()]
+        _train(fit, data, shadows, left, seed, progress)
+    return Shadows.read(path)
+
+
+def halves(rows: int, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Which rows each of `count` shadows is trained on `[count, rows]`: each row in exactly half of them, at random."""
+    return generator.random((count, rows)).argsort(0) < count // 2
+
+
+def lira_online(target: np.ndarray, shadows: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Log-likelihood ratio of phi `[rows]`, given the shadows' phi and who was inside, both `[shadows, rows]`."""
+    with_it, without = (_gaussians(shadows, mask) for mask in (inside, ~inside))
+    return _log_density(target, *with_it) - _log_density(target, *without)
+
+
+def lira_offline(target: np.ndarray, shadows: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """How far phi is above what shadows without the row say, in standard deviations."""
+    centre, spread = _gaussians(shadows, ~inside)
+    return (target - centre) / spread
+
+
+def rmia_scores(
+    target: np.ndarray,
+    shadows: np.ndarray,
+    inside: np.ndarray,
+    target_z: np.ndarray,
+    shadows_z: np.ndarray,
+    a: float = 0.3,
+    gamma: float = 2.0,
+) -> np.ndarray:
+    """Share of the population that each row beats, from probabilities of the label; `_z` are the population's."""
+    without = ~inside
+    _refuse_empty(without)
+    out = (shadows * without).sum(0) / without.sum(0)
+    ratio = target / (((1 + a) * out + 1 - a) / 2)
+    ratio_z = target_z / (((1 + a) * shadows_z.mean(0) + 1 - a) / 2)
+    return np.searchsorted(np.sort(gamma * ratio_z), ratio, side="right") / len(ratio_z)
+
+
+def _gaussians(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each row's values in `mask`; the latter pooled over rows if there are few."""
+    _refuse_empty(mask)
+    count = mask.sum(0)
+    centre = (values * mask).sum(0) / count
+    squares = ((values - centre) ** 2 * mask).sum(0)
+    if len(values) >= PER_ROW:
+        variance = squares / np.maximum(count - 1, 1)
+    else:
+        variance = np.full(len(centre), squares.sum() / max(int((count - 1).sum()), 1))
+    return centre, np.sqrt(np.maximum(variance, FLOOR))
+
+
+def _refuse_empty(mask: np.ndarray) -> None:
+    if not mask.any(0).all():
+        raise DataError(
+            f"{int((~mask.any(0)).sum())} rows are in all shadows or in none: each must be in about half of them."
+        )
+
+
+def _log_density(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    return -((((x - centre) / spread) ** 2) / 2) - np.log(spread)  # the constant cancels in a ratio
+
+
+def digest_of(data: Data) -> str:
+    """Fingerprint of inputs and labels, in order."""
+    import torch
+
+    digest = hashlib.sha256()
+    for tensor in (data.x, data.y):
+        digest.update(f"{tensor.dtype} {list(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def duration(seconds: float) -> str:
+    """About how long.
+
+    >>> duration(40), duration(290), duration(8000)
+    ('about 40 seconds', 'about 5 minutes', 'about 2.2 hours')
+    """
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} seconds"
+    return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.1f} hours"
+
+
+def _open(path: Path, data: Data, recipe: Mapping[str, Any], count: int, seed: int) -> np.ndarray:
+    """The halves: drawn for a new folder, read from one that was made for the same plan."""
+    import torch
+
+    wanted = {
+        "format": FORMAT,
+        "status": "not-private",
+        "reason": "trained without a ledger on halves of the training records",
+        "count": count,
+        "seed": seed,
+        "rows": len(data),
+        "data": digest_of(data),
+        "recipe": _plain(recipe),
+    }
+    about, mask = path / "shadows.json", path / "inside.safetensors"
+    if not about.exists():
+        if any(path.glob("*.safetensors")):
+            raise RunError(f"{path} holds models but no shadows.json: choose another folder for the shadows.")
+        inside = halves(len(data), count, np.random.default_rng([seed, 0]))
+        write_json(about, wanted)
+        save_tensors(mask, {"inside": torch.from_numpy(inside)})
+        return inside
+    found = read_json(about)
+    keys = wanted if isinstance(found, dict) else {}
+    other = [key for key in keys if found.get(key) != wanted[key]]
+    if other or not keys:
+        raise RunError(
+            f"{path} holds shadows of another plan (different: {', '.join(other) or 'everything'}). Choose another "
+            "folder, or pass the settings that these were trained with."
+        )
+    if not mask.exists():  # stopped between the two files: nothing was trained yet
+        save_tensors(mask, {"inside": torch.from_numpy(halves(len(data), count, np.random.default_rng([seed, 0])))})
+    return load_tensors(mask)["inside"].numpy()
+
+
+def _plain(recipe: Mapping[str, Any]) -> Any:
+    try:
+        return json.loads(json.dumps(dict(recipe), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"recipe={recipe!r}: a dict of text and numbers that says what `fit` does ({error})."
+        ) from None
+
+
+def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, progress: bool) -> None:
+    """Train those that are missing; each is on disk before the next one starts."""
+    import torch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    count = len(shadows)
+    with Progress(console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task("shadow models", total=count, completed=count - len(left))
+        for place, number in enumerate(left):
+            start = time.monotonic()
+            rows = torch.from_numpy(np.flatnonzero(shadows.inside[number]))
+            own = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
+            try:
+                with torch.random.fork_rng([]):
+                    torch.manual_seed(own)
+                    model = fit(data.take(rows), own)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"stopped after {count - len(left) + place} of {count} shadows; the same call goes on there."
+                ) from None
+            if not isinstance(model, torch.nn.Module):
+                raise ConfigError(f"`fit` returned a {type(model).__name__}: it must return the trained nn.Module.")
+            save_tensors(shadows.file(number), dict(model.state_dict()))
+            bar.advance(task)
+            if place == 0 and len(left) > 1 and progress:
+                left_over = duration((time.monotonic() - start) * (len(left) - 1))
+                bar.console.print(f"{len(left) - 1} more shadows, {left_over}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The folder, for the owner only and for one process at a time."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+        lock = (path / "lock").open("w")
+    except OSError as error:
+        raise RunError(f"{path} cannot hold shadow models ({error.strerror}): choose another folder.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{path} is in use by another process: wait for it, or choose another folder.") from None
+        yield
