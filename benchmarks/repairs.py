@@ -289,7 +289,8 @@ def page(results: dict, tuning: dict) -> str:
         "## How settings were chosen",
         "",
         f"On {tuning['held out']:,} held-out training images, mean over {len(tuning['seeds'])} seeds, "
-        f"{len(tuning['runs'])} runs; the test images were not looked at. Epsilon does not count this search. First the baseline's learning rate, for each "
+        f"{len(tuning['runs'])} runs; the test images were not looked at. Epsilon does not count this search. First "
+        "the baseline's learning rate, for each "
         f"epsilon, among {', '.join(f'{lr:g}' for lr in tuning['searched']['lr'])}; then, at that learning rate, each "
         "repair's own setting:",
         "",

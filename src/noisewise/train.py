@@ -64,6 +64,8 @@ class Observation(NamedTuple):
     step: int
     units: Tensor  # indices of the batch
     norms: Tensor  # [blocks, batch]
+    clip: Clip | None = None  # the rule in force
+    support: Any = None  # what learns at this step
 
 
 Recorder = Callable[[Observation], None]
@@ -177,7 +179,7 @@ def private_step(
 
         clipped = _fitting(clipped_in, state, runtime, length(batch))
         for recorder in recorders:
-            recorder(Observation(step, index, clipped.norms))
+            recorder(Observation(step, index, clipped.norms, clip, support))
         state.step += 1  # whatever happens next, this step's noise is not drawn again
         parts = {PURPOSE: (clipped.grads, sigma)}
         if clipped.query is not None:

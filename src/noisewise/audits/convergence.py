@@ -1,0 +1,475 @@
+"""Convergence: published bounds on how small the gradient gets, with their constants measured, and the best sparsity.
+
+Mean loss L with a G-Lipschitz gradient, T steps of size eta on batches of B, bound C, noise multiplier sigma, P weights,
+sparsity r. `Delta_L = L(w_1) - min L`, `Delta_sigma = C^2 sigma^2 P G / (2 B^2)`.
+
+    noisy SGD   mean ||grad||^2            <= 2 G Delta_L / ((1-r) sqrt T) + (sigma_g^2 / B + P (sigma C)^2 / B^2) / sqrt T
+    clipped SGD mean P_t h(grad) ||grad||  <= Delta_C / kappa,   Delta_C = Delta_L / (eta T) + eta G C^2 / 2 - mean b
+    DP-SGD      mean P_t h(grad) ||grad||  <= (Delta_C + (1-r) eta Delta_sigma) / kappa
+
+`h(x) = min(||x||, C/4)`, `P_t = Pr(||xi|| < 3C/4)` for the deviations xi = g_i - grad, b what their asymmetry does to the
+clipped step, kappa in (1-r, 1), for which the paper guesses sqrt(1-r).
+Reference: Zhu, Blaschko 2023, TMLR, Theorems 3.2, 3.4, 3.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from noisewise.audits.clipping_bias import (
+    Bar,
+    Moments,
+    batch_of,
+    chosen_loss,
+    chosen_rule,
+    gradient_status,
+    measure,
+)
+from noisewise.audits.outputs import evaluating
+from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.errors import ConfigError, DataError
+from noisewise.words import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor, nn
+
+    from noisewise.data import Data
+    from noisewise.mechanism import Mechanism
+    from noisewise.persample import LossFn
+    from noisewise.support import Support
+
+TAKES = "Does not retrain; a few passes over the data and some Hessian products, seconds to minutes."
+ITERATIONS = 50  # of the power method, at most
+SETTLED = 1e-3  # relative change at which it stops
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the bounds are made of. `steps`, `batch`, `bound`, `noise`, `lr`, `weights` are public; the rest is measured."""
+
+    steps: int
+    batch: int
+    bound: float
+    noise: float
+    lr: float
+    weights: int
+    smoothness: float
+    loss_gap: float
+    variance: float
+    asymmetry: float
+
+    @property
+    def delta_noise(self) -> float:
+        """`Delta_sigma = C^2 sigma^2 P G / (2 B^2)`."""
+        from noisewise.repairs.tuning import noise_term
+
+        return noise_term(self.bound, self.noise, self.batch, self.weights, self.smoothness)
+
+    @property
+    def delta_clip(self) -> float:
+        """`Delta_C = Delta_L / (eta T) + eta G C^2 / 2 - mean b`."""
+        return self.loss_gap / (self.lr * self.steps) + self.lr * self.smoothness * self.bound**2 / 2 - self.asymmetry
+
+    @property
+    def best_sparsity(self) -> float | None:
+        """`r* = max(0, 1 - Delta_C / (eta Delta_sigma))`; None where Delta_C <= 0, since the bound then says nothing.
+
+        Deviation: the paper prints `1 - Delta_C / Delta_sigma`; its Eq. 114 drops the learning rate of Eq. 113.
+        """
+        from noisewise.repairs.tuning import best_sparsity
+
+        if self.delta_clip <= 0:
+            return None
+        return best_sparsity(self.delta_clip, self.delta_noise, self.lr) if self.delta_noise > 0 else 0.0
+
+
+def noisy_bound(c: Constants, sparsity: float = 0.0) -> float:
+    """Theorem 3.2 on `mean ||grad||^2`, at the step size `1 / (G sqrt T)` that it is stated for; sparsity only hurts.
+
+    Deviation: the paper's noise has standard deviation sigma on the sum (C = 1); here it is sigma C.
+    """
+    start = 2 * c.smoothness * c.loss_gap / (1 - sparsity)
+    spread = c.variance / c.batch + c.weights * (c.noise * c.bound / c.batch) ** 2
+    return (start + spread) / math.sqrt(c.steps)
+
+
+def clipped_bound(c: Constants, sparsity: float = 0.0, kappa: float | None = None) -> float:
+    """Theorem 3.4 on `mean P_t h(grad) ||grad||`: `Delta_C / kappa`; sparsity only hurts. kappa: `sqrt(1-r)` if not given."""
+    return c.delta_clip / _kappa(sparsity, kappa)
+
+
+def private_bound(c: Constants, sparsity: float = 0.0, kappa: float | None = None) -> float:
+    """Theorem 3.5: `U(r) = (Delta_C + (1-r) eta Delta_sigma) / kappa`; with `kappa = sqrt(1-r)` smallest at r*."""
+    from noisewise.repairs.tuning import bound_at_sparsity
+
+    if kappa is None:
+        return bound_at_sparsity(sparsity, c.delta_clip, c.delta_noise, c.lr)
+    return (c.delta_clip + (1 - sparsity) * c.lr * c.delta_noise) / _kappa(sparsity, kappa)
+
+
+def _kappa(sparsity: float, kappa: float | None) -> float:
+    if not 0 <= sparsity < 1:
+        raise ConfigError(f"sparsity={sparsity!r}: a share in [0, 1).")
+    if kappa is not None and not 1 - sparsity <= kappa <= 1:
+        raise ConfigError(f"kappa={kappa!r}: the theorem has it between 1 - r = {1 - sparsity:g} and 1.")
+    return math.sqrt(1 - sparsity) if kappa is None else kappa
+
+
+@dataclass(frozen=True)
+class Point:
+    """Measured at one set of weights. Lengths of the mean gradient, `E||g_i - gbar||^2`, P_t, b, and both sides of `descent`.
+
+    asymmetry: `b = mean <gbar, clip(g_i)> - mean <gbar, clip(gbar + xi)>`, the second over deviations xi made symmetric,
+    `g_i - gbar` and `gbar - g_i` alike.
+    """
+
+    loss: float
+    gradient: float
+    variance: float
+    close: float
+    asymmetry: float
+    descent: float
+    smoothness: float
+
+
+def deviations(moments: Moments, bound: float) -> dict[str, float]:
+    """P_t, b and the descent of flat clipping from the lengths and inner products of the gradients.
+
+    Guarantee: `descent = mean <gbar, clip(g_i)> >= P_t h(gbar) ||gbar|| + b`, always: clipping is a projection, hence
+    monotone along gbar, pairs +xi and -xi cancel at 0, and nothing is clipped within C/4 + 3C/4.
+    """
+    square = moments.mean_norm**2
+    along, lengths = moments.on_mean.sum(0), moments.lengths
+    apart = np.sqrt(np.maximum(lengths**2 - 2 * along + square, 0.0))
+    # mirrored at the mean: 2 gbar - g_i
+    mirrored = np.sqrt(np.maximum(4 * square - 4 * along + lengths**2, 0.0))
+    straight = float((_shortened(lengths, bound) * along).mean())
+    reflected = float((_shortened(mirrored, bound) * (2 * square - along)).mean())
+    return {
+        "variance": float((lengths**2).mean() - square),
+        "close": float((apart < 0.75 * bound).mean()),
+        "asymmetry": (straight - reflected) / 2,
+        "descent": straight,
+    }
+
+
+def _shortened(lengths: np.ndarray, bound: float) -> np.ndarray:
+    return np.minimum(1.0, np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > 0))
+
+
+def smoothness(
+    gradient: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]],
+    parameters: Sequence[Tensor],
+    generator: np.random.Generator,
+    iterations: int = ITERATIONS,
+) -> float:
+    """Largest `|eigenvalue|` of the Hessian at these weights, by the power method on Hessian-vector products.
+
+    Guarantee: `||H x||` of a unit x is at most ||H||, so this is a lower bound of the local and of the global constant G.
+    """
+    import torch
+
+    direction = [torch.from_numpy(generator.standard_normal(tuple(p.shape))).to(p) for p in parameters]
+    found = 0.0
+    for _ in range(iterations):
+        length = _length(direction)
+        if length == 0:
+            return 0.0
+        direction = gradient(parameters, [part / length for part in direction])
+        before, found = found, _length(direction)
+        if abs(found - before) <= SETTLED * found:
+            break
+    return found
+
+
+def _length(parts: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+
+
+def hessian_product(
+    model: nn.Module, data: Data, units: Tensor, loss_fn: LossFn, chunk: int = 512
+) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]]:
+    """`(parameters, x) -> H x` for the mean loss of some units, a chunk at a time."""
+    import torch
+
+    from noisewise.nest import map_tensors
+    from noisewise.persample.losses import unit_losses
+
+    def product(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
+        total = [torch.zeros_like(p) for p in parameters]
+        for first in range(0, len(units), chunk):
+            part = map_tensors(lambda t: t.to(parameters[0].device), batch_of(data, units[first : first + chunk]))
+            with evaluating(model), torch.enable_grad():
+                losses = unit_losses(model, loss_fn, part.rows())
+                mean = (losses * part.weights.flatten().to(losses.dtype)).sum() / len(units)
+                slopes = torch.autograd.grad(mean, parameters, create_graph=True, allow_unused=True)
+                along = sum(((s * d).sum() for s, d in zip(slopes, direction, strict=True) if s is not None), mean * 0)
+                curved = torch.autograd.grad(along, parameters, allow_unused=True)
+            total = [t if c is None else t + c for t, c in zip(total, curved, strict=True)]
+        return total
+
+    return product
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convergence(Result):
+    """The bounds of Zhu & Blaschko for this run, with measured constants. All of it are estimates, none a guarantee.
+
+    headline: `best sparsity` r* (where Delta_C > 0), `bound` (Theorem 3.5 at r = 0) and `reached` (its left side,
+    measured at the model). values: `constants`, `points` (start, ..., model), `curve` U(r), the three bounds.
+    Deviation: G is measured at single weights and so too small; min L is taken as 0; averages over steps are averages
+    over the points given; r* keeps the learning rate that the paper drops.
+    """
+
+    kind: ClassVar[str] = "convergence"
+    title: ClassVar[str] = "What the convergence bounds say of this run"
+
+    @property
+    def constants(self) -> Constants:
+        """Public and measured."""
+        return Constants(**self.values["constants"])
+
+    @property
+    def points(self) -> list[Point]:
+        """Start, ..., model."""
+        return [Point(**raw) for raw in self.values["points"]]
+
+    def plot(self, ax: Axes) -> Axes:
+        """U(r) and its two parts: what sparsity costs through clipping and saves in noise."""
+        curve = self.values["curve"]
+        rs = curve["sparsity"]
+        ax.plot(rs, curve["clipping"], color=TWIN, linestyle="--", label="clipping: Δ_C / √(1−r)")
+        ax.plot(rs, curve["noise"], color=INK, linestyle=":", label="noise: √(1−r) η Δ_σ")
+        ax.plot(rs, curve["bound"], color=PRIVATE, linewidth=2, label="both: U(r)")
+        best = self.constants.best_sparsity
+        if best is not None:
+            ax.plot([best], [private_bound(self.constants, best)], "o", color=PRIVATE, markersize=7, label="r*")
+        ax.set_ylim(min(0.0, *curve["clipping"]), 1.6 * max(curve["bound"][0], 0.0) or None)
+        ax.legend(frameon=False, fontsize="small", loc="upper left")
+        ax.set_xlabel("sparsity r", color=INK)
+        ax.set_ylabel("bound", color=INK)
+        ax.tick_params(colors=INK, length=0)
+        ax.grid(color=FAINT, linewidth=0.8)
+        ax.set_axisbelow(True)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        return ax
+
+    def figures(self) -> list[Figure]:
+        """One figure."""
+        return [Figure("The bound on DP-SGD over the sparsity, an estimate", " ".join(self.sentences()), self.plot, 9)]
+
+    def sentences(self) -> list[str]:
+        """What the bound allows, what was reached, and the best sparsity."""
+        c, last = self.constants, self.points[-1]
+        best = c.best_sparsity
+        said = [
+            f"With measured constants the bound on P h(∇) ‖∇‖ is {number(private_bound(c))}; at the model it is "
+            f"{number(self.headline['reached'].value)}. These are estimates: the smoothness {number(c.smoothness)} is a "
+            "lower bound, taken at single weights.",
+        ]
+        if best is None:
+            said.append(
+                "Clipping's asymmetry makes the bracket Δ_C negative: the bound says nothing about sparsity here."
+            )
+        else:
+            said.append(
+                f"By this bound the best sparsity is r* = {number(best)}: noise term {number(c.lr * c.delta_noise)} against "
+                f"clipping term {number(c.delta_clip)}."
+            )
+            if best > 0 and last.close < math.sqrt(1 - best):
+                said.append(
+                    f"The theorem asks P_t >= √(1 − r*) = {number(math.sqrt(1 - best))}; measured is {number(last.close)}: its "
+                    "condition is not met."
+                )
+        return said
+
+    def tables(self) -> list[Table]:
+        """Constants, bounds, points."""
+        c = self.constants
+        names = {
+            "smoothness": "G, largest |eigenvalue| of the Hessian (estimate)", "loss_gap": "Δ_L = L(start) − 0",
+            "variance": "σ_g² = E‖g − ∇‖²", "asymmetry": "b, asymmetry of the deviations",
+            "weights": "P, weights that learn", "steps": "T", "batch": "B", "bound": "C", "noise": "σ", "lr": "η",
+        }  # fmt: skip
+        rows = [[text, number(getattr(c, name))] for name, text in names.items()]
+        rows += [["Δ_C", number(c.delta_clip)], ["Δ_σ", number(c.delta_noise)], ["r*", number(c.best_sparsity)]]
+        bounds = [[name, number(value)] for name, value in self.values["bounds"].items()]
+        points = [
+            [name, *map(number, (p.loss, p.gradient, p.close, p.asymmetry, p.descent, p.smoothness))]
+            for name, p in zip(self.values["names"], self.points, strict=True)
+        ]
+        columns = ["", "mean loss", "‖∇‖", "P_t", "b", "mean ⟨∇, clip(g)⟩", "G"]
+        return [
+            Table("Constants, measured or public", ["constant", "value"], rows),
+            Table("Upper bounds at r = 0 (estimates)", ["theorem", "value"], bounds),
+            Table("Where they were measured", columns, points),
+        ]
+
+
+def convergence(
+    model: nn.Module,
+    data: Data,
+    *,
+    mechanism: Mechanism,
+    lr: float,
+    loss_fn: LossFn | None = None,
+    support: Support | None = None,
+    path: Sequence[nn.Module] = (),
+    twin: nn.Module | None = None,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    hessian_units: int = 1024,
+    level: float = LEVEL,
+) -> Convergence:
+    """Evaluate the bounds of Theorems 3.2, 3.4 and 3.5 and the best sparsity for a run. Does not retrain; seconds to minutes.
+
+    Args:
+        model: the trained model.
+        data: the training part.
+        mechanism: sampler (B), flat clipping (C), one noise multiplier (sigma), steps (T), support (P).
+        lr: the learning rate eta.
+        loss_fn: `(model, batch) -> [batch]`; by default that of the data's task.
+        support: which coordinates learn, where the mechanism's changes from step to step.
+        path: models along the run, the start first; without it the bounds are of T steps that start at the model.
+        twin: not part of these bounds: refused.
+        generator: draws the start of the power method and its units; a fixed one by default.
+        progress: show a bar.
+        hessian_units: units whose mean loss gives the smoothness.
+        level: of the intervals, all of them without end or exact here.
+    """
+    import torch
+
+    from noisewise.clipping import Flat
+
+    if twin is not None:
+        raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
+    rule, support = chosen_rule(mechanism, None, support)
+    if not isinstance(rule, Flat):
+        raise ConfigError(f"{rule!r}: these theorems are about flat clipping. Use Flat.")
+    noise = mechanism.noise_at(mechanism.steps - 1)
+    if not (math.isfinite(lr) and lr > 0):
+        raise ConfigError(f"lr={lr!r}: a finite number above 0.")
+    loss, draw = chosen_loss(loss_fn, data), np.random.default_rng(0) if generator is None else generator
+    few = torch.from_numpy(np.sort(draw.choice(data.units, min(hessian_units, data.units), replace=False)))
+    models = [*path, model]
+    with Bar(progress, 2 * data.units * len(models), "gradients") as advance:
+        points = [_point(each, data, loss, rule.bound, support, few, draw, advance) for each in models]
+    constants = Constants(
+        steps=mechanism.steps,
+        batch=mechanism.expected_batch_size,
+        bound=float(rule.bound),
+        noise=float(noise),
+        lr=float(lr),
+        weights=_learning(model, support),
+        smoothness=max(point.smoothness for point in points),
+        loss_gap=points[0].loss,
+        variance=float(np.mean([point.variance for point in points])),
+        asymmetry=float(np.mean([point.asymmetry for point in points])),
+    )
+    last = points[-1]
+    reached = last.close * min(last.gradient, rule.bound / 4) * last.gradient
+    headline = {
+        "bound": _estimate(private_bound(constants), data.units, level, "plug-in, no interval", exact=False),
+        "reached": _estimate(reached, data.units, level, f"exact for these {data.units} units", exact=True),
+    }
+    if (best := constants.best_sparsity) is not None:
+        headline["best sparsity"] = Estimate(best, 0.0, 1.0, data.units, level, "plug-in, no interval")
+    grid = [float(r) for r in np.linspace(0, 0.98, 99)]
+    return Convergence(
+        headline=headline,
+        values={
+            "constants": asdict(constants),
+            "points": [asdict(point) for point in points],
+            "names": [f"point {k}" for k in range(1, len(points))] + ["model"],
+            "bounds": {
+                "3.2, noisy SGD, on the mean of ‖∇‖²": noisy_bound(constants),
+                "3.4, clipped SGD, on the mean of P h(∇) ‖∇‖": clipped_bound(constants),
+                "3.5, DP-SGD, on the mean of P h(∇) ‖∇‖": private_bound(constants),
+            },
+            "curve": {
+                "sparsity": grid,
+                "clipping": [clipped_bound(constants, r) for r in grid],
+                "noise": [math.sqrt(1 - r) * constants.lr * constants.delta_noise for r in grid],
+                "bound": [private_bound(constants, r) for r in grid],
+            },
+        },
+        settings={"units": data.units, "hessian_units": len(few), "points": len(points), "level": level,
+                  "least_loss": 0.0, "kappa": "sqrt(1 - r)"},
+        status=gradient_status(data, None),
+    )  # fmt: skip
+
+
+def _estimate(value: float, n: int, level: float, method: str, *, exact: bool) -> Estimate:
+    return Estimate(value, value if exact else -math.inf, value if exact else math.inf, n, level, method)
+
+
+def _learning(model: nn.Module, support: Support) -> int:
+    """Coordinates that learn."""
+    from noisewise.persample import live_parameters
+
+    masks = {name: support.get(name, True) for name in live_parameters(model, support)}
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return sum(sizes[name] if isinstance(mask, bool) else int(mask.sum()) for name, mask in masks.items())
+
+
+def _point(
+    model: nn.Module,
+    data: Data,
+    loss: LossFn,
+    bound: float,
+    support: Support,
+    few: Tensor,
+    draw: np.random.Generator,
+    advance: Callable[[int], None],
+) -> Point:
+    import torch
+
+    from noisewise.clipping import Flat
+    from noisewise.persample import live_parameters
+
+    everyone = torch.arange(data.units)
+    rule = Flat(bound)
+    moments = measure(model, data, everyone, loss_fn=loss, clip=rule, support=support, advance=advance).moments
+    live = live_parameters(model, support)
+    masks = [support.get(name, True) for name in live]
+    product = hessian_product(model, data, few, loss)
+
+    def masked(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
+        found = product(parameters, [_keep(part, mask) for part, mask in zip(direction, masks, strict=True)])
+        return [_keep(part, mask) for part, mask in zip(found, masks, strict=True)]
+
+    mean_loss = _mean_loss(model, data, loss)
+    if not math.isfinite(mean_loss) or mean_loss < 0:
+        raise DataError(f"a mean loss of {mean_loss:g}: the bounds take 0 as the least loss there is.")
+    return Point(
+        loss=mean_loss,
+        gradient=moments.mean_norm,
+        smoothness=smoothness(masked, list(live.values()), draw),
+        **deviations(moments, bound),
+    )
+
+
+def _keep(part: Tensor, mask: Any) -> Tensor:
+    return part if isinstance(mask, bool) else part * mask.to(part.device)
+
+
+def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = 1024) -> float:
+    import torch
+
+    from noisewise.nest import map_tensors
+    from noisewise.persample.losses import unit_losses
+
+    device, total = next(model.parameters()).device, 0.0
+    with evaluating(model), torch.no_grad():
+        for units in torch.arange(data.units).split(chunk):
+            batch = map_tensors(lambda tensor: tensor.to(device), batch_of(data, units))
+            losses = unit_losses(model, loss, batch.rows()).double()
+            total += float((losses * batch.weights.flatten().double()).sum())
+    return total / data.units
