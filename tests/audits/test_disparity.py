@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from sklearn.metrics import accuracy_score, log_loss
 from torch import Tensor, nn
 
-from noisewise.audits import Disparity, disparity
+from noisewise.audits.disparity import Disparity, ErrorDisparity, disparity
 from noisewise.data import Data
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
 
 
 class Table(nn.Module):
@@ -163,4 +163,238 @@ def test_labels_must_be_classes_of_the_model() -> None:
     with pytest.raises(DataError, match="one per class"):
         disparity(Table(torch.zeros(60, 1)), data)
     with pytest.raises(DataError, match="whole-number class"):
-        disparity(Table(torch.zeros(60, 1)), Data(data.x, data.y.float()))
+        disparity(Table(torch.zeros(60, 1)), Data(data.x, data.y.float().unsqueeze(1)))
+    with pytest.raises(DataError, match="rename it"):
+        disparity(model_with(data, {}), people([30, 30], groups={"class": data.y}))
+
+
+def random_people(classes: int, seed: int = 0, rows: int = 900) -> tuple[Data, Table, Table]:
+    """People in three groups of different size, and two models that are right more often in some groups."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (rows,), generator=generator)
+    group = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), rows, replacement=True, generator=generator)
+    names = {"origin": ("north", "south", "east")}
+    data = Data(torch.arange(rows).float().unsqueeze(1), y, groups={"origin": group}, group_names=names)
+
+    def says(strength: Tensor) -> Table:
+        sure = torch.nn.functional.one_hot(y, classes) * strength[group].unsqueeze(1)
+        return Table(sure + torch.randn(rows, classes, generator=generator))
+
+    return data, says(torch.tensor([2.0, 1.0, 0.3])), says(torch.tensor([2.0, 1.9, 1.8]))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_fairness_measures_are_fairlearns(classes: int) -> None:
+    import numpy as np
+    from fairlearn import metrics
+
+    data, model, twin = random_people(classes)
+    result = disparity(model, data, twin=twin)
+    found = result.fairness("origin")
+    columns = {"sensitive_features": data.groups["origin"].numpy()}
+    for which, asked in (("private", model), ("twin", twin)):
+        said = asked.logits.argmax(1)
+        # theirs is for two classes: label 1 then, otherwise each class against the rest and the worst of them
+        pairs = [((data.y == c).numpy(), (said == c).numpy()) for c in ([1] if classes == 2 else range(classes))]
+        worst_difference = max(metrics.demographic_parity_difference(*pair, **columns) for pair in pairs)
+        worst_ratio = min(metrics.demographic_parity_ratio(*pair, **columns) for pair in pairs)
+        worst_odds = max(metrics.equalized_odds_difference(*pair, **columns) for pair in pairs)
+        assert found["demographic parity difference"][which].value == pytest.approx(worst_difference)
+        assert found["demographic parity ratio"][which].value == pytest.approx(worst_ratio)
+        assert found["equalised odds difference"][which].value == pytest.approx(worst_odds)
+        frame = metrics.MetricFrame(metrics=accuracy_score, y_true=data.y.numpy(), y_pred=said.numpy(), **columns)
+        assert [part.accuracy[which].value for part in result.parts("origin")] == pytest.approx(list(frame.by_group))
+        if which == "private":
+            assert result.extremes("origin")["gap"].value == pytest.approx(frame.difference())
+            assert result.extremes("origin")["ratio"].value == pytest.approx(frame.ratio())
+            assert result.extremes("origin")["lowest"].value == pytest.approx(frame.group_min())
+    odds = found["equalised odds difference"]
+    assert odds["excess"].value == pytest.approx(odds["private"].value - odds["twin"].value)
+    assert odds["private"].low > 0.1  # the planted injustice
+    assert found["hidden"] == 0
+    by_cell = metrics.MetricFrame(
+        metrics=accuracy_score,
+        y_true=data.y.numpy(),
+        y_pred=model.logits.argmax(1).numpy(),
+        sensitive_features=np.stack([data.y.numpy(), data.groups["origin"].numpy()], 1),
+    ).by_group
+    names = ("north", "south", "east")
+    assert [part.name for part in result.cells("origin")] == [f"{c}, {g}" for c in range(classes) for g in names]
+    assert [part.accuracy["private"].value for part in result.cells("origin")] == pytest.approx(list(by_cell))
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_odds_look_at_false_and_at_right_predictions(wrong: int) -> None:
+    """One group's members of one class are called the other: only its rate of false or only of right ones is off."""
+    from fairlearn.metrics import equalized_odds_difference
+
+    y, group = torch.arange(200) % 2, torch.arange(200) // 100
+    data = Data(torch.arange(200).float().unsqueeze(1), y, groups={"g": group})
+    said = torch.where((group == 1) & (y == wrong) & (torch.arange(200) % 3 > 0), 1 - y, y)
+    found = disparity(Table(torch.nn.functional.one_hot(said, 2) * 3.0), data).fairness("g")[
+        "equalised odds difference"
+    ]
+    theirs = equalized_odds_difference(y.numpy(), said.numpy(), sensitive_features=group.numpy())
+    assert theirs > 0.6
+    assert found["private"].value == pytest.approx(theirs)
+
+
+def test_equal_groups_differ_by_no_more_than_chance() -> None:
+    """Fifty data sets without injustice: intervals of measures that look for the worst must still hold 0."""
+    told = {"demographic parity difference": 0, "equalised odds difference": 0}
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        y, group = torch.randint(2, (300,), generator=generator), torch.randint(3, (300,), generator=generator)
+        data = Data(torch.arange(300).float().unsqueeze(1), y, groups={"g": group})
+        found = disparity(Table(torch.randn(300, 2, generator=generator)), data).fairness("g")
+        for measure in told:
+            told[measure] += found[measure]["private"].low > 0
+    assert max(told.values()) <= 7  # 0.05 each: P(more than 7) < 0.01
+
+
+def test_small_cells_are_not_shown_and_not_compared() -> None:
+    y, group = torch.arange(200) % 2, (torch.arange(200) >= 170).long()  # 15 people of each class in group 1
+    data = Data(torch.arange(200).float().unsqueeze(1), y, groups={"g": group}, classes=("no", "yes"))
+    result = disparity(model_with(data, {0: 0.2}), data)
+    assert [part.name for part in result.cells("g")] == ["no, 0", "yes, 0"]
+    assert result.cell_extremes("g")["hidden_parts"] == 2
+    assert result.fairness("g")["hidden"] == 2
+    assert set(result.fairness("g")) == {"demographic parity difference", "demographic parity ratio", "hidden"}
+    assert any("2 cells, class × g, with fewer than 20" in sentence for sentence in result.sentences())
+
+
+def test_people_are_counted_not_rows() -> None:
+    data = people([40, 40], groups={"g": torch.arange(80) // 40})
+    crowded = people([40, 40], groups=data.groups, unit=torch.arange(80) // 4)
+    model = model_with(data, {})
+    assert len(disparity(model, data).parts("g")) == 2
+    assert disparity(model, crowded).parts("g") == []  # 10 people each
+
+
+def test_training_with_privacy_is_paid_for_by_a_tenth_that_follows_another_rule() -> None:
+    """Two features decide for nine tenths, their negation for the rest; a bound and noise let only the majority through."""
+    from noisewise import Mechanism, Poisson, train
+    from noisewise.clipping import Flat
+
+    generator = torch.Generator().manual_seed(0)
+    x, minority = torch.randn(1200, 2, generator=generator), (torch.arange(1200) % 10 == 0).long()
+    y = ((x.sum(1) > 0).long() + minority) % 2
+    features = torch.cat([x, x * minority.unsqueeze(1)], 1)
+    data = Data(features, y, groups={"rule": minority}, group_names={"rule": ("majority", "minority")})
+    first, test = data.take(torch.arange(600)), data.take(torch.arange(600, 1200))
+
+    def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    models = {}
+    for ablation in ("private", "plain"):
+        model = nn.Linear(4, 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        mechanism = Mechanism(sampler=Poisson(600, 60), clip=Flat(0.05), noise_multiplier=2.0, steps=60)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+        train(model, first, loss_fn, mechanism, optimizer, insecure_seed=0, ablation=ablation, progress=False)
+        models[ablation] = model
+    result = disparity(models["private"], test, twin=models["plain"])
+    found = result.extremes("rule")
+    assert (found["worst"], found["pays_most"]) == ("minority", "minority")
+    assert found["largest_cost"].high < -0.2
+    assert found["excess_gap"].low > 0.2
+    assert result.parts("rule")[0].accuracy["difference"].value > -0.1  # the majority pays little
+    assert any("Rule minority pays most" in sentence for sentence in result.sentences())
+
+
+def test_difficulty_is_the_reference_ensembles_and_hard_rows_pay() -> None:
+    """Reference losses rise with the row's number; the private model fails on the last tenth, the twin does not."""
+    data = people([200, 200])
+    rows = torch.arange(400.0)
+    hard = Table(torch.nn.functional.one_hot(data.y, 2) * (8 - rows / 50).unsqueeze(1))
+    noisy = Table(hard.logits.detach() + 0.3)
+    wrong = torch.where(rows.long() >= 360, 1 - data.y, data.y)
+    model, twin = Table(torch.nn.functional.one_hot(wrong, 2) * 3.0), model_with(data, {})
+    result = disparity(model, data, twin=twin, reference=[hard, noisy])
+    assert [part.n for part in result.deciles] == [40] * 10
+    assert [part.accuracy["private"].value for part in result.deciles] == [1.0] * 9 + [0.0]
+    assert [part.accuracy["twin"].value for part in result.deciles] == [1.0] * 10
+    assert result.difficulty["drop"].value == -1
+    assert result.difficulty["largest_rise"].value == 0
+    extra = result.headline["extra cost of the hardest tenth"]
+    assert (extra.value, extra.excludes_zero) == (-1, True)
+    easiest = result.deciles[0].accuracy["difference"]
+    hardest = result.deciles[-1].accuracy["difference"]
+    assert extra.high == pytest.approx(-1 + ((hardest.high + 1) ** 2 + easiest.low**2) ** 0.5)
+    assert any("hard rows pay more" in sentence for sentence in result.sentences())
+    assert result.status.status == "not-private"
+    # the same failures among the easy rows: no extra cost of the hard ones
+    easy = Table(torch.nn.functional.one_hot(torch.where(rows.long() < 40, 1 - data.y, data.y), 2) * 3.0)
+    other = disparity(easy, data, twin=twin, reference=[hard])
+    assert other.difficulty["extra_cost"].low > 0
+    assert other.difficulty["largest_rise"].low > 0
+
+
+def test_a_reference_must_be_apart_and_the_tenths_large() -> None:
+    data = people([150, 150])
+    model, twin = model_with(data, {}), model_with(data, {0: 0.1})
+    with pytest.raises(ConfigError, match="one of the audited"):
+        disparity(model, data, twin=twin, reference=[twin])
+    small = people([60, 60])
+    with pytest.raises(DataError, match="tenths of fewer than 20"):
+        disparity(model_with(small, {}), small, reference=[model_with(small, {})])
+    with pytest.raises(ConfigError, match="real-valued"):
+        disparity(model, Data(data.x, data.y.float()), reference=[twin])
+
+
+def test_many_cells_are_drawn_up_to_a_limit_and_all_in_tables() -> None:
+    data, model, twin = random_people(10, rows=3000)
+    result = disparity(model, data, twin=twin)
+    figures = {figure.caption: figure for figure in result.figures()}
+    drawn = next(figure for caption, figure in figures.items() if "the lowest 24 of 30" in caption)
+    assert len(drawn.draw(Figure().add_subplot()).get_yticklabels()) == drawn.rows == 24
+    assert len(next(table for table in result.tables() if "by class and origin" in table.caption).rows) == 30
+    assert Disparity.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_errors_of_a_regression_are_scikit_learns(width: int) -> None:
+    from fairlearn.metrics import MetricFrame
+    from sklearn.metrics import mean_absolute_error, mean_squared_error
+
+    generator = torch.Generator().manual_seed(0)
+    y, group = torch.randn(400, generator=generator), torch.arange(400) % 3
+    data = Data(torch.arange(400).float().unsqueeze(1), y, groups={"site": group}, group_names={"site": tuple("abc")})
+    noise = torch.randn(400, generator=generator)
+    said = {"private": y + noise * (0.5 + group) + 0.3, "twin": y + noise * 0.5}
+    models = {which: Table(values.unsqueeze(1) if width else values) for which, values in said.items()}
+    result = disparity(models["private"], data, twin=models["twin"])
+    assert isinstance(result, ErrorDisparity)
+    for which in said:
+        values = said[which].double().numpy()
+        for measure, theirs in (("mse", mean_squared_error), ("mae", mean_absolute_error)):
+            frame = MetricFrame(
+                metrics=theirs, y_true=y.double().numpy(), y_pred=values, sensitive_features=group.numpy()
+            )
+            assert getattr(result.everyone, measure)[which].value == pytest.approx(frame.overall)
+            found = [getattr(part, measure)[which].value for part in result.parts("site")]
+            assert found == pytest.approx(list(frame.by_group))
+        assert result.everyone.bias[which].value == pytest.approx((values - y.double().numpy()).mean())
+    extremes = result.extremes("site")
+    assert (extremes["worst"], extremes["pays_most"]) == ("c", "c")
+    values = [part.mse["private"].value for part in result.parts("site")]
+    assert extremes["gap"].value == pytest.approx(max(values) - min(values))
+    assert extremes["ratio"].value == pytest.approx(min(values) / max(values))
+    assert extremes["largest_cost"].low > 1
+    assert extremes["excess_gap"].low > 0
+    assert result.headline["cost"].low > 0
+    assert result.headline["bias"].low > 0
+    assert "accuracy" not in json.dumps(result.to_dict())
+    assert ErrorDisparity.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    (figure,) = result.figures()
+    assert len(figure.draw(Figure().add_subplot()).lines) == 16
+    assert len(result.tables()) == 3
+    assert any("Site c pays most" in sentence for sentence in result.sentences())
+
+
+def test_a_regression_needs_one_number_per_row() -> None:
+    data = Data(torch.arange(30.0).unsqueeze(1), torch.randn(30, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(DataError, match="one number per row"):
+        disparity(Table(torch.zeros(30, 2)), data)

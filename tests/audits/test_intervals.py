@@ -9,8 +9,11 @@ import scipy.stats
 from noisewise.audits.intervals import (
     difference,
     each,
+    independent_difference,
+    largest,
     mean,
     mean_difference,
+    ratio,
     share,
     share_difference,
     smallest,
@@ -114,6 +117,37 @@ def test_spread_and_difference_add_up_the_worst_cases() -> None:
     assert (found.n, found.level, found.method) == (20, 0.95, "Wilson, Bonferroni")
     excess = difference(found, Estimate(0.1, 0.0, 0.3, 10, 0.95, "x"), 0.95)
     assert (excess.value, excess.low, excess.high) == pytest.approx((0.3, -0.1, 0.55))
+
+
+def test_largest_mirrors_smallest() -> None:
+    generator = np.random.default_rng(0)
+    estimates = [share(generator.random(40) < p, 0.99) for p in (0.2, 0.5, 0.9)]
+    mirrored = [Estimate(-e.value, -e.high, -e.low, e.n, e.level, e.method) for e in estimates]
+    high, low = largest(estimates, 0.95), smallest(mirrored, 0.95)
+    assert (high.value, high.low, high.high) == (-low.value, -low.high, -low.low)
+    assert largest([high], 0.95).method == "Wilson, Bonferroni"
+
+
+def test_ratio_holds_the_truth_as_often_as_it_says_and_a_single_interval_does_not() -> None:
+    """Four groups of equal truth: the ratio is 1, the sample's is below; picking without allowance misses it."""
+    generator = np.random.default_rng(0)
+    covered = careless = 0
+    for _ in range(300):
+        flags = [generator.random(60) < 0.6 for _ in range(4)]
+        covered += ratio([share(f, each(0.95, 4)) for f in flags], 0.95).high >= 1
+        careless += ratio([share(f, 0.5) for f in flags], 0.95).high >= 1
+    assert covered >= 0.91 * 300
+    assert careless < 0.91 * 300
+    found = ratio([Estimate(0.4, 0.3, 0.5, 9, 0.99, "x"), Estimate(0.8, 0.7, 0.9, 7, 0.99, "x")], 0.95)
+    assert (found.value, found.low, found.high, found.n) == pytest.approx((0.5, 0.3 / 0.9, 0.5 / 0.7, 7))
+    assert ratio([share([False] * 9), share([False] * 5)], 0.95) is None
+
+
+def test_independent_difference_of_shares_is_newcombes_interval() -> None:
+    """56/70 against 48/80: Newcombe 1998, Statistics in Medicine 17:873, Table II (a), method 10: 0.0524 to 0.3339."""
+    found = independent_difference(share([1] * 56 + [0] * 14), share([1] * 48 + [0] * 32))
+    assert found.value == pytest.approx(0.2)
+    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
 def test_single_and_infinite_values_have_no_ends() -> None:

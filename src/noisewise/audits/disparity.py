@@ -1,18 +1,23 @@
-"""Disparity: accuracy and loss of everyone, of each class and of each group, private model against its twin."""
+"""Disparity: accuracy and loss of everyone, each class, group and class in a group, private model against its twin.
+
+For real-valued targets: squared and absolute error and bias of everyone and of each group (`ErrorDisparity`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from noisewise.audits import intervals
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import logits, outputs, status_of
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
+from noisewise.runs import Status
 from noisewise.words import fixed, percent, percent_interval, points, points_interval
 from noisewise.words import level as level_of
 
@@ -24,11 +29,18 @@ if TYPE_CHECKING:
 
 MODELS = ("private", "twin")
 SMALLEST = 20  # people; fewer are counted, not shown
+DECILES = 10
+MOST_ROWS = 24  # of a figure; the lowest ones are drawn, the tables hold all
+TAKES = "Does not retrain; seconds."
+PARITY, PARITY_RATIO, ODDS = "demographic parity difference", "demographic parity ratio", "equalised odds difference"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One class or group (or everyone): estimates under `private`, and with a twin `twin` and `difference`."""
+    """A class, group or class in a group, a decile of difficulty, or everyone.
+
+    Estimates under `private`, and with a twin `twin` and `difference`.
+    """
 
     by: str
     name: str
@@ -42,13 +54,16 @@ class Disparity(Result):
     """Who gets how much, and how much of it privacy took.
 
     headline: `accuracy`, `worst class`, `gap` (best - worst class); with a twin also `twin accuracy`, `cost` (private
-    - twin, so a loss is negative), `largest cost` of a class, `twin gap` and `excess gap` (gap - twin gap).
-    Guarantee: intervals of the extremes (worst, gap, largest cost) allow for having picked them among all classes.
+    - twin, so a loss is negative), `largest cost` of a class, `twin gap` and `excess gap` (gap - twin gap); with a
+    reference ensemble `extra cost of the hardest tenth` (its cost - that of the easiest tenth).
+    Guarantee: intervals of the extremes (worst, gap, ratio, largest cost) and of the fairness measures allow for having
+    picked them among all classes and groups.
     Reference: Bagdasaryan et al. 2019, arXiv:1905.12101.
     """
 
     kind: ClassVar[str] = "disparity"
     title: ClassVar[str] = "Who gets how much"
+    version: ClassVar[int] = 2
 
     @property
     def everyone(self) -> Part:
@@ -68,6 +83,32 @@ class Disparity(Result):
         """Names (`worst`, `pays_most`) and estimates of the extremes, and how many parts and people are not shown."""
         return self.values["extremes"][by]
 
+    def cells(self, column: str) -> list[Part]:
+        """Each class within each group of a column, where it is large enough to be shown."""
+        return self.parts(_crossing(column))
+
+    def cell_extremes(self, column: str) -> dict[str, Any]:
+        """`extremes` among the cells of a column."""
+        return self.values["cells"][column]
+
+    def fairness(self, column: str) -> dict[str, Any]:
+        """Demographic parity and equalised odds between the groups of a column, as `disparity` defines them.
+
+        `{measure: {"private": ..., "twin": ..., "excess": ...}}`, and `hidden`: shares of fewer than 20 people that
+        were left out. Empty with fewer than two groups that can be shown.
+        """
+        return self.values["fairness"].get(column, {})
+
+    @property
+    def deciles(self) -> list[Part]:
+        """The rows by difficulty for a reference ensemble, easiest tenth first; empty without one."""
+        return self.parts("difficulty")
+
+    @property
+    def difficulty(self) -> dict[str, Estimate]:
+        """`drop` (hardest - easiest tenth, private), `largest_rise` between neighbours, with a twin `extra_cost`."""
+        return self.values["difficulty"]
+
     @property
     def has_twin(self) -> bool:
         """Was there a non-private model to compare with?"""
@@ -82,7 +123,7 @@ class Disparity(Result):
         return self._plot_cost(ax, "class")
 
     def _plot_accuracy(self, ax: Axes, by: str) -> Axes:
-        parts = self._lowest_last(by)
+        parts = self._lowest_last(by)[-MOST_ROWS:]
         shift = 0.16 if self.has_twin else 0.0
         for row, part in enumerate(parts):
             _bar(ax, part.accuracy["private"], row + shift, PRIVATE, "o", filled=True)
@@ -95,7 +136,7 @@ class Disparity(Result):
     def _plot_cost(self, ax: Axes, by: str) -> Axes:
         if not self.has_twin:
             raise DataError("this result has no twin: train with --twin to see what privacy cost.")
-        parts = self._lowest_last(by)
+        parts = self._lowest_last(by)[-MOST_ROWS:]
         for row, part in enumerate(parts):
             estimate = part.accuracy["difference"]
             _bar(ax, estimate, row, PRIVATE, "o", filled=estimate.excludes_zero)
@@ -103,32 +144,58 @@ class Disparity(Result):
         _dress(ax, [part.name for part in parts], "private minus twin, points")
         return ax
 
+    def plot_difficulty(self, ax: Axes) -> Axes:
+        """Accuracy in each tenth of the rows, from the easiest to the hardest for the reference ensemble."""
+        if not self.deciles:
+            raise DataError("this result has no deciles: call disparity(..., reference=[models]).")
+        shift = 0.12 if self.has_twin else 0.0
+        for row, part in enumerate(self.deciles, start=1):
+            _pole(ax, part.accuracy["private"], row - shift, PRIVATE, "o", filled=True)
+            if self.has_twin:
+                _pole(ax, part.accuracy["twin"], row + shift, TWIN, "D", filled=False)
+        ax.set_xticks(range(1, DECILES + 1))
+        ax.set_xlabel("tenth of the rows: 1 easiest, 10 hardest", color=INK)
+        ax.set_ylabel("accuracy, %", color=INK)
+        _plain(ax, "y")
+        return ax
+
     def _lowest_last(self, by: str) -> list[Part]:
         return sorted(self.parts(by), key=lambda part: -part.accuracy["private"].value)
 
     def figures(self) -> list[Figure]:
-        """Accuracy and its cost, by class and by each group column."""
+        """Accuracy and its cost, by class, by each group column and by class within groups; accuracy by difficulty."""
         found = []
-        for by in self.partitions:
-            rows = len(self.parts(by))
+        crossings = [_crossing(column) for column in self.values["cells"]]
+        for by in [*self.partitions, *crossings]:
+            count = len(self.parts(by))
+            rows = min(count, MOST_ROWS)
             if not rows:
                 continue
             words = "; ".join(
                 f"{part.name}: {', '.join(f'{which} {percent(e)}' for which, e in part.accuracy.items() if which in MODELS)}"
-                for part in reversed(self._lowest_last(by))
+                for part in reversed(self._lowest_last(by)[-MOST_ROWS:])
             )
-            kind = "classes" if by == "class" else f"groups by {by}"
+            kind = "classes" if by == "class" else by if by in crossings else f"groups by {by}"
+            if count > rows:
+                kind = f"{kind} (the lowest {rows} of {count})"
             both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
             caption = f"Accuracy of the {both}: {kind}, lowest on top"
             found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_accuracy, by=by), rows))
             if self.has_twin:
                 words = "; ".join(
                     f"{part.name}: {points(e)} points, interval {points_interval(e)}"
-                    for part in reversed(self._lowest_last(by))
+                    for part in reversed(self._lowest_last(by)[-MOST_ROWS:])
                     for e in [part.accuracy["difference"]]
                 )
                 caption = "What privacy took or gave; filled where chance alone does not explain it"
                 found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_cost, by=by), rows))
+        if self.deciles:
+            caption = "Accuracy by difficulty for a reference ensemble, easiest tenth of the rows first"
+            words = "; ".join(
+                f"{part.name}: {', '.join(f'{which} {percent(e)}' for which, e in part.accuracy.items() if which in MODELS)}"
+                for part in self.deciles
+            )
+            found.append(Figure(caption, f"{caption}. {words}.", self.plot_difficulty, 8))
         return found
 
     def sentences(self) -> list[str]:
@@ -142,8 +209,11 @@ class Disparity(Result):
         if self.has_twin:
             said.append(f"Its non-private twin gets {percent(everyone.accuracy['twin'])}: {self.cost_in_words()}")
         for by in self.partitions:
-            said += self._extremes_in_words(by)
-        return said
+            said += self._extremes_in_words(by, self.extremes(by))
+            said += self._fairness_in_words(by)
+        for column, found in self.values["cells"].items():
+            said += self._extremes_in_words(_crossing(column), found)
+        return said + self._difficulty_in_words()
 
     def cost_in_words(self) -> str:
         """What privacy cost overall."""
@@ -153,13 +223,14 @@ class Disparity(Result):
         verb = "cost" if cost.value < 0 else "gained"
         return f"privacy {verb} {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
 
-    def _extremes_in_words(self, by: str) -> list[str]:
-        found, said = self.extremes(by), []
+    def _extremes_in_words(self, by: str, found: dict[str, Any]) -> list[str]:
+        said = []
         what = "Class" if by == "class" else by.capitalize()
         if "worst" in found:
+            times = f" (ratio {fixed(found['ratio'].value)})" if found.get("ratio") else ""
             said.append(
                 f"{what} {found['worst']} is served worst, {percent(found['lowest'])}; the best and the worst are "
-                f"{points(found['gap']).lstrip('+')} points apart."
+                f"{points(found['gap']).lstrip('+')} points apart{times}."
             )
         if "pays_most" in found:
             cost = found["largest_cost"]
@@ -169,15 +240,54 @@ class Disparity(Result):
                 f"allowing for the choice{sure})."
             )
         if found["hidden_parts"]:
-            several = "classes" if by == "class" else f"groups by {by}"
+            several = "classes" if by == "class" else f"groups by {by}" if by in self.partitions else f"cells, {by},"
             said.append(
                 f"{found['hidden_parts']} {several} with fewer than {self.settings['smallest_part']} people each "
                 f"({found['hidden_people']} people in all) are not shown."
             )
         return said
 
+    def _fairness_in_words(self, by: str) -> list[str]:
+        found, said = self.fairness(by) if by != "class" else {}, []
+        names = {
+            PARITY: "the shares that are predicted a class",
+            ODDS: "the rates of right and of false predictions of a class",
+        }
+        for measure, words in names.items():
+            if measure not in found:
+                continue
+            own, twin = found[measure]["private"], found[measure].get("twin")
+            against = "" if twin is None else f"; {points(twin).lstrip('+')} without privacy"
+            said.append(
+                f"Between groups by {by}, {words} differ by up to {points(own).lstrip('+')} points ({measure}, interval "
+                f"{points_interval(own)}{against})."
+            )
+        return said
+
+    def _difficulty_in_words(self) -> list[str]:
+        if not self.deciles:
+            return []
+        drop, rise = self.difficulty["drop"], self.difficulty["largest_rise"]
+        order = "rises from one tenth to the next" if rise.low > 0 else "falls, or changes no more than chance explains"
+        here = "are hard here too" if drop.high < 0 else "are not clearly harder here"
+        said = [
+            f"Rows that are hard for the reference ensemble {here}: {points(drop)} points from the easiest to the "
+            f"hardest tenth (interval {points_interval(drop)}); in between accuracy {order}."
+        ]
+        if "extra_cost" in self.difficulty:
+            extra = self.difficulty["extra_cost"]
+            verdict = (
+                "which chance can explain" if not extra.excludes_zero
+                else "so hard rows pay more" if extra.value < 0 else "so hard rows pay less"
+            )  # fmt: skip
+            said.append(
+                f"Privacy changed the hardest tenth by {points(extra)} points more than the easiest (interval "
+                f"{points_interval(extra)}), {verdict}."
+            )
+        return said
+
     def tables(self) -> list[Table]:
-        """Accuracy, then loss: everyone, each class, each group."""
+        """Accuracy, then loss: everyone, each class, each group; extremes, fairness, cells and difficulty."""
         level = level_of(self.everyone.accuracy["private"])
         return [
             Table(
@@ -190,7 +300,44 @@ class Disparity(Result):
                 self._columns("private", "twin", "private − twin"),
                 [self._row(part, part.loss, _loss_cell, _loss_cell) for part in self._all_parts()],
             ),
+            *self._more_tables(level),
         ]
+
+    def _more_tables(self, level: str) -> list[Table]:
+        found = []
+        rows = [
+            [f"{name}, {column}", *(_any_cell(of.get(key), _signless_cell) for key in ("private", "twin", "excess"))]
+            for column in self.values["fairness"]
+            for name, of in self.fairness(column).items()
+            if name != "hidden"
+        ]
+        if rows:
+            columns = ["", "private", "twin", "excess"] if self.has_twin else ["", "private"]
+            found.append(
+                Table(
+                    f"Fairness between groups (from 0 to 1), {level} intervals that hold together",
+                    columns,
+                    [row[: len(columns)] for row in rows],
+                )
+            )
+        for column in self.values["cells"]:
+            for caption, of, cell, difference in (
+                ("Accuracy in %", "accuracy", _share_cell, _points_cell),
+                ("Mean loss (cross-entropy)", "loss", _loss_cell, _loss_cell),
+            ):
+                if self.cells(column):
+                    cells = [self._row(part, getattr(part, of), cell, difference) for part in self.cells(column)]
+                    caption = f"{caption} by class and {column}, {level} intervals"
+                    found.append(Table(caption, self._columns("private", "twin", "private − twin"), cells))
+        if self.deciles:
+            found.append(
+                Table(
+                    f"Accuracy by difficulty in %, tenth 1 the easiest, {level} intervals",
+                    self._columns("private", "twin", "private − twin"),
+                    [self._row(part, part.accuracy, _share_cell, _points_cell) for part in self.deciles],
+                )
+            )
+        return found
 
     def _all_parts(self) -> list[Part]:
         return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
@@ -205,9 +352,136 @@ class Disparity(Result):
         cell: Callable[[Estimate], str],
         difference: Callable[[Estimate], str],
     ) -> list[str]:
-        name = "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
         cells = [(difference if which == "difference" else cell)(e) for which, e in estimates.items()]
-        return [name, f"{part.n:,}", *cells]
+        return [_row_name(part), f"{part.n:,}", *cells]
+
+
+@dataclass(frozen=True)
+class ErrorPart:
+    """A group or everyone, real-valued targets: estimates under `private`, with a twin `twin` and `difference`."""
+
+    by: str
+    name: str
+    n: int
+    mse: dict[str, Estimate]
+    mae: dict[str, Estimate]
+    bias: dict[str, Estimate]
+
+
+ERRORS = {"mse": "mean squared error", "mae": "mean absolute error", "bias": "bias (prediction − target)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorDisparity(Result):
+    """Errors of a regression, of everyone and by group, and how much of them is privacy's.
+
+    `mse = mean (f(x) - y)^2`, `mae = mean |f(x) - y|`, `bias = mean (f(x) - y)`; intervals are Student's t over rows.
+    headline: `mse`, `mae`, `bias`; with a twin `twin mse` and `cost` (private - twin: here a *positive* cost is a loss).
+    Guarantee: intervals of the extremes allow for having picked them among all groups of a column.
+    """
+
+    kind: ClassVar[str] = "disparity-regression"
+    title: ClassVar[str] = "Who gets how much"
+
+    @property
+    def everyone(self) -> ErrorPart:
+        """All people together."""
+        return self.parts("everyone")[0]
+
+    @property
+    def partitions(self) -> list[str]:
+        """Names of the group columns."""
+        return list(self.values["extremes"])
+
+    def parts(self, by: str) -> list[ErrorPart]:
+        """The groups of a column that are large enough to be shown."""
+        return [ErrorPart(**raw) for raw in self.values["parts"] if raw["by"] == by]
+
+    def extremes(self, by: str) -> dict[str, Any]:
+        """`worst` (name), `highest`, `gap`, `ratio` (best / worst) of the squared error; with a twin what it cost."""
+        return self.values["extremes"][by]
+
+    @property
+    def has_twin(self) -> bool:
+        """Was there a non-private model to compare with?"""
+        return "twin" in self.everyone.mse
+
+    def plot(self, ax: Axes) -> Axes:
+        """Squared error of everyone and of every group with intervals, highest on top; the twin hollow."""
+        parts = sorted(self._all_parts(), key=lambda part: part.mse["private"].value)[-MOST_ROWS:]
+        shift = 0.16 if self.has_twin else 0.0
+        for row, part in enumerate(parts):
+            _bar(ax, part.mse["private"], row + shift, PRIVATE, "o", filled=True, scale=1)
+            if self.has_twin:
+                _bar(ax, part.mse["twin"], row - shift, TWIN, "D", filled=False, scale=1)
+        _dress(ax, [_row_name(part) for part in parts], "mean squared error")
+        ax.set_xlim(left=0)
+        return ax
+
+    def figures(self) -> list[Figure]:
+        """Squared errors."""
+        both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
+        caption = f"Mean squared error of the {both}: everyone and groups, highest on top"
+        words = "; ".join(f"{_row_name(part)}: {_loss_cell(part.mse['private'])}" for part in self._all_parts())
+        return [Figure(caption, f"{caption}. {words}.", self.plot, min(len(self._all_parts()), MOST_ROWS) + 1)]
+
+    def sentences(self) -> list[str]:
+        """Overall error and its cost; which group is served worst; what is not shown."""
+        own = self.everyone.mse["private"]
+        said = [
+            f"The private model's mean squared error on {self.everyone.n:,} test rows is {fixed(own.value)} "
+            f"({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
+        ]
+        if self.has_twin:
+            cost = self.everyone.mse["difference"]
+            sure = "" if cost.excludes_zero else ", which chance can explain"
+            said.append(
+                f"Its non-private twin's is {fixed(self.everyone.mse['twin'].value)}: a change of {fixed(cost.value)} "
+                f"(interval {fixed(cost.low)} to {fixed(cost.high)}{sure})."
+            )
+        for by in self.partitions:
+            found = self.extremes(by)
+            if "worst" in found:
+                said.append(
+                    f"{by.capitalize()} {found['worst']} is served worst, {fixed(found['highest'].value)}; the best and the "
+                    f"worst are {fixed(found['gap'].value)} apart."
+                )
+            if "pays_most" in found:
+                cost = found["largest_cost"]
+                sure = "" if cost.low > 0 else ", which chance can still explain"
+                said.append(
+                    f"{by.capitalize()} {found['pays_most']} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
+                    f"{fixed(cost.high)} after allowing for the choice{sure})."
+                )
+            if found["hidden_parts"]:
+                said.append(
+                    f"{found['hidden_parts']} groups by {by} with fewer than {self.settings['smallest_part']} people each "
+                    f"({found['hidden_people']} people in all) are not shown."
+                )
+        return said
+
+    def tables(self) -> list[Table]:
+        """Squared error, absolute error and bias of everyone and each group."""
+        level = level_of(self.everyone.mse["private"])
+        columns = ["", "people", "private", *(["twin", "private − twin"] if self.has_twin else [])]
+        return [
+            Table(
+                f"{words.capitalize()} on the test part, {level} intervals",
+                columns,
+                [
+                    [_row_name(part), f"{part.n:,}", *(_loss_cell(e) for e in getattr(part, measure).values())]
+                    for part in self._all_parts()
+                ],
+            )
+            for measure, words in ERRORS.items()
+        ]
+
+    def _all_parts(self) -> list[ErrorPart]:
+        return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
+
+
+def _row_name(part: Part | ErrorPart) -> str:
+    return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
 
 
 def disparity(
@@ -218,29 +492,192 @@ def disparity(
     generator: np.random.Generator | None = None,
     progress: bool = False,
     level: float = LEVEL,
-) -> Disparity:
-    """Accuracy and cross-entropy of everyone, each class and each group of `data`. Does not retrain; seconds.
+    reference: Sequence[nn.Module] = (),
+) -> Disparity | ErrorDisparity:
+    """Accuracy and cross-entropy of everyone, each class, each group and each class within a group of `data`.
 
     Accuracy has Wilson's interval, mean loss Student's t; differences are paired, both models see the same people.
+    Between the groups g of a column, with classes one against the rest (two classes: label 1 only; more: all of them):
+
+    - demographic parity difference `max_c (max_g - min_g) P(says c | g)`, ratio `min_c min_g / max_g` of the same
+      (over the classes that somebody is said to be);
+    - equalised odds difference: the largest, over c, of the spread over g of `P(says c | is c, g)` and of
+      `P(says c | is not c, g)`.
+
+    For two classes these are the usual definitions (Agarwal et al. 2018, arXiv:1803.02453; Hardt et al. 2016,
+    arXiv:1610.02413). Shares of fewer than 20 people are left out and counted.
+
+    `reference`: non-private models, none of them the audited ones. Rows are ranked by their mean cross-entropy over
+    these models (ties by position) and cut into ten equal parts: is the private model's accuracy falling with difficulty,
+    and does privacy cost the hardest tenth more than the easiest?
+
+    Real-valued targets give an `ErrorDisparity` instead: errors by group, no accuracy.
     Nothing is drawn at random (`generator` is not used) and nothing takes long enough to show (`progress`).
+    Does not retrain; seconds.
     """
+    if data.task == "regression" and data.y.dim() == 1:
+        if reference:
+            raise ConfigError(
+                "reference= ranks rows by cross-entropy: it needs classes, these targets are real-valued."
+            )
+        return _error_disparity(model, data, twin, level)
     outcomes = {"private": _outcomes(model, data)}
     if twin is not None:
         outcomes["twin"] = _outcomes(twin, data)
     parts = [_part("everyone", "all", np.arange(len(data)), outcomes, level)]
+    partitions = named_parts(data)
     extremes: dict[str, Any] = {}
-    for by, rows in _partitions(data).items():
-        shown = {name: index for name, index in rows.items() if len(index) >= SMALLEST}
+    cells: dict[str, Any] = {}
+    fairness: dict[str, Any] = {}
+
+    def described(by: str, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        shown = large_enough(data, rows)
         mine = [_part(by, name, index, outcomes, level) for name, index in shown.items()]
+        parts.extend(mine)
         hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(data) - sum(part.n for part in mine)}
-        extremes[by] = hidden | _extremes(mine, shown, outcomes, level)
-        parts += mine
+        return hidden | _extremes(mine, shown, outcomes, level)
+
+    for by, rows in partitions.items():
+        extremes[by] = described(by, rows)
+    for column in data.groups:
+        cells[column] = described(_crossing(column), _crossed(partitions["class"], partitions[column]))
+        fairness[column] = _fairness(data, large_enough(data, partitions[column]), outcomes, level)
+    deciles = _deciles(model, data, twin, reference, outcomes, level) if reference else []
+    difficulty = _difficulty(deciles)
+    status = status_of(data, twin)
+    if reference:
+        status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
     return Disparity(
-        headline=_headline(parts[0], extremes["class"]),
-        values={"parts": [vars(part) for part in parts], "extremes": extremes},
-        settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
-        status=status_of(data, twin),
+        headline=_headline(parts[0], extremes["class"], difficulty),
+        values={
+            "parts": [vars(part) for part in [*parts, *deciles]],
+            "extremes": extremes,
+            "cells": cells,
+            "fairness": fairness,
+            "difficulty": difficulty,
+        },
+        settings={"rows": len(data), "level": level, "smallest_part": SMALLEST, "reference_models": len(reference)},
+        status=status,
     )
+
+
+def _crossing(column: str) -> str:
+    return f"class × {column}"
+
+
+def large_enough(data: Data, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parts that may be shown: those of at least 20 people."""
+    return {name: index for name, index in rows.items() if _people(data, index) >= SMALLEST}
+
+
+def _people(data: Data, rows: np.ndarray) -> int:
+    """How many people own these rows."""
+    return len(rows) if data.unit is None else len(np.unique(data.unit.numpy()[rows]))
+
+
+def _crossed(classes: Mapping[str, np.ndarray], groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of each class within each group; combinations that nobody has are left out."""
+    found = {
+        f"{label}, {group}": np.intersect1d(of_class, of_group, assume_unique=True)
+        for label, of_class in classes.items()
+        for group, of_group in groups.items()
+    }
+    return {name: index for name, index in found.items() if len(index)}
+
+
+def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, level: float) -> dict[str, Any]:
+    """Demographic parity and equalised odds between groups, as `disparity` defines them."""
+    if len(groups) < 2:
+        return {}
+    truth, width = data.y.numpy(), int(outcomes["private"]["classes"][0])
+    labels = [1] if width == 2 else list(range(width))
+    conditions = [index[truth[index] == label] for label in labels for index in groups.values()]
+    conditions += [index[truth[index] != label] for label in labels for index in groups.values()]
+    hidden = sum(_people(data, index) < SMALLEST for index in conditions)
+    found: dict[str, Any] = {PARITY: {}, PARITY_RATIO: {}, ODDS: {}, "hidden": hidden}
+
+    def compared(which: str, among: Sequence[Mapping[str, np.ndarray]], chosen: Sequence[int], models: int) -> Any:
+        """Spreads and ratios over groups of the share that is said to be each class, holding together."""
+        kept = [
+            (label, shown)
+            for label, rows in zip(chosen, among, strict=True)
+            if len(shown := large_enough(data, rows)) > 1
+        ]
+        if not kept:
+            return [], []
+        said, single = outcomes[which]["said"], intervals.each(level, models * sum(len(rows) for _, rows in kept))
+        shares = [[intervals.share(said[index] == label, single) for index in rows.values()] for label, rows in kept]
+        return [intervals.spread(of, level) for of in shares], [intervals.ratio(of, level) for of in shares]
+
+    everyone = [groups for _ in labels]
+    odds = [
+        {name: index[(truth[index] == label) == right] for name, index in groups.items()}
+        for right in (True, False)
+        for label in labels
+    ]
+    for measure, among, chosen in ((PARITY, everyone, labels), (ODDS, odds, labels * 2)):
+        for which in outcomes:
+            spreads, ratios = compared(which, among, chosen, 1)
+            if spreads:
+                found[measure][which] = intervals.largest(spreads, level)
+            if measure == PARITY and any(ratios):
+                found[PARITY_RATIO][which] = intervals.smallest([r for r in ratios if r is not None], level)
+        if "twin" in found[measure]:
+            private, twin = (intervals.largest(compared(m, among, chosen, 2)[0], level) for m in MODELS)
+            found[measure]["excess"] = intervals.difference(private, twin, level)
+    return {name: value for name, value in found.items() if value != {}}
+
+
+def _deciles(
+    model: nn.Module,
+    data: Data,
+    twin: nn.Module | None,
+    reference: Sequence[nn.Module],
+    outcomes: Outcomes,
+    level: float,
+) -> list[Part]:
+    """Ten equal parts of the rows, easiest first for the reference ensemble."""
+    if any(judge is audited for judge in reference for audited in (model, twin)):
+        raise ConfigError(
+            "a reference model is one of the audited models: rows would be called hard because that model fails on them. "
+            "Train the reference ensemble apart, from other seeds."
+        )
+    if _people(data, np.arange(len(data))) < DECILES * SMALLEST:
+        raise DataError(
+            f"{len(data)} rows make tenths of fewer than {SMALLEST} people: difficulty needs more test data."
+        )
+    difficulty = np.mean([_outcomes(judge, data)["losses"] for judge in reference], axis=0)
+    order = np.argsort(difficulty, kind="stable")
+    return [
+        _part("difficulty", str(number), np.sort(rows), outcomes, level)
+        for number, rows in enumerate(np.array_split(order, DECILES), start=1)
+    ]
+
+
+def _difficulty(deciles: Sequence[Part]) -> dict[str, Estimate]:
+    """Falls and rises of accuracy over the deciles, which are different people."""
+    if not deciles:
+        return {}
+    own = [part.accuracy["private"] for part in deciles]
+    found = {"drop": intervals.independent_difference(own[-1], own[0]), "largest_rise": _largest_rise(own)}
+    if "difference" in deciles[0].accuracy:
+        hardest, easiest = deciles[-1].accuracy["difference"], deciles[0].accuracy["difference"]
+        found["extra_cost"] = intervals.independent_difference(hardest, easiest)
+    return found
+
+
+def _largest_rise(shares: Sequence[Estimate]) -> Estimate:
+    """Largest step up between neighbours, from intervals that hold together."""
+    level = shares[0].level
+    single = intervals.each(level, len(shares) - 1)
+    again = [intervals.share(_flags(e), single) for e in shares]
+    steps = [intervals.independent_difference(after, before) for before, after in pairwise(again)]
+    return intervals.largest(steps, level)
+
+
+def _flags(share: Estimate) -> np.ndarray:
+    """Outcomes that have this share."""
+    return np.arange(share.n) < round(share.value * share.n)
 
 
 def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
@@ -249,12 +686,21 @@ def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
 
     found = logits(model, data)
     losses = cross_entropy(found, data.y, reduction="none")
-    return {"hits": (found.argmax(1) == data.y).numpy(), "losses": losses.numpy()}
+    said = found.argmax(1)
+    return {
+        "said": said.numpy(),
+        "hits": (said == data.y).numpy(),
+        "losses": losses.numpy(),
+        "classes": np.array([found.shape[1]]),
+    }
 
 
-def _partitions(data: Data) -> dict[str, dict[str, np.ndarray]]:
-    """Rows of each class and of each group, by name."""
-    columns = {"class": data.y, **data.groups}
+def named_parts(data: Data) -> dict[str, dict[str, np.ndarray]]:
+    """Rows of each class (where targets are classes) and of each group, by name; see `large_enough`."""
+    taken = {"class", "everyone", "difficulty"} & set(data.groups)
+    if taken:
+        raise DataError(f"a group column is called {sorted(taken)[0]!r}, which has a meaning here: rename it.")
+    columns = data.groups if data.task == "regression" else {"class": data.y, **data.groups}
     names = {"class": dict(enumerate(data.classes))} | {
         by: dict(enumerate(data.group_names[by])) for by in data.groups if by in data.group_names
     }
@@ -266,6 +712,8 @@ def _partitions(data: Data) -> dict[str, dict[str, np.ndarray]]:
         for by, labels in columns.items()
     }
 
+
+_partitions = named_parts  # the name other audits know it by
 
 Outcomes = dict[str, dict[str, np.ndarray]]
 
@@ -295,6 +743,7 @@ def _extremes(parts: list[Part], rows: dict[str, np.ndarray], outcomes: Outcomes
         "worst": min(parts, key=lambda part: part.accuracy["private"].value).name,
         "lowest": intervals.smallest(mine, level),
         "gap": intervals.spread(mine, level),
+        "ratio": intervals.ratio(mine, level),
     }
     if "twin" not in outcomes:
         return found
@@ -312,7 +761,7 @@ def _extremes(parts: list[Part], rows: dict[str, np.ndarray], outcomes: Outcomes
     }
 
 
-def _headline(everyone: Part, extremes: dict[str, Any]) -> dict[str, Estimate]:
+def _headline(everyone: Part, extremes: dict[str, Any], difficulty: dict[str, Estimate]) -> dict[str, Estimate]:
     found = {
         "accuracy": everyone.accuracy["private"],
         "twin accuracy": everyone.accuracy.get("twin"),
@@ -322,8 +771,87 @@ def _headline(everyone: Part, extremes: dict[str, Any]) -> dict[str, Estimate]:
         "gap": extremes.get("gap"),
         "twin gap": extremes.get("twin_gap"),
         "excess gap": extremes.get("excess_gap"),
+        "extra cost of the hardest tenth": difficulty.get("extra_cost"),
     }
     return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+
+def _error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level: float) -> ErrorDisparity:
+    if not len(data):
+        raise DataError("no rows: an audit needs at least one.")
+    residuals = {"private": _residuals(model, data)}
+    if twin is not None:
+        residuals["twin"] = _residuals(twin, data)
+    parts = [_error_part("everyone", "all", np.arange(len(data)), residuals, level)]
+    extremes: dict[str, Any] = {}
+    for by, rows in named_parts(data).items():
+        shown = large_enough(data, rows)
+        mine = [_error_part(by, name, index, residuals, level) for name, index in shown.items()]
+        hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(data) - sum(part.n for part in mine)}
+        extremes[by] = hidden | _error_extremes(mine, shown, residuals, level)
+        parts += mine
+    everyone = parts[0]
+    headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
+    if twin is not None:
+        headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
+    return ErrorDisparity(
+        headline=headline,
+        values={"parts": [vars(part) for part in parts], "extremes": extremes},
+        settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
+        status=status_of(data, twin),
+    )
+
+
+def _residuals(model: nn.Module, data: Data) -> np.ndarray:
+    """Prediction minus target of every row."""
+    found = outputs(model, data.x)
+    if found.shape not in ((len(data),), (len(data), 1)):
+        raise DataError(f"the model gives outputs of shape {list(found.shape)}: a regression needs one number per row.")
+    return (found.reshape(-1) - data.y.double()).numpy()
+
+
+def _error_part(by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float) -> ErrorPart:
+    def measured(change: Callable[[np.ndarray], np.ndarray], floor: float) -> dict[str, Estimate]:
+        columns = {which: change(of[rows]) for which, of in residuals.items()}
+        found = {which: intervals.mean(column, level, floor=floor) for which, column in columns.items()}
+        if "twin" in columns:
+            found["difference"] = intervals.mean_difference(columns["private"], columns["twin"], level)
+        return found
+
+    return ErrorPart(
+        by, name, len(rows), measured(np.square, 0.0), measured(np.abs, 0.0), measured(lambda r: r, -np.inf)
+    )
+
+
+def _error_extremes(
+    parts: Sequence[ErrorPart], rows: Mapping[str, np.ndarray], residuals: Mapping[str, np.ndarray], level: float
+) -> dict[str, Any]:
+    """Worst group, gap, ratio and largest cost of the squared error, with intervals that hold together."""
+    if len(parts) < 2:
+        return {}
+    squares = {which: np.square(of) for which, of in residuals.items()}
+
+    def means(which: str, count: int) -> list[Estimate]:
+        return [intervals.mean(squares[which][index], intervals.each(level, count), 0.0) for index in rows.values()]
+
+    mine = means("private", len(parts))
+    found: dict[str, Any] = {
+        "worst": max(parts, key=lambda part: part.mse["private"].value).name,
+        "highest": intervals.largest(mine, level),
+        "gap": intervals.spread(mine, level),
+        "ratio": intervals.ratio(mine, level),
+    }
+    if "twin" not in squares:
+        return found
+    single = intervals.each(level, len(parts))
+    costs = [intervals.mean_difference(squares["private"][i], squares["twin"][i], single) for i in rows.values()]
+    wide, narrow = (intervals.spread(means(which, 2 * len(parts)), level) for which in MODELS)
+    return found | {
+        "pays_most": max(parts, key=lambda part: part.mse["difference"].value).name,
+        "largest_cost": intervals.largest(costs, level),
+        "twin_gap": intervals.spread(means("twin", len(parts)), level),
+        "excess_gap": intervals.difference(wide, narrow, level),
+    }
 
 
 def _share_cell(e: Estimate) -> str:
@@ -338,10 +866,26 @@ def _loss_cell(e: Estimate) -> str:
     return f"{fixed(e.value)} ({fixed(e.low)}, {fixed(e.high)})"
 
 
-def _bar(ax: Axes, estimate: Estimate, row: float, colour: str, marker: str, *, filled: bool) -> None:
-    ax.plot([100 * estimate.low, 100 * estimate.high], [row, row], color=colour, linewidth=1.8, zorder=2)
+def _signless_cell(e: Estimate) -> str:
+    return f"{fixed(e.value, 3)} ({fixed(e.low, 3)}, {fixed(e.high, 3)})"
+
+
+def _any_cell(e: Estimate | None, cell: Callable[[Estimate], str]) -> str:
+    return "–" if e is None else cell(e)
+
+
+def _pole(ax: Axes, estimate: Estimate, column: float, colour: str, marker: str, *, filled: bool) -> None:
+    ax.plot([column, column], [100 * estimate.low, 100 * estimate.high], color=colour, linewidth=1.8, zorder=2)
     face = colour if filled else ax.get_facecolor()
-    ax.plot([100 * estimate.value], [row], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+    ax.plot([column], [100 * estimate.value], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+
+
+def _bar(
+    ax: Axes, estimate: Estimate, row: float, colour: str, marker: str, *, filled: bool, scale: float = 100
+) -> None:
+    ax.plot([scale * estimate.low, scale * estimate.high], [row, row], color=colour, linewidth=1.8, zorder=2)
+    face = colour if filled else ax.get_facecolor()
+    ax.plot([scale * estimate.value], [row], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
 
 
 def _dress(ax: Axes, names: Iterable[str], label: str) -> None:
@@ -349,8 +893,12 @@ def _dress(ax: Axes, names: Iterable[str], label: str) -> None:
     ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.set_xlabel(label, color=INK)
+    _plain(ax, "x")
+
+
+def _plain(ax: Axes, grid: Literal["x", "y"]) -> None:
     ax.tick_params(colors=INK, length=0)
-    ax.grid(axis="x", color=FAINT, linewidth=0.8)
+    ax.grid(axis=grid, color=FAINT, linewidth=0.8)
     ax.set_axisbelow(True)
     for side in ax.spines.values():
         side.set_visible(False)

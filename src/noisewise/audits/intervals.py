@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.audits.result import LEVEL, Estimate
+from noisewise.audits.result import LEVEL, Estimate, _independent_difference
 from noisewise.errors import DataError
 
 
@@ -86,6 +86,29 @@ def smallest(estimates: Sequence[Estimate], level: float) -> Estimate:
     )
 
 
+def largest(estimates: Sequence[Estimate], level: float) -> Estimate:
+    """The largest of several values, from intervals that hold together (see `each`)."""
+    high = max(estimates, key=lambda e: e.value)
+    return Estimate(
+        high.value, max(e.low for e in estimates), max(e.high for e in estimates), high.n, level, _together(estimates)
+    )
+
+
+def ratio(estimates: Sequence[Estimate], level: float) -> Estimate | None:
+    """Smallest over largest of several values that are at least 0, from intervals that hold together (see `each`).
+
+    If every true value is in its interval, the true ratio is between `min low / max high` and `min high / max low` (at
+    most 1). None where the largest value is 0: nothing can be divided by it.
+    """
+    values = [e.value for e in estimates]
+    if not max(values) > 0 or not math.isfinite(max(values)):
+        return None
+    best_low, best_high = max(e.low for e in estimates), max(e.high for e in estimates)
+    low = max(min(e.low for e in estimates), 0.0) / best_high
+    high = min(min(e.high for e in estimates) / best_low, 1.0) if best_low > 0 else 1.0
+    return Estimate(min(values) / max(values), low, high, min(e.n for e in estimates), level, _together(estimates))
+
+
 def spread(estimates: Sequence[Estimate], level: float) -> Estimate:
     """Largest minus smallest value, from intervals that hold together (see `each`).
 
@@ -100,7 +123,8 @@ def spread(estimates: Sequence[Estimate], level: float) -> Estimate:
 
 
 def _together(estimates: Sequence[Estimate]) -> str:
-    return f"{estimates[0].method}, Bonferroni"
+    method = estimates[0].method
+    return method if method.endswith("Bonferroni") else f"{method}, Bonferroni"
 
 
 def each(level: float, count: int) -> float:
@@ -112,6 +136,14 @@ def difference(first: Estimate, second: Estimate, level: float) -> Estimate:
     """first - second from two intervals that hold together, whatever dependence there is between them."""
     low, high = first.low - second.high, first.high - second.low
     return Estimate(first.value - second.value, low, high, min(first.n, second.n), level, first.method)
+
+
+def independent_difference(first: Estimate, second: Estimate) -> Estimate:
+    """first - second of two values on *different* people, both intervals of one level.
+
+    `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
+    """
+    return _independent_difference(first, second)
 
 
 def _mean(values: np.ndarray, level: float, method: str) -> Estimate:

@@ -1,0 +1,433 @@
+"""Attribution: how much of the price is clipping's, how much the noise's, and for whom. Retrains."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from noisewise.audits import intervals
+from noisewise.audits.disparity import MOST_ROWS, SMALLEST, large_enough, named_parts
+from noisewise.audits.outputs import evaluating, logits
+from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.errors import ConfigError, DataError
+from noisewise.runs import Status
+from noisewise.words import fixed, points, points_interval
+from noisewise.words import level as level_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from noisewise.data import Data
+    from noisewise.mechanism import Mechanism, Runtime
+    from noisewise.persample import LossFn
+
+TAKES = "Retrains: four runs for each seed, so twenty times one run's time with five seeds."
+RUNS = ("plain", "clip-only", "noise-only", "private")
+EFFECTS = ("clipping", "noise", "interaction")
+COLOURS = {"clipping": PRIVATE, "noise": TWIN, "interaction": INK}
+Measure = Literal["accuracy", "loss"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One class or group, or everyone: scores of the four runs for each seed, and the split of what privacy took."""
+
+    by: str
+    name: str
+    n: int
+    runs: dict[str, list[float]]
+    effects: dict[str, Estimate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution(Result):
+    """What privacy took from everyone, each class and each group, split into clipping, noise and their interaction.
+
+    With a the accuracy (or minus the mean loss): `clipping = a(plain) - a(clip-only)`, `noise = a(plain) - a(noise-only)`,
+    `interaction = a(plain) - a(private) - clipping - noise`; `total` is their sum. Positive: taken, negative: given.
+    headline: the four of everyone.
+    Guarantee: a seed's four runs share the initialisation, the batches and the noise, so differences are paired; intervals
+    are Student's t over seeds, that is over repetitions of training for these test rows. The largest of several parts has
+    an interval that allows for the choice.
+    Reference: Bagdasaryan et al. 2019, arXiv:1905.12101; Tran, Dinh, Fioretto 2021, arXiv:2106.02203 (clipping and noise).
+    """
+
+    kind: ClassVar[str] = "attribution"
+    title: ClassVar[str] = "Clipping or noise"
+
+    @property
+    def everyone(self) -> Share:
+        """All people together."""
+        return self.parts("everyone")[0]
+
+    @property
+    def partitions(self) -> list[str]:
+        """`class` (where there are classes), then the group columns."""
+        return list(self.values["extremes"])
+
+    def parts(self, by: str = "class") -> list[Share]:
+        """The classes, or the groups of a column, that are large enough to be shown."""
+        return [Share(**raw) for raw in self.values["parts"] if raw["by"] == by]
+
+    def extremes(self, by: str = "class") -> dict[str, Any]:
+        """`pays_most` (name), `largest_total`, and how many parts and people are not shown."""
+        return self.values["extremes"][by]
+
+    @property
+    def _percent(self) -> bool:
+        return bool(self.settings["measure"] == "accuracy")
+
+    def plot(self, ax: Axes) -> Axes:
+        """Everyone on top, then the classes (or the first groups), those that pay most first: three bars each."""
+        return self._plot(ax, self.partitions[0] if self.partitions else "")
+
+    def _rows(self, by: str) -> list[Share]:
+        parts = sorted(self.parts(by), key=lambda part: part.effects["total"].value)[-(MOST_ROWS // 2) :] if by else []
+        return [*parts, self.everyone]
+
+    def _plot(self, ax: Axes, by: str) -> Axes:
+        from matplotlib.patches import Patch
+
+        parts, scale, thick = self._rows(by), 100 if self._percent else 1, 0.26
+        for place, effect in enumerate(EFFECTS):
+            for row, part in enumerate(parts):
+                self._bar(ax, part.effects[effect], row + thick * (1 - place), 0.86 * thick, COLOURS[effect], scale)
+        ax.axvline(0, color=INK, linewidth=1)
+        names = [part.name if part.by != "everyone" else "everyone" for part in parts]
+        ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
+        ax.set_ylim(-0.6, len(names) - 0.4)
+        unit = "points of accuracy" if self._percent else "mean loss"
+        ax.set_xlabel(f"what it takes, {unit}" + (f", by {by}" if by else ""), color=INK)
+        keys = [Patch(facecolor=colour, label=effect) for effect, colour in COLOURS.items()]
+        ax.legend(
+            handles=keys, frameon=False, labelcolor=INK, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0),
+            handlelength=1.2, columnspacing=1.2,
+        )  # fmt: skip
+        ax.tick_params(colors=INK, length=0)
+        ax.grid(axis="x", color=FAINT, linewidth=0.8)
+        ax.set_axisbelow(True)
+        for side in ax.spines.values():
+            side.set_visible(False)
+        return ax
+
+    @staticmethod
+    def _bar(ax: Axes, e: Estimate, row: float, thick: float, colour: str, scale: float) -> None:
+        """A bar, filled where chance does not explain it, and a thin line for its interval."""
+        face = colour if e.excludes_zero else ax.get_facecolor()
+        ax.barh([row], [scale * e.value], thick, color=face, edgecolor=colour, linewidth=1.2, zorder=3)
+        if math.isfinite(e.low) and math.isfinite(e.high):
+            ax.plot([scale * e.low, scale * e.high], [row, row], color=colour, linewidth=0.8, zorder=2)
+
+    def figures(self) -> list[Figure]:
+        """One for the classes and one for each group column, everyone on top."""
+        found = []
+        for by in self.partitions or [""]:
+            rows = self._rows(by)
+            count = len(self.parts(by)) if by else 0
+            kind = "everyone" if not by else "classes" if by == "class" else f"groups by {by}"
+            if len(rows) - 1 < count:
+                kind = f"{kind} (the {len(rows) - 1} of {count} that pay most)"
+            caption = f"What clipping, noise and their interaction take: {kind}; filled where chance alone does not explain it"
+            words = "; ".join(
+                f"{part.name}: {', '.join(f'{effect} {self._said(part.effects[effect])}' for effect in EFFECTS)}"
+                for part in reversed(rows)
+            )
+            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), 2 * len(rows) + 1))
+        return found
+
+    def _said(self, e: Estimate) -> str:
+        return points(e) if self._percent else fixed(e.value)
+
+    def _interval(self, e: Estimate) -> str:
+        return points_interval(e) if self._percent else f"{fixed(e.low)} to {fixed(e.high)}"
+
+    def sentences(self) -> list[str]:
+        """How the price of everyone splits; who pays most and for what; how often training was repeated."""
+        effects, unit = self.everyone.effects, " points of accuracy" if self._percent else " of mean loss"
+        total = effects["total"]
+        split_up = ", ".join(f"{name} {self._said(effects[name])}" for name in EFFECTS)
+        sure = "" if total.excludes_zero else ", which chance can explain"
+        said = [
+            f"Privacy takes {self._said(total)}{unit} from everyone ({level_of(total)} interval {self._interval(total)}"
+            f"{sure}): {split_up}.",
+        ]
+        told = [name for name in EFFECTS if effects[name].excludes_zero]
+        known = f"{' and '.join(told)} can" if told else "none of the three can"
+        said.append(f"Over {total.n} seeds, {known} be told from chance.")
+        for by in self.partitions:
+            found = self.extremes(by)
+            if "pays_most" in found:
+                part = next(part for part in self.parts(by) if part.name == found["pays_most"])
+                largest = found["largest_total"]
+                sure = "" if largest.low > 0 else ", which chance can still explain"
+                split_up = ", ".join(f"{name} {self._said(part.effects[name])}" for name in EFFECTS)
+                said.append(
+                    f"{by.capitalize()} {part.name} pays most, {self._said(largest)} (interval {self._interval(largest)} "
+                    f"after allowing for the choice{sure}): {split_up}."
+                )
+            if found["hidden_parts"]:
+                several = "classes" if by == "class" else f"groups by {by}"
+                said.append(
+                    f"{found['hidden_parts']} {several} with fewer than {self.settings['smallest_part']} people each "
+                    f"({found['hidden_people']} people in all) are not shown."
+                )
+        return said
+
+    def tables(self) -> list[Table]:
+        """The split of every part, then the mean scores of the four runs."""
+        parts = [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
+        measure = "accuracy, points" if self._percent else "mean loss"
+        level = level_of(self.everyone.effects["total"])
+
+        def cell(e: Estimate) -> str:
+            return f"{self._said(e)} ({self._interval(e)})"
+
+        def score(values: Sequence[float]) -> str:
+            mean = float(np.mean(values))
+            return f"{100 * mean:.1f}" if self._percent else fixed(-mean)
+
+        def name(part: Share) -> str:
+            return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
+
+        return [
+            Table(
+                f"What is taken ({measure}), paired over {self.everyone.effects['total'].n} seeds, {level} intervals",
+                ["", "people", *EFFECTS, "total"],
+                [[name(p), f"{p.n:,}", *(cell(p.effects[e]) for e in (*EFFECTS, "total"))] for p in parts],
+            ),
+            Table(
+                "Mean accuracy in % of the four runs" if self._percent else "Mean loss of the four runs",
+                ["", *RUNS],
+                [[name(p), *(score(p.runs[run]) for run in RUNS)] for p in parts],
+            ),
+        ]
+
+
+def attribution(
+    model: nn.Module | Callable[[int], nn.Module],
+    data: Sequence[Data],
+    *,
+    loss_fn: LossFn,
+    mechanism: Mechanism,
+    optimizer: Callable[[Any], Optimizer],
+    scheduler: Callable[[Optimizer], Any] | None = None,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    measure: Measure | None = None,
+    runtime: Runtime | None = None,
+    twin: nn.Module | None = None,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    level: float = LEVEL,
+) -> Attribution:
+    """Train plain, with clipping only, with noise only and with both, for every seed, and compare on the test part.
+
+    Args:
+        model: what to train; copied, so it is left as it is. A function `seed -> model` makes another start for each seed
+            (torch's random state is set to the seed while it runs, and put back).
+        data: training part first, test part last: `(train, test)` or the splits of `noisewise.load`.
+        loss_fn: `(model, batch) -> [batch]`.
+        mechanism: the private plan. Noise only means noise of std sigma C on unclipped sums.
+        optimizer: `parameters -> optimizer`, e.g. `lambda p: torch.optim.SGD(p, lr=0.5)`: each run gets a new one.
+        scheduler: `optimizer -> scheduler`, if there is one.
+        seeds: at least two; a seed fixes batches and noise of its four runs.
+        measure: `accuracy` (for classes, the default) or `loss` (the default for real-valued targets).
+        runtime: engine and micro-batches.
+        twin: not used: the plain run is the twin.
+        generator: not used: everything follows from the seeds.
+        progress: show a bar; after the first run it says how long all will take.
+        level: of the intervals.
+
+    The runs are reproducible, so none of them is private. Limits: all four use one learning rate, and clipping also shortens
+    the steps, so part of its share can be won back by another rate.
+    Retrains: four runs for each seed, so twenty times one run's time with five seeds.
+    """
+    train_part, test = _parts_of(data)
+    seeds = _checked(seeds)
+    measure = _measure(measure, test)
+    if not callable(optimizer) or hasattr(optimizer, "param_groups"):
+        raise ConfigError(
+            "optimizer=: each run needs a new one; give a function, e.g. lambda p: torch.optim.SGD(p, lr=1)."
+        )
+    scores: dict[str, list[np.ndarray]] = {run: [] for run in RUNS}
+    with _bar(progress, len(RUNS) * len(seeds)) as done:
+        for seed in seeds:
+            start = _start(model, seed)
+            for run in RUNS:
+                trained = _trained(start, train_part, loss_fn, mechanism, optimizer, scheduler, runtime, run, seed)
+                scores[run].append(_scores(trained, test, loss_fn, measure))
+                done(f"seed {seed}, {run}")
+    reach = 1.0 if measure == "accuracy" else math.inf
+    parts = [_share("everyone", "all", np.arange(len(test)), scores, level, reach)]
+    extremes: dict[str, Any] = {}
+    for by, rows in named_parts(test).items():
+        shown = large_enough(test, rows)
+        mine = [_share(by, name, index, scores, level, reach) for name, index in shown.items()]
+        hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(test) - sum(part.n for part in mine)}
+        extremes[by] = hidden | _extremes(mine, level, reach)
+        parts += mine
+    everyone = parts[0].effects
+    return Attribution(
+        headline={name: everyone[name] for name in ("total", *EFFECTS)},
+        values={"parts": [vars(part) for part in parts], "extremes": extremes},
+        settings={
+            "seeds": list(seeds), "measure": measure, "rows": len(test), "level": level, "smallest_part": SMALLEST,
+            "mechanism": mechanism.to_dict(),
+        },
+        status=Status("not-private", "retrains without privacy and with reproducible noise: no ledger covers these runs"),
+    )  # fmt: skip
+
+
+def split(runs: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
+    """`clipping`, `noise`, `interaction` and `total` of each seed, from the scores of the four runs.
+
+    `total = a(plain) - a(private) = clipping + noise + interaction`. Reference: a 2 x 2 design (clip, noise).
+    """
+    plain, clipped, noisy, private = (np.asarray(runs[run], dtype=np.float64) for run in RUNS)
+    clipping, noise, total = plain - clipped, plain - noisy, plain - private
+    return {"clipping": clipping, "noise": noise, "interaction": total - clipping - noise, "total": total}
+
+
+def _share(
+    by: str, name: str, rows: np.ndarray, scores: Mapping[str, Sequence[np.ndarray]], level: float, reach: float
+) -> Share:
+    runs = {run: [float(of_seed[rows].mean()) for of_seed in of_run] for run, of_run in scores.items()}
+    limits = {"interaction": 2 * reach}
+    effects = {name: _over_seeds(of, level, limits.get(name, reach)) for name, of in split(runs).items()}
+    return Share(by, name, len(rows), runs, effects)
+
+
+def _over_seeds(values: np.ndarray, level: float, reach: float) -> Estimate:
+    """Mean over seeds with Student's t interval, within [-reach, reach], beyond which no value can be."""
+    found = intervals.mean_difference(values, np.zeros(len(values)), level)
+    return replace(found, low=max(found.low, -reach), high=min(found.high, reach))
+
+
+def _extremes(parts: Sequence[Share], level: float, reach: float) -> dict[str, Any]:
+    """Who pays most, with an interval that allows for the choice."""
+    if len(parts) < 2:
+        return {}
+    single = intervals.each(level, len(parts))
+    totals = [_over_seeds(split(part.runs)["total"], single, reach) for part in parts]
+    return {
+        "pays_most": max(parts, key=lambda part: part.effects["total"].value).name,
+        "largest_total": intervals.largest(totals, level),
+    }
+
+
+def _parts_of(data: Sequence[Data]) -> tuple[Data, Data]:
+    from noisewise.data import Data
+
+    if isinstance(data, Data) or len(data) < 2 or not all(isinstance(part, Data) for part in data):
+        raise DataError("attribution retrains: give (train, test), both noisewise.Data.")
+    if not len(data[-1]):
+        raise DataError("the test part has no rows: attribution compares models on it.")
+    return data[0], data[-1]
+
+
+def _checked(seeds: Sequence[int]) -> list[int]:
+    seeds = list(seeds)
+    if len(seeds) < 2 or len(set(seeds)) != len(seeds) or any(type(s) is not int or s < 0 for s in seeds):
+        raise ConfigError(
+            f"seeds={seeds!r}: at least two different whole numbers >= 0, since intervals are over seeds."
+        )
+    return seeds
+
+
+def _measure(measure: Measure | None, test: Data) -> Measure:
+    usual: Measure = "accuracy" if test.task == "classification" else "loss"
+    if measure is None:
+        return usual
+    if measure not in ("accuracy", "loss"):
+        raise ConfigError(f"measure={measure!r}: must be 'accuracy' or 'loss'.")
+    if measure == "accuracy" and usual == "loss":
+        raise ConfigError("measure='accuracy' with real-valued targets: use measure='loss'.")
+    return measure
+
+
+def _start(model: nn.Module | Callable[[int], nn.Module], seed: int) -> nn.Module:
+    """The seed's initialisation."""
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        return model
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = model(seed)
+    if not isinstance(made, torch.nn.Module):
+        raise ConfigError(f"model({seed}) gave {type(made).__name__}: must be an nn.Module.")
+    return made
+
+
+def _trained(
+    start: nn.Module,
+    data: Data,
+    loss_fn: LossFn,
+    mechanism: Mechanism,
+    optimizer: Callable[[Any], Optimizer],
+    scheduler: Callable[[Optimizer], Any] | None,
+    runtime: Runtime | None,
+    run: Any,
+    seed: int,
+) -> nn.Module:
+    """A copy of the start, trained in one of the four ways."""
+    from noisewise.train import train
+
+    model = copy.deepcopy(start)
+    moves = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
+    plan = None if scheduler is None else scheduler(moves)
+    train(
+        model, data, loss_fn, mechanism, moves,
+        scheduler=plan, runtime=runtime, seed=seed, insecure_seed=seed, ablation=run, progress=False,
+    )  # fmt: skip
+    return model
+
+
+def _scores(model: nn.Module, test: Data, loss_fn: LossFn, measure: Measure) -> np.ndarray:
+    """One number per row, larger is better: right or wrong, or minus the loss."""
+    import torch
+
+    from noisewise.persample.losses import unit_losses
+
+    if measure == "accuracy":
+        return (logits(model, test).argmax(1) == test.y).double().numpy()
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        found = [
+            unit_losses(model, loss_fn, (x.to(device), y.to(device))).double().cpu()
+            for x, y in zip(test.x.split(1024), test.y.split(1024), strict=True)
+        ]
+    return -torch.cat(found).numpy()
+
+
+@contextmanager
+def _bar(show: bool, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress over runs; after the first one its time is known, and said."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
+        task, began = bar.add_task("attribution, retraining", total=total), time.monotonic()
+        finished = 0
+
+        def done(what: str) -> None:
+            nonlocal finished
+            finished += 1
+            if finished == 1 and show:
+                taken = time.monotonic() - began
+                bar.console.print(
+                    f"One of {total} training runs took {taken:.1f} s: about {math.ceil(taken * (total - 1) / 60)} min to go."
+                )
+            bar.update(task, completed=finished, description=f"attribution: {what} done")
+
+        yield done

@@ -1,0 +1,84 @@
+"""One loss per unit for the two tasks: cross entropy for classes, squared error for numbers.
+
+Each takes `(model, batch)` with a batch `(x, y)` and returns `[n]`: the form `clipped_sum` and `train` ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisewise.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from noisewise.data import Data
+    from noisewise.nest import Nest
+
+LossFn = Callable[[Any, "Nest"], Tensor]
+
+
+def cross_entropy(model: Any, batch: Nest) -> Tensor:
+    """`-log softmax(model(x))[y]` of each unit, for classes `y [n]` and outputs `[n, classes]`.
+
+    Guarantee: row i of the result depends on row i of the outputs and targets only.
+    """
+    x, y = batch
+    outputs = model(x)
+    if outputs.dim() != 2 or outputs.shape[0] != y.shape[0] or y.dim() != 1:
+        raise DataError(
+            f"cross entropy of outputs {list(outputs.shape)} and targets {list(y.shape)}: needs outputs [n, classes] and "
+            "one class for each of the n units."
+        )
+    if outputs.shape[1] < 2:
+        raise DataError(
+            "cross entropy of a model with one output is 0 whatever it says: build it with one output for each class, or "
+            "use squared_error for a number."
+        )
+    if y.is_floating_point():
+        raise DataError(f"cross entropy with targets of type {y.dtype}: classes are integers. Use squared_error.")
+    return F.cross_entropy(outputs, y.long(), reduction="none")
+
+
+def squared_error(model: Any, batch: Nest) -> Tensor:
+    """`(model(x) - y)^2` of each unit; for targets `[n, k]` the mean over k.
+
+    Targets `[n]` go with outputs `[n]` or `[n, 1]`. Nothing is broadcast: outputs `[n, 1]` minus targets `[n]` would
+    silently compare everybody with everybody.
+
+    Guarantee: row i of the result depends on row i of the outputs and targets only.
+    """
+    x, y = batch
+    outputs = model(x)
+    columns = tuple(y.shape) if y.dim() > 1 else (*y.shape, 1)
+    if tuple(outputs.shape) not in ((columns, tuple(y.shape))):
+        raise DataError(
+            f"squared error of outputs {list(outputs.shape)} and targets {list(y.shape)}: needs one output for each "
+            "target, [n, 1] or [n] for targets [n]. Build the model with outputs=1."
+        )
+    if y.dim() > 2:
+        raise DataError(f"squared error with targets {list(y.shape)}: needs [n] or [n, k].")
+    return (outputs.reshape(columns) - y.to(outputs.dtype).reshape(columns)).square().mean(1)
+
+
+LOSSES: dict[str, LossFn] = {"classification": cross_entropy, "regression": squared_error}
+
+
+def loss_for(data: Data) -> LossFn:
+    """The loss of a data set's task: `cross_entropy` for integer targets, `squared_error` for real-valued ones."""
+    if data.task not in LOSSES:
+        raise ConfigError(f"task {data.task!r}: no loss is known. Known tasks: {', '.join(LOSSES)}.")
+    return LOSSES[data.task]
+
+
+def outputs_for(data: Data) -> int:
+    """How many outputs a model needs for a data set: one for each class, or one for each real-valued target."""
+    if data.task == "regression":
+        return 1 if data.y.dim() == 1 else int(data.y.shape[1])
+    if not data.classes:
+        raise ConfigError(
+            "the data names no classes: give Data(..., classes=(...)), so that none is read off the labels."
+        )
+    return len(data.classes)

@@ -1,0 +1,83 @@
+"""Networks by name; any `nn.Module` of your own works as well.
+
+Every model maps `[n, *shape]` to `[n, outputs]`: logits of classes, or numbers for a regression (`outputs=1`).
+`noisewise.losses` has the matching losses. All parameters have ghost rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from noisewise.errors import ConfigError
+from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
+from noisewise.models.residual import resnet18, resnet34, wrn_16_4
+from noisewise.models.simple import logistic, mlp
+from noisewise.models.theory import TwoLayerCNN, gradient_norms, linear_minimum, two_layer_cnn, two_layer_linear
+from noisewise.models.transformer import vit
+
+__all__ = [
+    "MODELS",
+    "TwoLayerCNN",
+    "build",
+    "cifar_net",
+    "cnn",
+    "dp_cnn",
+    "dp_cnn_s",
+    "gradient_norms",
+    "h_cnn",
+    "h_cnn_s",
+    "lenet",
+    "linear_minimum",
+    "logistic",
+    "mlp",
+    "mnist_cnn",
+    "resnet18",
+    "resnet34",
+    "two_layer_cnn",
+    "two_layer_linear",
+    "vit",
+    "wrn_16_4",
+]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": cnn,
+    "lenet": lenet,
+    "mlp": mlp,
+    "logistic": logistic,
+    "mnist-cnn": mnist_cnn,
+    "cifar-net": cifar_net,
+    "dp-cnn": dp_cnn,
+    "dp-cnn-s": dp_cnn_s,
+    "h-cnn": h_cnn,
+    "h-cnn-s": h_cnn_s,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "wrn-16-4": wrn_16_4,
+    "vit": vit,
+    "two-layer-cnn": two_layer_cnn,
+    "two-layer-linear": two_layer_linear,
+}
+
+
+def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options: Any) -> nn.Module:
+    """A model by name, initialised by a public seed, leaving the global random state alone.
+
+    `shape` is one unit's input, `outputs` the number of classes or 1 for a regression; `options` are the model's own,
+    e.g. `build("resnet18", (3, 32, 32), 10, 0, stem="small")`.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}.")
+    if not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1:
+        raise ConfigError(f"model {name!r}: outputs={outputs!r} must be the number of classes, or 1 for a regression.")
+    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"model {name!r} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return MODELS[name](tuple(shape), outputs, **options)
