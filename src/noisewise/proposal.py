@@ -1,0 +1,448 @@
+"""Proposals for a schema: from public defaults, from the rows for the user to confirm, or released with noise."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisewise.accounting import Ledger
+from noisewise.bounded import Bounded, release
+from noisewise.defaults import default_delta
+from noisewise.entropy import Entropy
+from noisewise.errors import ConfigError, DataError
+from noisewise.mechanism import Mechanism
+from noisewise.sampling import FullBatch
+from noisewise.schema import (
+    MISSING,
+    Category,
+    Classes,
+    Feature,
+    Hashed,
+    Ignore,
+    Kind,
+    Number,
+    Schema,
+    Target,
+    bucket,
+    check_range,
+)
+from noisewise.table import CHUNK, DECIMAL, Rows, csv_parts, header, listed, parsed, short
+
+WIDE = Number(-1e6, 1e6, log=True, fill=0.0)
+"""Public default for a number of unknown range: on the logarithmic scale 1, 100 and 10,000 stay apart in [-1e6, 1e6]."""
+BUCKETS = 64
+"""Public default for texts nobody listed: few enough to learn from, enough to keep a dozen common texts apart."""
+MANY = 50  # more different texts than this are hashed
+FEW_NUMBERS = 20  # a label with at most so many different numbers has classes
+PUBLIC_BUCKETS = 1 << 16
+SMALLEST, GREATEST = -10, 40  # powers of two that magnitudes are told apart by
+CELLS = 64
+FALSE_CELL = 0.01
+DEFAULT = "public default: taken as text; if it is a number, say so"
+RELEASED = "released with noise, in the ledger"
+ALL_DECLARED = "Every column is declared: nothing below the header was looked at, and nothing spent."
+PLAIN: dict[str, Kind] = {"number": WIDE, "text": Hashed(BUCKETS), "ignore": Ignore()}
+READ = "from the data: confirm from public knowledge"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schema to be read by its user: a remark on each column's origin, and notes on the whole."""
+
+    schema: Schema
+    remarks: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def to_toml(self) -> str:
+        """The file that the user reads, edits and confirms."""
+        return self.schema.to_toml(self.remarks)
+
+
+def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
+    r"""A column's name and what the user declares it to be, as written on the command line.
+
+    `NAME`, or `NAME=` and one of: `LOW:HIGH` or `LOW:HIGH:log` (a number), `number` (unknown range), `A,B,C`
+    (categories), `text` or `hash:N` (hashed), `ignore`.
+
+    >>> declared("age=0:120", ["age"])
+    ('age', Number(low=0.0, high=120.0, log=False, fill=60.0, indicator=False))
+    >>> declared("income=<=50K,>50K", ["age", "income"])
+    ('income', Category(values=('<=50K', '>50K'), other=True))
+    """
+    if text in names:
+        return text, None
+    name = max((name for name in names if text.startswith(f"{name}=")), key=len, default=None)
+    if name is None:
+        raise ConfigError(f"{text!r}: no such column. The header has {listed(names)}.")
+    what = text[len(name) + 1 :].strip()
+    if what in PLAIN:
+        return name, PLAIN[what]
+    low, _, rest = what.partition(":")
+    if low == "hash" and rest.isdecimal():
+        return name, Hashed(int(rest))
+    high, _, log = rest.partition(":")
+    if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and log in ("", "log"):
+        return name, _filled(float(low), float(high), log=log == "log")
+    return name, Category(tuple(value.strip() for value in next(csv.reader([what]), [])))
+
+
+def propose(
+    path: str | os.PathLike[str],
+    *,
+    label: str,
+    groups: Sequence[str] = (),
+    unit: str | None = None,
+    columns: Mapping[str, Kind] | None = None,
+    header_only: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    n: int | None = None,
+    adjacency: str = "add-remove",
+    separator: str | None = None,
+    entropy: Entropy | None = None,
+) -> Proposal:
+    """A schema for a CSV file. What `columns` declares is kept; the rest is found in one of three ways.
+
+    - By default it is read off the rows: kinds, ranges (rounded outwards) and categories. Such a schema is refused for
+      private rows until its user has confirmed it.
+    - `header_only`: nothing below the header is looked at. What is not declared is hashed into `BUCKETS` columns; `WIDE`
+      is the default for a number.
+    - `epsilon`: released with noise, see `_noised`. The schema carries the ledger; `delta` defaults to the customary one
+      for `n`, the number of rows (people, with `unit`), which counts as public.
+
+    With `header_only` or `epsilon`, label and groups must be declared.
+    """
+    names, mark = header(path, separator)
+    known: dict[str, Kind] = dict(columns or {})
+    for name in (label, *groups, *([] if unit is None else [unit]), *known):
+        if name not in names:
+            raise ConfigError(f"{name!r}: no such column. The header has {listed(names)}.")
+    if unit in known:
+        raise ConfigError(f"{unit!r} is the unit, and declared as a column too: it says whose row it is, nothing else.")
+    if header_only and epsilon is not None:
+        raise ConfigError("header only and an epsilon: nothing is read, so nothing is to be noised. Choose one.")
+    if epsilon is None and (delta is not None or n is not None):
+        raise ConfigError("delta or n without an epsilon: they belong to a noised choice. Give --epsilon too.")
+    if label in known:
+        known[label] = _as_label(label, known[label])
+    for name in groups:
+        if name in known and not isinstance(known[name], Category):
+            raise ConfigError(f"group {name!r} is {short(known[name])}: must be categories, e.g. {name}=A,B,C.")
+    reads = not header_only and epsilon is None
+    for name in (label, *groups):
+        if name not in known and not reads:
+            raise ConfigError(
+                f"{name!r}: the values of label and groups must be declared, since nothing is read off the rows as it is. "
+                f"Write {name}=A,B,C, or for a real-valued label {name}=LOW:HIGH."
+            )
+    open_columns = [name for name in names if name not in known and name != unit]
+    ledger = None
+    if not open_columns:
+        found: dict[str, Kind] = {}
+    elif reads:
+        found = _from_rows(Path(path), mark, open_columns, label, groups)
+    elif header_only:
+        found = {name: Hashed(BUCKETS) for name in open_columns}
+    else:
+        assert epsilon is not None
+        root = Entropy.fresh(secure=True) if entropy is None else entropy
+        found, ledger, delta = _noised(Path(path), mark, open_columns, unit, epsilon, delta, n, adjacency, root)
+    kinds = {**known, **found}
+    schema = Schema(
+        label=label,
+        target=_label_kind(kinds[label]),
+        columns={name: _feature(kinds[name]) for name in names if name not in (label, unit, *groups)},
+        groups={name: _group(kinds[name]) for name in groups},
+        unit=unit,
+        separator=mark,
+        missing=MISSING,
+        origin="declared" if not open_columns or header_only else "rows" if reads else "noised",
+        spent=None if ledger is None else ledger.to_dict(),
+    )
+    if reads:
+        how, notes = READ, _notes_on_reading(len(open_columns))
+    elif ledger is None or delta is None:
+        how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
+    else:
+        how, notes = RELEASED, _notes_on_spending(ledger, delta)
+    remarks = {name: "declared" if name in known else how for name in names if name != unit}
+    return Proposal(schema, remarks, notes if open_columns else (ALL_DECLARED,))
+
+
+def _label_kind(kind: Kind) -> Classes | Target:
+    assert isinstance(kind, Classes | Target)
+    return kind
+
+
+def _feature(kind: Kind) -> Feature:
+    if isinstance(kind, Classes | Target):
+        raise ConfigError(
+            f"a feature that is {short(kind)}: Classes and Target are for the label. Use Category or Number."
+        )
+    return kind
+
+
+def _group(kind: Kind) -> Category:
+    assert isinstance(kind, Category)
+    return kind
+
+
+def _as_label(name: str, kind: Kind) -> Kind:
+    match kind:
+        case Classes() | Target():
+            return kind
+        case Category():
+            return Classes(kind.values)
+        case Number():
+            return Target(kind.low, kind.high)
+    raise ConfigError(f"label {name!r} is {short(kind)}: must be classes, {name}=A,B, or a range, {name}=LOW:HIGH.")
+
+
+def _filled(low: float, high: float, *, log: bool = False, indicator: bool = False) -> Number:
+    """A number whose missing values stand in the middle of the range."""
+    check_range("number", low, high)
+    return Number(low, high, log=log, fill=low / 2 + high / 2, indicator=indicator)
+
+
+def _notes_on_reading(columns: int) -> tuple[str, ...]:
+    return (
+        f"The kinds, ranges and categories of {columns} columns were read off the rows. If the rows are private, this file "
+        "is a release that no noise protects: do not pass it on as it is. Check every entry marked "
+        f'"{READ}", replace what is not public knowledge, and set confirmed = true. Until then training on private rows '
+        "with it is refused.",
+        "Other ways: --header-only (nothing is read), --epsilon 0.5 (noised, and in the ledger).",
+    )
+
+
+def _notes_on_defaults(columns: int) -> tuple[str, ...]:
+    return (
+        f"Nothing below the header was looked at. {columns} columns were not declared and are taken as text, hashed into "
+        f"{BUCKETS} columns each: declare numbers, e.g. --column age=0:120, or --column age=number if the range is unknown "
+        f"(clipped to [{WIDE.low:g}, {WIDE.high:g}] on a logarithmic scale).",
+    )
+
+
+def _notes_on_spending(ledger: Ledger, delta: float) -> tuple[str, ...]:
+    return (
+        f"Spent: epsilon {ledger.epsilon(delta):.4g} at delta {delta:g}, {ledger.adjacency}. The schema carries this "
+        "ledger: training continues it, so that the total includes this choice. Running this again spends again.",
+        "The number of rows (people, with a unit column) counts as public. Common texts are kept by their public hash: "
+        "their names were not released.",
+    )
+
+
+# ------------------------------------------------------------------------------------------- read off the rows
+
+
+def _from_rows(path: Path, separator: str, names: Sequence[str], label: str, groups: Sequence[str]) -> dict[str, Kind]:
+    """Kinds, ranges and categories as the rows have them. Guarantee: none; the result is as private as the rows."""
+    seen: dict[str, set[str]] = {name: set() for name in names}
+    lows, highs = dict.fromkeys(names, math.inf), dict.fromkeys(names, -math.inf)
+    numeric, absent = dict.fromkeys(names, True), dict.fromkeys(names, False)
+    rows = 0
+    for part in csv_parts(path, separator, CHUNK):
+        rows += len(part)
+        for name in names:
+            texts = set(part.columns[name])
+            given = texts - set(MISSING)
+            absent[name] |= len(given) < len(texts)
+            if len(seen[name]) <= MANY:
+                seen[name] |= texts
+            if numeric[name] and given:
+                values = parsed(given)
+                numeric[name] = not np.isnan(values).any()
+                lows[name] = min(lows[name], float(values.min()))
+                highs[name] = max(highs[name], float(values.max()))
+    if not rows:
+        raise DataError(f"{path.name}: no rows below the header. Give a file with at least one row.")
+
+    def kind(name: str) -> Kind:
+        is_number = numeric[name] and lows[name] <= highs[name]
+        few = len(seen[name]) <= MANY
+        if name == label:
+            if is_number and len(seen[name]) > FEW_NUMBERS:
+                return Target(*_rounded(lows[name], highs[name]))
+            if not few:
+                raise ConfigError(
+                    f"label {name!r} has more than {MANY} different texts: declare its classes, {name}=A,B,C, or choose "
+                    "another label."
+                )
+            classes = seen[name] - set(MISSING)
+            if len(classes) < 2:
+                raise ConfigError(f"label {name!r} has {len(classes)} different values: there is nothing to learn.")
+            return Classes(tuple(sorted(classes, key=_by_size)))
+        if name in groups:
+            if not few:
+                raise ConfigError(f"group {name!r} has more than {MANY} different texts: declare it, {name}=A,B,C.")
+            return Category(tuple(sorted(seen[name], key=_by_size)))
+        if is_number:
+            return _filled(*_rounded(lows[name], highs[name]), indicator=absent[name])
+        return Category(tuple(sorted(seen[name]))) if few else Hashed(BUCKETS)
+
+    return {name: kind(name) for name in names}
+
+
+def _by_size(text: str) -> tuple[bool, float, str]:
+    """Numbers first, by size."""
+    is_number = bool(DECIMAL.fullmatch(text))
+    return not is_number, float(text) if is_number else 0.0, text
+
+
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """Outwards to the power of ten below the span: 17 to 90 becomes 10 to 90."""
+    span = high - low
+    if not 0 < span < 1e300:
+        return (low - 1, high + 1) if span == 0 and abs(low) < 2**52 else (min(low, -1.0), max(high, 1.0))
+    step = 10.0 ** math.floor(math.log10(span))
+    return min(math.floor(low / step) * step, low), max(math.ceil(high / step) * step, high)
+
+
+# ------------------------------------------------------------------------------------------- released with noise
+
+
+def _noised(
+    path: Path,
+    separator: str,
+    names: Sequence[str],
+    unit: str | None,
+    epsilon: float,
+    delta: float | None,
+    n: int | None,
+    adjacency: str,
+    entropy: Entropy,
+) -> tuple[dict[str, Kind], Ledger, float]:
+    """Kinds, ranges and common texts from noised counts over public cells: two Gaussian releases, both in the ledger.
+
+    First, each value falls into one public cell of its column: missing, one of the signed powers of two (a number), or one
+    of 2^16 hash buckets (any other text). One row moves one count in each of k columns by 1, so the L2 sensitivity of all
+    counts together is sqrt(k). Second, within the range so found, 64 equal cells for each number column.
+    A cell counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / cells)`: an empty column shows a filled
+    cell with probability of at most 1 %. Everything else is post-processing.
+
+    Guarantee: (epsilon, delta) for one row; with a unit column, for one person, of whom only the first row is counted. The
+    cells are public, so no text is released because somebody holds it, and no further delta is needed (as it is where
+    observed texts are released above a threshold: Korolova et al. 2009; Desfontaines et al. 2020, arXiv:2006.03684).
+    Reference: Dwork & Roth 2014, section 3 (histograms, post-processing).
+    """
+    from scipy.special import ndtri
+
+    rows = _count(path, separator, unit)
+    n = rows if n is None else n
+    delta = default_delta(n) if delta is None else delta
+    sampler = FullBatch(n)
+    plan = Mechanism(sampler=sampler, steps=2, adjacency=adjacency).calibrated(epsilon, delta)
+    sigma, ledger = plan.noise_at(0), Ledger(adjacency)
+
+    def noised(counts: dict[str, Tensor], columns: int, purpose: str, step: int) -> tuple[dict[str, np.ndarray], float]:
+        bounded = Bounded(counts, math.sqrt(columns))
+        answer = release({purpose: (bounded, sigma)}, sampler=sampler, ledger=ledger, entropy=entropy, step=step)[
+            purpose
+        ]
+        return {key: value.numpy() for key, value in answer.items()}, sigma * bounded.sensitivity
+
+    counts = _counted(path, separator, unit, dict.fromkeys(names, (_first_cells, FIRST + PUBLIC_BUCKETS)))
+    answers, std = noised(counts, len(names), "schema: kinds, magnitudes and texts", 0)
+    kinds: dict[str, Kind] = {}
+    ranges: dict[str, tuple[float, float]] = {}
+    gaps: dict[str, bool] = {}
+    for name in names:
+        missing, magnitudes, texts = np.split(answers[name], [1, FIRST])
+        if missing[0] + magnitudes.sum() < n / 2:
+            heavy = np.flatnonzero(texts > std * ndtri(1 - FALSE_CELL / PUBLIC_BUCKETS))
+            kinds[name] = Hashed(PUBLIC_BUCKETS, tuple(heavy.tolist())) if heavy.size else Hashed(BUCKETS)
+            continue
+        heavy = np.flatnonzero(magnitudes > std * ndtri(1 - FALSE_CELL / magnitudes.size))
+        gaps[name] = bool(missing[0] > std * ndtri(1 - FALSE_CELL))
+        if heavy.size:
+            ranges[name] = _magnitude_range(heavy)
+        else:
+            kinds[name] = WIDE
+    if ranges:
+        cells = {name: (_equal_cells(*limits), CELLS) for name, limits in ranges.items()}
+        answers, std = noised(_counted(path, separator, unit, cells), len(ranges), "schema: ranges", 1)
+        for name, (low, high) in ranges.items():
+            heavy = np.flatnonzero(answers[name] > std * ndtri(1 - FALSE_CELL / CELLS))
+            edges = np.linspace(low, high, CELLS + 1)
+            narrow = (float(edges[heavy[0]]), float(edges[heavy[-1] + 1])) if heavy.size else (low, high)
+            kinds[name] = _filled(*narrow, indicator=gaps[name])
+    return kinds, ledger, delta
+
+
+MAGNITUDES = GREATEST - SMALLEST + 1
+FIRST = 1 + 2 * MAGNITUDES + 1  # missing, then negative powers, zero, positive powers
+
+
+def _first_cells(texts: list[str]) -> np.ndarray:
+    """The cell of each value: missing, a magnitude, or a hash bucket."""
+    values = parsed(texts)
+    numeric = ~np.isnan(values)
+    place = {text: 0 if text in MISSING else FIRST + bucket(text, PUBLIC_BUCKETS) for text in set(texts)}
+    cells = np.array([place[text] for text in texts], np.int64)
+    power = np.clip(np.frexp(np.where(numeric, values, 0.0))[1] - 1, SMALLEST, GREATEST) - SMALLEST + 1
+    return np.where(numeric, 1 + MAGNITUDES + np.sign(np.where(numeric, values, 0.0)).astype(np.int64) * power, cells)
+
+
+def _magnitude_range(filled: np.ndarray) -> tuple[float, float]:
+    """Lowest and highest number of the filled magnitude cells; the outermost cells also hold what is beyond them."""
+
+    def edges(cell: int) -> tuple[float, float]:
+        power = abs(cell - MAGNITUDES)
+        inner = 0.0 if power <= 1 else 2.0 ** (power - 1 + SMALLEST)
+        outer = 0.0 if power == 0 else 2.0 ** (power + SMALLEST)
+        return (inner, outer) if cell >= MAGNITUDES else (-outer, -inner)
+
+    low, high = edges(int(filled[0]))[0], edges(int(filled[-1]))[1]
+    return (low, high) if low < high else (low, low + 1)
+
+
+def _equal_cells(low: float, high: float) -> Callable[[list[str]], np.ndarray]:
+    """The cell of each number among equal ones; -1, none, for everything else."""
+
+    def cells(texts: list[str]) -> np.ndarray:
+        values = parsed(texts)
+        share = (np.clip(np.where(np.isnan(values), low, values), low, high) - low) / (high - low)
+        return np.where(np.isnan(values), -1, np.minimum((share * CELLS).astype(np.int64), CELLS - 1))
+
+    return cells
+
+
+def _counted(
+    path: Path, separator: str, unit: str | None, cells: Mapping[str, tuple[Callable[[list[str]], np.ndarray], int]]
+) -> dict[str, Tensor]:
+    """How many rows fall into each cell of each column; one row per person."""
+    counts = {name: np.zeros(size) for name, (_, size) in cells.items()}
+    for part, first_rows in _first_rows(path, separator, unit):
+        for name, (cell_of, size) in cells.items():
+            cell = cell_of([part.columns[name][row] for row in first_rows])
+            counts[name] += np.bincount(cell[cell >= 0], minlength=size)
+    return {name: torch.from_numpy(values) for name, values in counts.items()}
+
+
+def _count(path: Path, separator: str, unit: str | None) -> int:
+    rows = sum(len(first_rows) for _, first_rows in _first_rows(path, separator, unit))
+    if not rows:
+        raise DataError(f"{path.name}: no rows below the header. Give a file with at least one row.")
+    return rows
+
+
+def _first_rows(path: Path, separator: str, unit: str | None) -> Iterator[tuple[Rows, Sequence[int]]]:
+    """Each part, and which of its rows are the first of their person; without units, all."""
+    known: set[str] = set()
+    for part in csv_parts(path, separator, CHUNK):
+        if unit is None:
+            yield part, range(len(part))
+            continue
+        fresh = []
+        for row, owner in enumerate(part.columns[unit]):
+            if owner not in known:
+                known.add(owner)
+                fresh.append(row)
+        yield part, fresh

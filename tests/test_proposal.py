@@ -1,0 +1,438 @@
+"""Proposals: what is read, what is not looked at, and that the noised choice is the Gaussian mechanism it says it is."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import tiny
+from noisewise import proposal
+from noisewise.bounded import Bounded, release
+from noisewise.defaults import default_delta
+from noisewise.entropy import Entropy
+from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.mechanism import Mechanism
+from noisewise.proposal import (
+    BUCKETS,
+    CELLS,
+    FIRST,
+    MAGNITUDES,
+    PUBLIC_BUCKETS,
+    READ,
+    RELEASED,
+    WIDE,
+    _counted,
+    _equal_cells,
+    _first_cells,
+    _magnitude_range,
+    _rounded,
+    declared,
+    propose,
+)
+from noisewise.sampling import FullBatch
+from noisewise.schema import MISSING, Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
+
+FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}
+FALSE_ALARM = 1e-6
+
+
+def written(path, table):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([list(table), *zip(*table.values(), strict=True)])
+    return path
+
+
+def people(n=4000, seed=0):
+    """Ages 18 to 79, born 1937 to 1998, pay with gaps, three towns and a rare one, a name for everybody."""
+    generator = np.random.default_rng(seed)
+    age = generator.integers(18, 80, n)
+    pay = generator.uniform(-1500, 3000, n).round(2).astype(str)
+    pay[generator.random(n) < 0.3] = "NA"
+    town = generator.choice(["Ulm", "Bonn", "Köln"], n)
+    town[0] = "Secret"
+    return {
+        "age": age.tolist(),
+        "born": (2016 - age).tolist(),
+        "pay": pay.tolist(),
+        "town": town.tolist(),
+        "name": [f"person {k}" for k in range(n)],
+        "sex": generator.choice(["f", "m"], n).tolist(),
+        "hired": generator.choice(["no", "yes"], n).tolist(),
+    }
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("people") / "people.csv", people())
+
+
+# --- read off the rows
+
+
+def test_what_the_rows_have_is_proposed_and_marked(file, tmp_path) -> None:
+    found = propose(file, label="hired", groups=["sex"])
+    schema, table = found.schema, people()
+    assert schema.target == Classes(("no", "yes"))
+    assert schema.groups == {"sex": Category(("f", "m"))}
+    assert schema.columns["age"] == Number(10, 80, fill=45)
+    assert schema.columns["born"] == Number(1930, 2000, fill=1965)
+    assert schema.columns["pay"] == Number(-2000, 3000, fill=500, indicator=True)
+    assert schema.columns["town"] == Category(tuple(sorted(set(table["town"]))))
+    assert schema.columns["name"] == Hashed(BUCKETS)
+    assert (schema.origin, schema.confirmed, schema.ledger) == ("rows", False, None)
+    assert set(found.remarks.values()) == {READ}
+    assert "do not pass it on" in found.notes[0]
+    text = found.to_toml()
+    assert text.count(f"# {READ}") == len(table)
+    with pytest.raises(PrivacyError, match="confirmed"):
+        schema.encode(file)
+    path = tmp_path / "schema.toml"
+    path.write_text(text.replace("confirmed = false", "confirmed = true"), "utf-8")
+    data = read(path).encode(file)
+    assert (len(data), data.x.shape[1]) == (4000, schema.width)
+
+
+def test_declared_columns_are_kept_and_not_marked(file) -> None:
+    found = propose(file, label="hired", columns={"age": Number(0, 120), "name": Ignore(), **DECLARED})
+    assert found.schema.columns["age"] == Number(0, 120)
+    assert found.schema.columns["sex"] == DECLARED["sex"]  # not a group here, so a feature
+    assert found.remarks == {
+        **dict.fromkeys(("age", "name", "sex", "hired"), "declared"),
+        **dict.fromkeys(("born", "pay", "town"), READ),
+    }
+    assert found.schema.origin == "rows"
+
+
+def test_a_label_of_numbers(tmp_path) -> None:
+    many = written(tmp_path / "many.csv", {"a": range(30), "y": [k / 7 for k in range(30)]})
+    assert propose(many, label="y").schema.target == Target(0, 5)
+    few = written(tmp_path / "few.csv", {"a": range(30), "y": [k % 12 for k in range(30)]})
+    assert propose(few, label="y").schema.target == Classes(tuple(str(k) for k in range(12)))
+
+
+def test_nobody_learns_from_one_label_or_too_many(tmp_path) -> None:
+    same = written(tmp_path / "same.csv", {"a": range(3), "y": ["x", "x", ""]})
+    with pytest.raises(ConfigError, match="nothing to learn"):
+        propose(same, label="y")
+    names = written(tmp_path / "names.csv", {"a": range(60), "y": [f"n{k}" for k in range(60)]})
+    with pytest.raises(ConfigError, match="more than 50 different texts"):
+        propose(names, label="y")
+    with pytest.raises(ConfigError, match="more than 50 different texts"):
+        propose(names, label="a", groups=["y"])
+    empty = written(tmp_path / "empty.csv", {"a": [], "y": []})
+    with pytest.raises(DataError, match="no rows"):
+        propose(empty, label="y")
+
+
+@FUZZ
+@given(st.floats(-1e308, 1e308), st.floats(-1e308, 1e308))
+def test_rounding_goes_outwards(one, other) -> None:
+    low, high = _rounded(min(one, other), max(one, other))
+    assert low <= min(one, other) <= max(one, other) <= high
+    assert low < high
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
+
+
+@FUZZ
+@given(st.lists(st.tuples(TEXT | st.sampled_from(["1", "2.5", "-3e7", *MISSING]), TEXT), min_size=2, max_size=12))
+def test_whatever_is_proposed_encodes_the_file(tmp_path, rows) -> None:
+    labels = ["a", "b"] * len(rows)
+    table = {"one": [row[0] for row in rows], "two": [row[1] for row in rows], "y": labels[: len(rows)]}
+    path = written(tmp_path / "rows.csv", table)
+    for ways in ({}, {"header_only": True}):
+        found = propose(path, label="y", columns={"y": Classes(("a", "b"))}, **ways)
+        assert len(found.schema.encode(path, public=True)) == len(rows)
+
+
+# --- public defaults
+
+
+def test_header_only_reads_no_row(tmp_path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"age;name;y\n" + b"\xff\xfe no text at all \x00")
+    found = propose(path, label="y", columns={"y": Classes(("a", "b")), "age": WIDE}, header_only=True)
+    assert found.schema.columns == {"age": WIDE, "name": Hashed(BUCKETS)}
+    assert (found.schema.origin, found.schema.separator) == ("declared", ";")
+    assert found.remarks["name"].startswith("public default")
+    assert found.schema.encode({"age": [1], "name": ["x"], "y": ["a"]}).x.shape == (1, 1 + BUCKETS)
+
+
+def test_all_declared_reads_no_row(tmp_path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"age,y\n\xff")
+    kinds = {"y": Classes(("a", "b")), "age": WIDE}
+    for ways in ({}, {"header_only": True}, {"epsilon": 1.0}):
+        found = propose(path, label="y", columns=kinds, **ways)
+        assert (found.schema.origin, found.schema.ledger) == ("declared", None)
+        assert "nothing below the header" in found.notes[0]
+
+
+def test_the_wide_default_tells_magnitudes_apart() -> None:
+    x = WIDE.scaled(np.array([-1e4, -1.0, 0.0, 1.0, 100.0, 1e4, 1e9]))
+    assert (np.diff(x) > 0.04).all()
+    assert x[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"header_only": True}, "'hired': the values of label and groups must be declared"),
+        ({"epsilon": 1.0, "columns": {"hired": DECLARED["hired"]}, "groups": ["sex"]}, "'sex': the values"),
+        ({"header_only": True, "epsilon": 1.0, "columns": DECLARED}, "Choose one"),
+        ({"delta": 1e-5}, "without an epsilon"),
+        ({"groups": ["gender"]}, "'gender': no such column"),
+        ({"unit": "who"}, "'who': no such column"),
+        ({"columns": {"agee": WIDE}}, "'agee': no such column"),
+        ({"groups": ["age"], "columns": {"age": WIDE}}, "must be categories"),
+        ({"columns": {"hired": Ignore()}}, "must be classes"),
+        ({"columns": {"age": Target(0, 1), **DECLARED}}, "are for the label"),
+        ({"unit": "name", "columns": {"name": Ignore()}}, "is the unit"),
+        ({"epsilon": -1.0, "columns": DECLARED}, "epsilon"),
+    ],
+)
+def test_impossible_wishes_are_refused(file, settings_, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        propose(file, label="hired", **settings_)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("age", ("age", None)),
+        ("age=number", ("age", WIDE)),
+        ("age=-1.5:2", ("age", Number(-1.5, 2, fill=0.25))),
+        ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=5e5))),
+        ("town=text", ("town", Hashed(BUCKETS))),
+        ("town=hash:8", ("town", Hashed(8))),
+        ("town=ignore", ("town", Ignore())),
+        ("town=Ulm", ("town", Category(("Ulm",)))),
+        ('town="a, b", c', ("town", Category(("a, b", "c")))),
+        ("a=b=1:2", ("a=b", Number(1, 2, fill=1.5))),
+        ("a=b", ("a=b", None)),
+        ("a=c,d", ("a", Category(("c", "d")))),
+    ],
+)
+def test_declarations_on_the_command_line(text, expected) -> None:
+    assert declared(text, ["age", "town", "a", "a=b"]) == expected
+
+
+@pytest.mark.parametrize("text", ["size", "size=1:2", "age=2:1", "age=", "age=x,x", "age=hash:1"])
+def test_declarations_that_make_no_sense(text) -> None:
+    with pytest.raises(ConfigError):
+        declared(text, ["age"])
+
+
+# --- released with noise
+
+
+@cache
+def noised(path, epsilon=2.0, seed=0, **more):
+    return propose(
+        path, label="hired", groups=["sex"], columns=DECLARED, epsilon=epsilon, entropy=Entropy.insecure(seed), **more
+    )
+
+
+def test_kinds_ranges_and_common_texts_are_found(file) -> None:
+    found = noised(file)
+    columns = found.schema.columns
+    age, born, pay = columns["age"], columns["born"], columns["pay"]
+    assert isinstance(age, Number)
+    assert 16 <= age.low <= 20
+    assert 76 <= age.high <= 82
+    assert isinstance(born, Number)
+    assert 1920 <= born.low <= 1945  # within [1024, 2048], by the second look
+    assert 1990 <= born.high <= 2000
+    assert isinstance(pay, Number)
+    assert -1600 <= pay.low <= -1400
+    assert 2900 <= pay.high <= 3100
+    assert pay.indicator
+    assert not age.indicator
+    town = columns["town"]
+    assert isinstance(town, Hashed)
+    assert town.kept is not None
+    common = {bucket(name, PUBLIC_BUCKETS) for name in ("Ulm", "Bonn", "Köln")}
+    assert common <= set(town.kept)
+    assert bucket("Secret", PUBLIC_BUCKETS) not in town.kept
+    assert columns["name"] == Hashed(BUCKETS)  # nothing common: the public default
+    assert found.remarks["age"] == RELEASED
+    assert len(found.schema.encode(file)) == 4000  # not refused: the ledger covers it
+
+
+def test_the_schema_holds_no_text_of_the_rows(file) -> None:
+    text = noised(file).to_toml()
+    assert not any(name in text for name in ("Ulm", "Bonn", "Köln", "Secret", "person"))
+
+
+def test_the_ledger_is_the_plan_and_costs_what_was_allowed(file) -> None:
+    schema = noised(file, epsilon=0.7, delta=1e-6).schema
+    plan = Mechanism(sampler=FullBatch(4000), steps=2, noise_multiplier=schema.ledger.lines[0].event.noise_multiplier)
+    assert [event for event, _ in schema.ledger.events()] == [plan.events()[0][0]] * 2
+    assert 0.69 < schema.ledger.epsilon(1e-6) <= 0.7
+    assert [line.first_step for line in schema.ledger.lines] == [0, 1]
+    raw = tomllib.loads(schema.to_toml())
+    assert Schema.from_dict(raw).ledger == schema.ledger
+    assert f"at delta {default_delta(4000):g}" in noised(file).notes[0]
+
+
+def test_texts_only_cost_half_the_releases(tmp_path) -> None:
+    path = written(tmp_path / "t.csv", {"a": ["x", "y"] * 50, "hired": ["no", "yes"] * 50, "sex": ["f", "m"] * 50})
+    ledger = noised(path).schema.ledger
+    assert ledger is not None
+    assert ledger.releases == 1
+
+
+def test_training_adds_up_with_the_choice(file) -> None:
+    schema = noised(file).schema
+    assert schema.ledger is not None
+    trained = tiny.run(ledger=schema.ledger, insecure_seed=0)
+    assert trained.ledger.events() == [*schema.ledger.events(), *tiny.mechanism().events()]
+
+
+class Spy:
+    """What goes through the door, and what comes out."""
+
+    def __init__(self):
+        self.noise, self.sensitivity = [], []
+
+    def __call__(self, parts, **settings_):
+        answers = release(parts, **settings_)
+        for purpose, (bounded, _) in parts.items():
+            self.sensitivity.append(bounded.sensitivity)
+            self.noise.append(
+                torch.cat([answers[purpose][key] - value for key, value in bounded._values.items()]).numpy()
+            )
+        return answers
+
+
+def has_std(noise, std):
+    """Two-sided chi-square test of the scale; false alarms 1e-6."""
+    statistic = float(np.square(noise / std).sum())
+    return 2 * min(stats.chi2.cdf(statistic, noise.size), stats.chi2.sf(statistic, noise.size)) > FALSE_ALARM
+
+
+def test_the_noise_is_the_ledgers_times_the_sensitivity_of_all_columns(file, monkeypatch) -> None:
+    spy = Spy()
+    monkeypatch.setattr(proposal, "release", spy)
+    ledger = noised.__wrapped__(file, epsilon=0.5).schema.ledger
+    assert ledger is not None
+    sigma = ledger.lines[0].event.noise_multiplier
+    for noise, columns in zip(spy.noise, (5, 3), strict=True):  # five undeclared columns, three of them numbers
+        assert has_std(noise, sigma * math.sqrt(columns))
+        assert stats.kstest(noise / (sigma * math.sqrt(columns)), "norm").pvalue > FALSE_ALARM
+
+
+def test_a_forgotten_column_is_found_out(file, monkeypatch) -> None:
+    """The planted fault: sensitivity 1, as if a row had one column."""
+    spy = Spy()
+    monkeypatch.setattr(proposal, "release", spy)
+    monkeypatch.setattr(proposal, "Bounded", lambda counts, sensitivity: Bounded(counts, 1.0))
+    ledger = noised.__wrapped__(file, epsilon=0.5).schema.ledger
+    assert ledger is not None
+    sigma = ledger.lines[0].event.noise_multiplier
+    assert not has_std(spy.noise[0], sigma * math.sqrt(5))
+
+
+VALUE = TEXT | st.floats(allow_nan=False).map(str) | st.sampled_from(["0", "1e999", *MISSING])
+ROWS = st.lists(st.tuples(st.sampled_from("pqr"), VALUE, VALUE, VALUE), max_size=6)
+
+
+@FUZZ
+@given(ROWS, st.tuples(VALUE, VALUE, VALUE), st.booleans())
+def test_one_row_moves_the_counts_by_the_root_of_the_columns(tmp_path, rows, added, first) -> None:
+    """The definition of sensitivity, on neighbours: with units, the added person has five rows."""
+    names = ["who", "a", "b", "c"]
+    cells = {
+        "first": dict.fromkeys("abc", (_first_cells, FIRST + PUBLIC_BUCKETS)),
+        "second": dict.fromkeys("abc", (_equal_cells(-1.0, 1000.0), CELLS)),
+    }[("second", "first")[first]]
+    for unit, more in ((None, 1), ("who", 5)):
+        tables = [rows, [*rows[:2], *[("new", *added)] * more, *rows[2:]]]
+        counts = []
+        for index, table in enumerate(tables):
+            path = written(tmp_path / f"{index}.csv", {name: [row[k] for row in table] for k, name in enumerate(names)})
+            counts.append(torch.cat(list(_counted(path, ",", unit, cells).values())))
+        distance = float((counts[1] - counts[0]).norm())
+        assert distance <= math.sqrt(3) + 1e-9
+        if first:
+            assert distance == pytest.approx(math.sqrt(3))
+
+
+def test_a_person_of_many_rows_counts_once(tmp_path) -> None:
+    rows = people(600)
+    extra = {name: values + [values[0]] * 5000 for name, values in rows.items()}
+    extra["town"] = rows["town"] + ["Secret"] * 5000
+    schema = noised(written(tmp_path / "p.csv", extra), epsilon=5.0, unit="name").schema
+    town = schema.columns["town"]
+    assert isinstance(town, Hashed)
+    assert town.kept is not None
+    assert bucket("Secret", PUBLIC_BUCKETS) not in town.kept
+    assert schema.unit == "name"
+
+
+def test_empty_cells_are_filled_as_often_as_the_normal_distribution_says(tmp_path, monkeypatch) -> None:
+    """With FALSE_CELL = 300 each of the 65,536 empty buckets is kept with probability 300 / 65,536."""
+    monkeypatch.setattr(proposal, "FALSE_CELL", 300.0)
+    table = {name: [f"{name}{k}" for k in range(50)] for name in "abcd"}
+    path = written(tmp_path / "t.csv", {**table, "hired": ["no", "yes"] * 25, "sex": ["f", "m"] * 25})
+    kept = 0
+    chance = 300.0 / PUBLIC_BUCKETS
+    trials = 0
+    for seed in range(2):
+        # The declared n makes sure that no column is taken for numbers, which have no buckets.
+        for kind in noised(path, epsilon=0.3, seed=seed, n=10**6).schema.columns.values():
+            assert isinstance(kind, Hashed)
+            kept += len(kind.kept or ())
+            trials += PUBLIC_BUCKETS
+    assert stats.binomtest(kept, trials, chance).pvalue > FALSE_ALARM
+    assert stats.binomtest(2 * kept, trials, chance).pvalue < FALSE_ALARM
+
+
+@FUZZ
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_lies_in_the_range_of_its_cell(value) -> None:
+    (cell,) = _first_cells([repr(value)]) - 1
+    low, high = _magnitude_range(np.array([cell]))
+    assert 0 <= cell <= 2 * MAGNITUDES
+    if value == 0:
+        assert (low, high) == (0, 1)
+    elif abs(value) < 2.0**41:
+        assert low <= value <= high
+        assert abs(value) < 2.0**-10 or max(abs(low), abs(high)) <= 2 * abs(value) * (1 + 1e-15)
+    else:
+        assert abs(value) >= max(abs(low), abs(high))
+
+
+def test_numbers_and_texts_and_gaps_have_cells_of_their_own() -> None:
+    cells = _first_cells(["", "?", "0", "x", "1", "-1", "nan", "1e999"])
+    assert cells.tolist() == [
+        0, 0, 1 + MAGNITUDES, FIRST + bucket("x", PUBLIC_BUCKETS), 1 + MAGNITUDES + 11, 1 + MAGNITUDES - 11, 0,
+        2 * MAGNITUDES + 1,
+    ]  # fmt: skip
+    assert _equal_cells(0.0, 64.0)(["-5", "0", "0.99", "63.5", "64", "1e9", "x", ""]).tolist() == [
+        0, 0, 0, 63, 63, 63, -1, -1,
+    ]  # fmt: skip
+
+
+def test_noise_is_fresh_each_time_unless_asked_otherwise(file) -> None:
+    settings_ = {"label": "hired", "groups": ["sex"], "columns": DECLARED, "epsilon": 0.2}
+    first, second = (propose(file, **settings_).schema for _ in range(2))
+    assert first != second
+    again = propose(file, **settings_ | {"epsilon": 2.0}, entropy=Entropy.insecure(0))
+    assert again.schema == noised(file).schema
+
+
+def test_an_empty_file_is_refused(tmp_path) -> None:
+    with pytest.raises(DataError, match="no rows"):
+        noised(written(tmp_path / "e.csv", {"a": [], "sex": [], "hired": []}))
