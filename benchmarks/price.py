@@ -172,7 +172,7 @@ def draw(name: str, out: Path) -> None:
 
     content = json.loads((out / f"price_{name}.json").read_text())
     figure, ax = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
-    {"adult": _draw_adult, "mnist-5": _draw_class_5, "two-patch": _draw_two_patch}[name](ax, content["rows"])
+    {"adult": _draw_adult, "mnist-5": _draw_class_5, "two-patch": _draw_two_patch}[name](ax, content)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.tick_params(colors=INK)
@@ -185,9 +185,9 @@ def _points(ax, estimates: list[dict], places: list[float], colour: str, label: 
     ax.errorbar(places, values, [values - low, high - values], color=colour, label=label, capsize=3, **style)
 
 
-def _draw_adult(ax, found: list[dict]) -> None:  # type: ignore[no-untyped-def]
-    shown = [row for row in found if row["metric"] == "accuracy" and not row["part"].startswith("class")]
-    shown.sort(key=lambda row: row["difference"]["value"])
+def _draw_adult(ax, content: dict) -> None:  # type: ignore[no-untyped-def]
+    shown = [row for row in content["rows"] if row["metric"] == "accuracy" and not row["part"].startswith("class")]
+    shown.sort(key=lambda row: -row["difference"]["value"])  # who pays most on top
     for place, row in enumerate(shown):
         e = row["difference"]
         sure = e["high"] < 0 or e["low"] > 0
@@ -197,13 +197,13 @@ def _draw_adult(ax, found: list[dict]) -> None:  # type: ignore[no-untyped-def]
     ax.set_yticks(range(len(shown)), labels=names)
     ax.axvline(0, color=INK, linewidth=1)
     ax.grid(axis="x", color=FAINT)
-    ax.set_xlabel("accuracy of the private model minus its twin's, points (95 % interval over 5 seeds)")
+    ax.set_xlabel("private minus twin, points of accuracy (5 seeds)")
     ax.set_title("Adult, epsilon 1: what privacy takes from whom", loc="left", color=INK)
 
 
-def _draw_class_5(ax, found: list[dict]) -> None:  # type: ignore[no-untyped-def]
+def _draw_class_5(ax, content: dict) -> None:  # type: ignore[no-untyped-def]
     for which, colour, label in (("private", PRIVATE, "private, epsilon 3"), ("twin", TWIN, "twin, not private")):
-        mine = [row for row in found if row["metric"] == "accuracy" and row["part"] == "class 5"]
+        mine = [row for row in content["rows"] if row["metric"] == "accuracy" and row["part"] == "class 5"]
         _points(ax, [row[which] for row in mine], [row["case"] for row in mine], colour, label, marker="o", linewidth=2)
     ax.set_xscale("log")
     ax.set_xticks(SIZES, labels=[f"{size:,}" for size in SIZES])
@@ -215,28 +215,31 @@ def _draw_class_5(ax, found: list[dict]) -> None:  # type: ignore[no-untyped-def
     ax.set_title("MNIST: a small class pays for privacy, not only for being small", loc="left", color=INK)
 
 
-def _draw_two_patch(ax, found: list[dict]) -> None:  # type: ignore[no-untyped-def]
-    mine = [row for row in found if row["metric"] == "loss" and row["part"].startswith("feature")]
-    groups = list(dict.fromkeys(row["part"] for row in mine))
-    shades = ["#0b3c66", "#7fb2dd", "#1668a8", "#b9d6ee"]
-    for group, colour in zip(groups, shades, strict=True):
-        own = [row for row in mine if row["part"] == group]
-        dashed = "minority" in group
-        ax.plot([r["case"] for r in own], [r["private"]["value"] for r in own], "o--" if dashed else "o-", color=colour,
-                label=group.removeprefix("feature "), linewidth=2)  # fmt: skip
-        ax.fill_between([r["case"] for r in own], [r["private"]["low"] for r in own],
-                        [r["private"]["high"] for r in own], color=colour, alpha=0.15, linewidth=0)  # fmt: skip
-    twin = max(row["twin"]["value"] for row in mine)
-    ax.axhline(twin, color=TWIN, linewidth=1.5)
-    ax.annotate("worst group of the twin", (SIGMAS[0], twin), (0, 4), textcoords="offset points", color=TWIN)
+def _draw_two_patch(ax, content: dict) -> None:  # type: ignore[no-untyped-def]
+    groups = {"majority": PRIVATE, "minority": "#c0392b"}
+    for kind, colour in groups.items():
+        for shift, group in enumerate((f"feature class 1 {kind}", f"feature class 2 {kind}")):
+            own = [row for row in content["rows"] if row["part"] == group and row["metric"] == "accuracy"]
+            places = [row["case"] * (0.96 if shift else 1.04) for row in own]
+            for item in content["runs"]:
+                if item["which"] == "private":
+                    place = places[SIGMAS.index(item["case"])]
+                    ax.plot(place, 100 * item["parts"][group]["accuracy"], ".", color=colour, alpha=0.35, markersize=7)
+            label = f"{kind} features: common and strong" if kind == "majority" else f"{kind} features: rare and weak"
+            style = {"color": colour, "linewidth": 2, "marker": "_", "markersize": 14, "markeredgewidth": 2.5}
+            ax.plot(places, [100 * row["private"]["value"] for row in own], label=None if shift else label, **style)
+    ax.plot([], [], ".", color=INK, alpha=0.5, label="one of 5 seeds; lines: means of classes 1 and 2")
+    ax.axhline(100, color=TWIN, linewidth=1.5)
+    ax.annotate("twin: every group", (SIGMAS[0], 100), (0, 4), textcoords="offset points", color=TWIN)
     ax.set_xscale("log")
     ax.set_xticks(SIGMAS, labels=[f"{sigma:g}" for sigma in SIGMAS])
+    ax.set_ylim(0, 109)
     ax.minorticks_off()
     ax.grid(axis="y", color=FAINT)
     ax.set_xlabel("noise in the mean gradient")
-    ax.set_ylabel("test loss")
-    ax.legend(frameon=False)
-    ax.set_title("Two-patch data: weak and rare features pay first", loc="left", color=INK)
+    ax.set_ylabel("test accuracy, %")
+    ax.legend(frameon=False, loc="lower left")
+    ax.set_title("Two-patch data: rare and weak features pay first", loc="left", color=INK)
 
 
 def main() -> None:

@@ -1,0 +1,678 @@
+"""Calibration: is the model right as often as it says it is? And temperature scaling, with what it costs in privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from torch import nn
+
+from noisewise.audits import intervals
+from noisewise.audits.disparity import SMALLEST, _partitions, _points_cell, _share_cell
+from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
+from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.runs import Status
+from noisewise.words import fixed, number, percent, percent_interval, points, points_interval
+from noisewise.words import level as level_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+    from noisewise.data import Data
+
+TAKES = "Does not retrain; seconds."
+BINS = 15
+ALSO = (10, 20)
+RESAMPLES = 1000
+_AT_ONCE = 20  # resamples in one matrix product
+OVER, UNDER = "#c8443c", "#2a9d8f"  # more confident than right, and less: readable on light and dark, and without red
+_COLDEST, _HOTTEST = 1e-3, 1e3
+_NAMES = {"private": "private model", "twin": "twin", "scaled": "private model with temperature"}
+
+
+def equal_width(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Number of each row's bin: `(b/M, (b+1)/M]`, b = 0 .. M-1. Reference: Guo et al. 2017, arXiv:1706.04599, sec. 2."""
+    edges = np.linspace(0, 1, bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+
+
+def equal_count(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Number of each row's bin when bins hold equally many rows, up to ties, which stay together.
+
+    Reference: Nguyen, O'Connor 2015, arXiv:1508.05154, sec. 4.
+    """
+    n = len(confidence)
+    last = np.ceil(n * np.arange(1, bins + 1) / bins).astype(int) - 1
+    return np.searchsorted(np.sort(confidence)[np.maximum(last, 0)], confidence, side="left")
+
+
+def calibration_error(confidence: np.ndarray, hits: np.ndarray, bin_of: np.ndarray) -> float:
+    """Expected calibration error `sum_b |b|/n |acc(b) - conf(b)|`. Reference: Naeini et al. 2015; Guo et al. 2017, eq. 3."""
+    return float(np.abs(np.bincount(bin_of, hits - confidence)).sum() / len(hits))
+
+
+def largest_error(confidence: np.ndarray, hits: np.ndarray, bin_of: np.ndarray, smallest: int = 1) -> float:
+    """Maximum calibration error `max_b |acc(b) - conf(b)|` over bins of at least `smallest` rows; nan if there are none.
+
+    Reference: Guo et al. 2017, arXiv:1706.04599, eq. 5.
+    """
+    count = np.bincount(bin_of)
+    gaps = np.abs(np.bincount(bin_of, hits - confidence)[count >= max(smallest, 1)])
+    return float((gaps / count[count >= max(smallest, 1)]).max()) if len(gaps) else math.nan
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A number to divide outputs by, and whether it may be used with the model: that depends on the data it is from."""
+
+    value: float
+    status: Status
+    n: int
+
+    def __post_init__(self) -> None:
+        """A temperature above 0."""
+        if not 0 < self.value < math.inf:
+            raise ConfigError(
+                f"temperature {self.value!r}: must be above 0; 1 changes nothing, above 1 lowers confidence."
+            )
+
+
+def temperature(model: nn.Module, data: Data) -> Temperature:
+    """Temperature T with the least mean cross-entropy of `softmax(outputs / T)` on `data`.
+
+    In `1/T` the cross-entropy is convex, so the root of its derivative, `E_p[z] - z_y` averaged, is the one minimum.
+    Guarantee: T changes no decision. On public data it is post-processing and free; on any other data it is a number
+    computed from people without noise, so its status is `not-private` and `Scaled` refuses it unless told to take it.
+    Reference: Guo et al. 2017, arXiv:1706.04599, sec. 4.2. Deviation: root finding instead of L-BFGS, the same minimum.
+    """
+    from scipy.optimize import brentq
+
+    found = logits(model, data)
+    z = (found - found.max(1, keepdim=True).values).numpy()
+    own = z[np.arange(len(z)), data.y.numpy()]
+
+    def slope(log_inverse: float) -> float:
+        p = np.exp(math.exp(log_inverse) * z)
+        return float((((p * z).sum(1) / p.sum(1)) - own).mean())
+
+    low, high = -math.log(_HOTTEST), -math.log(_COLDEST)
+    if not np.isfinite(z).all() or slope(low) >= 0 or slope(high) <= 0:
+        raise DataError(
+            f"no temperature between {_COLDEST:g} and {_HOTTEST:g} is best on these {len(data)} rows: the model gets all "
+            "of them right, is no better than chance, or gives outputs that are not finite. Use more rows, which it was "
+            "not trained on."
+        )
+    value = math.exp(-float(brentq(slope, low, high, xtol=1e-12)))
+    if data.public:
+        status = Status("private", "temperature from public data: post-processing, free")
+    else:
+        status = Status(
+            "not-private", "temperature fitted without noise to people who are not public: no ledger covers it"
+        )
+    return Temperature(value, status, len(data))
+
+
+class Scaled(nn.Module):
+    """A model whose outputs are divided by a temperature; it decides as before, with other confidence.
+
+    Guarantee: a temperature that is not private does not come in unnoticed: it needs `allow_not_private=True`, and
+    `status` carries it on.
+    """
+
+    def __init__(self, model: nn.Module, temperature: Temperature, *, allow_not_private: bool = False):
+        super().__init__()
+        if not isinstance(temperature, Temperature):
+            raise ConfigError(
+                f"temperature {temperature!r}: needs what temperature(model, data) gives, so that it is known whether "
+                "it comes from public data; or Temperature(value, status, n) if you know it."
+            )
+        if temperature.status.status != "private" and not allow_not_private:
+            raise PrivacyError(
+                f"temperature {number(temperature.value)} is {temperature.status.status} ({temperature.status.reason}): "
+                "the model's guarantee would not hold for what it says then. Fit it on public data (public=True), or "
+                "pass allow_not_private=True and do not publish the result."
+            )
+        self.model = model
+        self.temperature = temperature
+
+    @property
+    def status(self) -> Status:
+        """Of the temperature; the model has its own."""
+        return self.temperature.status
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Outputs over temperature."""
+        return self.model(*args, **kwargs) / self.temperature.value
+
+
+@dataclass(frozen=True)
+class Bin:
+    """People with a confidence in `(low, high]`; `accuracy` has an interval and is hidden (None) for small bins."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float | None
+    accuracy: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration(Result):
+    """Does confidence mean what it says?
+
+    headline: `ECE` (15 bins of equal width), `over-confidence` (mean confidence - accuracy, signed), `MCE` (bins of at
+    least 20 people); with a twin also `twin ECE`, `excess ECE`, `twin over-confidence` and `excess over-confidence`
+    (private - twin); with a temperature `ECE with temperature`.
+    Guarantee: ECE of a sample is too large by chance, the more so the fewer people: its value is left as usual, its
+    interval allows for that, and `chance` says what a perfectly calibrated model would show on as many people.
+    Reference: Guo et al. 2017, arXiv:1706.04599; Bu et al. 2022 (calibration of private models).
+    """
+
+    kind: ClassVar[str] = "calibration"
+    title: ClassVar[str] = "Does confidence mean what it says"
+
+    @property
+    def models(self) -> list[str]:
+        """`private`, and if given `twin` and `scaled` (the private model with a temperature)."""
+        return list(self.values["bins"])
+
+    def bins(self, which: str = "private") -> list[Bin]:
+        """The bins of a model, by confidence."""
+        return [Bin(**raw) for raw in self.values["bins"][which]]
+
+    def scores(self, name: str) -> dict[str, Estimate]:
+        """Estimates of a score by model, e.g. `ECE`, `adaptive ECE`, `Brier`, `NLL`; differences to the private model."""
+        return self.values["scores"][name]
+
+    def chance(self, which: str = "private") -> dict[str, float]:
+        """ECE of a perfectly calibrated model with the same confidences: `mean`, `high` (95 % are below), `p`."""
+        return self.values["chance"][which]
+
+    def plot(self, ax: Axes) -> Axes:
+        """Reliability diagram of the private model."""
+        return self._plot_reliability(ax, "private")
+
+    def _plot_reliability(self, ax: Axes, which: str) -> Axes:
+        from matplotlib.patches import Patch
+
+        bins = self.bins(which)
+        most, depth = max(b.n for b in bins), 0.2
+        for b in bins:
+            width, middle = b.high - b.low, (b.low + b.high) / 2
+            ax.bar(middle, -depth * b.n / most, width * 0.92, color=INK, alpha=0.45, linewidth=0)
+            if b.accuracy is None or b.confidence is None:
+                continue
+            right, gap = b.accuracy.value, b.confidence - b.accuracy.value
+            over = gap > 0
+            ax.bar(middle, right, width * 0.92, color=FAINT, linewidth=0)
+            colour, hatch = (OVER, "") if over else (UNDER, "////")
+            ax.bar(
+                middle,
+                abs(gap),
+                width * 0.92,
+                min(right, b.confidence),
+                facecolor=colour,
+                alpha=0.85,
+                hatch=hatch,
+                edgecolor=ax.get_facecolor(),
+                linewidth=0,
+            )
+            ax.plot([middle, middle], [b.accuracy.low, b.accuracy.high], color=INK, linewidth=1)
+            ax.plot([b.low, b.high], [right, right], color=INK, linewidth=2)
+        ax.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")
+        ax.axhline(0, color=INK, linewidth=1)
+        ax.set_xlim(0, 1)
+        ax.set_ylim(-depth - 0.04, 1.02)
+        ticks = [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+        ax.set_xticks(ticks, labels=[f"{100 * t:.0f}" for t in ticks])
+        ax.set_yticks([-depth, *ticks], labels=[f"{most:,} people", *(f"{100 * t:.0f}" for t in ticks)])
+        ax.set_xlabel("confidence, %", color=INK)
+        ax.set_ylabel("right, %", color=INK)
+        ax.tick_params(colors=INK, length=0)
+        for side in ax.spines.values():
+            side.set_visible(False)
+        keys = [
+            Patch(facecolor=OVER, alpha=0.85, label="over-confident"),
+            Patch(facecolor=UNDER, alpha=0.85, hatch="////", edgecolor=ax.get_facecolor(), label="under-confident"),
+        ]
+        ax.legend(handles=keys, frameon=False, labelcolor=INK, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        return ax
+
+    def figures(self) -> list[Figure]:
+        """A reliability diagram for each model."""
+        found = []
+        for which in self.models:
+            caption = (
+                f"Reliability of the {_NAMES[which]}: how often it is right (line, with interval) by its confidence; the "
+                "coloured gap is to the confidence (dashed), bars below count people"
+            )
+            words = "; ".join(
+                f"confidence {100 * b.low:.0f}–{100 * b.high:.0f} %: {b.n:,} people"
+                + ("" if b.accuracy is None else f", right {percent(b.accuracy)}")
+                for b in self.bins(which)
+                if b.n
+            )
+            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_reliability, which=which), 10))
+        return found
+
+    def sentences(self) -> list[str]:
+        """How far confidence is off and in which direction; what privacy changed; what is hidden; the temperature."""
+        said = [*self._in_words("private")]
+        if "twin" in self.models:
+            said += self._in_words("twin")
+            excess = self.scores("ECE")["difference"]
+            sure = "" if excess.excludes_zero else ", which chance can explain"
+            said.append(
+                f"The private model's calibration error is {points(excess)} points from its twin's (interval "
+                f"{points_interval(excess)}{sure})."
+            )
+        hidden = [b.n for b in self.bins() if 0 < b.n < self.settings["smallest_bin"]]
+        if hidden:
+            said.append(
+                f"Bins of the private model with fewer than {self.settings['smallest_bin']} people ({len(hidden)}, with "
+                f"{sum(hidden)} people in all) are counted, not shown, and left out of MCE."
+            )
+        if "scaled" in self.models:
+            scaled = self.values["temperature"]
+            ece = self.scores("ECE")
+            free = "" if scaled["status"] == "private" else f" It is {scaled['status']}: {scaled['reason']}."
+            said.append(
+                f"Dividing outputs by a temperature of {number(scaled['value'])} changes the calibration error from "
+                f"{percent(ece['private'])} to {percent(ece['scaled'])} and no decision.{free}"
+            )
+        return said
+
+    def _in_words(self, which: str) -> list[str]:
+        ece, gap, chance = self.scores("ECE")[which], self.scores("over-confidence")[which], self.chance(which)
+        name = f"The {_NAMES[which]}"
+        first = (
+            f"{name} misjudges how sure it can be by {percent(ece)} on average (ECE, {level_of(ece)} interval "
+            f"{percent_interval(ece)}; a perfectly calibrated model would show {100 * chance['mean']:.1f} % by chance)."
+        )
+        if not gap.excludes_zero:
+            return [first, f"{name} is neither over- nor under-confident overall, as far as chance lets one see."]
+        word = "over-confident" if gap.value > 0 else "under-confident"
+        return [
+            first,
+            f"{name} is {word}: its mean confidence is {points(gap)} points from its accuracy (interval "
+            f"{points_interval(gap)}).",
+        ]
+
+    def tables(self) -> list[Table]:
+        """All scores; groups; the bins of each model."""
+        level = level_of(self.scores("ECE")["private"])
+        columns = list(self.scores("ECE"))
+        heads = {"difference": "private − twin", "scaled": "private, scaled", "gain": "scaled − private"}
+        found = [
+            Table(
+                f"Calibration on the test part, {level} intervals; ECE, MCE and over-confidence in %, differences in points",
+                ["", *(heads.get(name, name) for name in columns)],
+                [
+                    [name, *(_score_cell(name, which, scores[which]) for which in columns)]
+                    for name, scores in self.values["scores"].items()
+                ],
+            )
+        ]
+        if self.values["groups"]:
+            found.append(
+                Table(
+                    f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals",
+                    ["", "people", *(heads.get(name, name) for name in self.values["groups"][0]["gap"])],
+                    [
+                        [f"{group['by']} {group['name']}", f"{group['n']:,}", *map(_points_cell, group["gap"].values())]
+                        for group in self.values["groups"]
+                    ],
+                )
+            )
+        for which in self.models:
+            rows = [
+                [
+                    f"{100 * b.low:.1f}–{100 * b.high:.1f}",
+                    f"{b.n:,}",
+                    "–" if b.confidence is None else f"{100 * b.confidence:.1f}",
+                    "–" if b.accuracy is None else _share_cell(b.accuracy),
+                ]
+                for b in self.bins(which)
+            ]
+            caption = f"Bins of the {_NAMES[which]}, in %, {level} intervals"
+            found.append(Table(caption, ["confidence", "people", "mean confidence", "right"], rows))
+        return found
+
+
+def calibration(
+    model: nn.Module,
+    data: Data,
+    *,
+    twin: nn.Module | None = None,
+    generator: np.random.Generator | None = None,
+    progress: bool = False,
+    level: float = LEVEL,
+    bins: int = BINS,
+    smallest_bin: int = SMALLEST,
+    temperature: Temperature | None = None,
+    resamples: int = RESAMPLES,
+) -> Calibration:
+    """ECE, MCE, adaptive ECE, Brier score and cross-entropy (NLL) of a classifier, and its reliability diagram.
+
+    Confidence is the largest softmax probability. ECE and MCE have `bins` bins of equal width (also 10 and 20),
+    adaptive ECE bins of equal count; MCE leaves out bins of fewer than `smallest_bin` rows, which are not shown either
+    (`MCE, all bins` has all). Brier score: `sum over classes of (p - 1[y])^2`, 0 to 2. With a `temperature` (from
+    `temperature(model, data)` on other data than these) the scaled model stands beside the private one.
+
+    Intervals: over-confidence, Brier and NLL by Student's t; MCE from Wilson intervals of all bins that hold together;
+    ECE by the bootstrap over people, bins held fixed, the hull of plain and mirrored quantiles because ECE is biased
+    upward, and from 0 where perfect calibration is not rejected (`chance`). Differences are paired. Reference for the
+    bias: Kumar et al. 2019, arXiv:1909.10155; for `chance`: Vaicenavicius et al. 2019, arXiv:1902.06977.
+    The generator draws the bootstrap (default: seed 0); nothing takes long enough to show (`progress`). Does not
+    retrain; seconds.
+    """
+    for name, value in {"bins": bins, "smallest_bin": smallest_bin, "resamples": resamples}.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} {value!r}: must be a whole number above 0.")
+    generator = np.random.default_rng(0) if generator is None else generator
+    found = {"private": logits(model, data)}
+    if twin is not None:
+        found["twin"] = logits(twin, data)
+    if temperature is not None:
+        found["scaled"] = found["private"] / temperature.value
+    answers = {which: _answers(z, data.y, which) for which, z in found.items()}
+    people = np.arange(len(data)) if data.unit is None else np.unique(data.unit.numpy(), return_inverse=True)[1]
+    binned = _binned(answers, bins)
+    drawn = _bootstrapped(binned, people, generator, level, resamples)
+    chance = {
+        name: {which: _chance(a, bin_of, generator, resamples) for which, (a, bin_of) in models.items()}
+        for name, models in binned.items()
+    }
+    ece = _from_zero(drawn, chance, level)
+    scores = _scores(answers, ece, level, bins, smallest_bin)
+    values: dict[str, Any] = {
+        "scores": scores,
+        "chance": chance["ECE"],
+        "bins": {which: _bins(a, bins, smallest_bin, level) for which, a in answers.items()},
+        "sides": {which: _sides(a, bins) for which, a in answers.items()},
+        "groups": _groups(data, answers, level),
+    }
+    status = status_of(data, twin)
+    if temperature is not None:
+        given = temperature.status
+        values["temperature"] = {
+            "value": temperature.value,
+            "n": temperature.n,
+            "status": given.status,
+            "reason": given.reason,
+        }
+        if status.status == "private" and given.status != "private":
+            status = given
+    return Calibration(
+        headline=_headline(scores),
+        values=values,
+        settings={
+            "rows": len(data),
+            "people": int(people.max()) + 1,
+            "level": level,
+            "bins": bins,
+            "smallest_bin": smallest_bin,
+            "smallest_part": SMALLEST,
+            "resamples": resamples,
+        },
+        status=status,
+    )
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Of every row: confidence, right or wrong, Brier score and cross-entropy."""
+
+    confidence: np.ndarray
+    hits: np.ndarray
+    brier: np.ndarray
+    nll: np.ndarray
+
+
+def _answers(z: Tensor, y: Tensor, which: str) -> _Answers:
+    import torch
+    from torch.nn.functional import cross_entropy, one_hot
+
+    if not bool(torch.isfinite(z).all()):
+        raise DataError(f"the {which} model gives outputs that are not finite: it has no confidence to look at.")
+    p = z.softmax(1)
+    confidence, said = p.max(1)
+    brier = (p - one_hot(y, z.shape[1])).square().sum(1)
+    nll = cross_entropy(z, y, reduction="none")
+    return _Answers(confidence.numpy(), (said == y).double().numpy(), brier.numpy(), nll.numpy())
+
+
+Scores = dict[str, dict[str, Estimate]]
+
+
+Binned = dict[str, dict[str, tuple[_Answers, np.ndarray]]]
+
+
+def _binned(answers: dict[str, _Answers], bins: int) -> Binned:
+    """By score and model: the answers, and the bin of every row."""
+    rules = {"ECE": partial(equal_width, bins=bins), "adaptive ECE": partial(equal_count, bins=bins)}
+    rules |= {f"ECE, {count} bins": partial(equal_width, bins=count) for count in ALSO if count != bins}
+    return {name: {which: (a, rule(a.confidence)) for which, a in answers.items()} for name, rule in rules.items()}
+
+
+def _scores(answers: dict[str, _Answers], ece: Scores, level: float, bins: int, smallest_bin: int) -> Scores:
+    """Every score by model; `difference` is private - twin, `gain` scaled - private."""
+    found = dict(ece)
+    for name, smallest in {"MCE": smallest_bin, "MCE, all bins": 1}.items():
+        largest = _largest_errors(answers, bins, smallest, level)
+        if largest is not None:
+            found[name] = largest
+    found["over-confidence"] = _means({w: a.confidence - a.hits for w, a in answers.items()}, level, -math.inf)
+    found["accuracy"] = {which: intervals.share(a.hits, level) for which, a in answers.items()} | {
+        name: intervals.share_difference(answers[first].hits, answers[second].hits, level)
+        for name, (first, second) in _pairs(answers).items()
+    }
+    found["Brier"] = _means({which: a.brier for which, a in answers.items()}, level, 0.0)
+    found["NLL"] = _means({which: a.nll for which, a in answers.items()}, level, 0.0)
+    order = ["ECE", *(f"ECE, {count} bins" for count in ALSO), "adaptive ECE", "MCE", "MCE, all bins"]
+    order += ["over-confidence", "accuracy", "Brier", "NLL"]
+    return {name: _in_order(found[name]) for name in order if name in found}
+
+
+def _in_order(estimates: dict[str, Estimate]) -> dict[str, Estimate]:
+    return {name: estimates[name] for name in ("private", "twin", "difference", "scaled", "gain") if name in estimates}
+
+
+def _pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Which models are compared, first minus second."""
+    pairs = {"difference": ("private", "twin"), "gain": ("scaled", "private")}
+    return {name: pair for name, pair in pairs.items() if set(pair) <= set(models)}
+
+
+def _means(values: dict[str, np.ndarray], level: float, floor: float) -> dict[str, Estimate]:
+    found = {which: intervals.mean(v, level, floor) for which, v in values.items()}
+    for name, (first, second) in _pairs(values).items():
+        found[name] = intervals.mean_difference(values[first], values[second], level)
+    return found
+
+
+def _from_zero(ece: Scores, chance: dict[str, dict[str, dict[str, float]]], level: float) -> Scores:
+    """Intervals start at 0 where a perfectly calibrated model would not be surprising: there the bootstrap fails.
+
+    Differences to such a model reach as far as the ends of both intervals do: its ECE is bias, which resamples share, so
+    that pairing them shows too little of it.
+    """
+    found: Scores = {}
+    for name, estimates in ece.items():
+        calm = {which for which, drawn in chance[name].items() if drawn["p"] > (1 - level) / 2}
+        mine = {which: replace(e, low=0.0) if which in calm else e for which, e in estimates.items()}
+        for pair, (first, second) in _pairs(mine).items():
+            if calm & {first, second}:
+                apart = intervals.difference(mine[first], mine[second], level)
+                paired = mine[pair]
+                mine[pair] = replace(paired, low=min(paired.low, apart.low), high=max(paired.high, apart.high))
+        found[name] = mine
+    return found
+
+
+def _bootstrapped(
+    binned: Binned, people: np.ndarray, generator: np.random.Generator, level: float, resamples: int
+) -> Scores:
+    """ECE of every binning and model, and paired differences, from the same resampled people."""
+    count = int(people.max()) + 1
+    blocks: dict[tuple[str, str], slice] = {}
+    columns: list[np.ndarray] = []
+    for name, models in binned.items():
+        for which, (a, bin_of) in models.items():
+            sums = np.zeros((count, int(bin_of.max()) + 1))
+            np.add.at(sums, (people, bin_of), a.hits - a.confidence)
+            start = sum(c.shape[1] for c in columns)
+            blocks[name, which] = slice(start, start + sums.shape[1])
+            columns.append(sums)
+    table = np.hstack([*columns, np.bincount(people, minlength=count)[:, None]])
+    totals = np.vstack(
+        [
+            _resampled(count, min(_AT_ONCE, resamples - done), generator) @ table
+            for done in range(0, resamples, _AT_ONCE)
+        ]
+    )
+    drawn = {key: np.abs(totals[:, block]).sum(1) / totals[:, -1] for key, block in blocks.items()}
+    seen = {key: float(np.abs(table[:, block].sum(0)).sum() / len(people)) for key, block in blocks.items()}
+    found: Scores = {}
+    for name, models in binned.items():
+        found[name] = {
+            which: replace(e, low=max(e.low, 0.0), high=min(e.high, 1.0))
+            for which in models
+            for e in [_both_ways(seen[name, which], drawn[name, which], len(people), level)]
+        }
+        for pair, (first, second) in _pairs(models).items():
+            value = seen[name, first] - seen[name, second]
+            found[name][pair] = _both_ways(value, drawn[name, first] - drawn[name, second], len(people), level)
+    return found
+
+
+def _resampled(count: int, times: int, generator: np.random.Generator) -> np.ndarray:
+    """How often each person is drawn, in some of the resamples: `[times, count]`."""
+    drawn = [np.bincount(generator.integers(count, size=count), minlength=count) for _ in range(times)]
+    return np.stack(drawn).astype(np.float64)
+
+
+def _both_ways(value: float, drawn: np.ndarray, n: int, level: float) -> Estimate:
+    """The hull of the percentile and the basic bootstrap interval, `q` and `2 value - q`.
+
+    A resample has about twice the upward bias of the sample: mirrored quantiles correct for it and may end too low,
+    plain ones do not and may start too high. The hull errs on the wide side.
+    """
+    low, high = (float(q) for q in np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]))
+    ends = (low, high, 2 * value - low, 2 * value - high, value)
+    return Estimate(value, min(ends), max(ends), n, level, "bootstrap over people, hull")
+
+
+def _largest_errors(answers: dict[str, _Answers], bins: int, smallest: int, level: float) -> dict[str, Estimate] | None:
+    """MCE of each model, and differences that hold whatever the dependence; None if no bin is large enough."""
+    found = {which: _largest_error(a, bins, smallest, level) for which, a in answers.items()}
+    if any(estimate is None for estimate in found.values()):
+        return None
+    result = {which: estimate for which, estimate in found.items() if estimate is not None}
+    for name, pair in _pairs(answers).items():
+        first, second = (_largest_error(answers[w], bins, smallest, intervals.each(level, 2)) for w in pair)
+        assert first is not None
+        assert second is not None
+        result[name] = intervals.difference(first, second, level)
+    return result
+
+
+def _largest_error(answers: _Answers, bins: int, smallest: int, level: float) -> Estimate | None:
+    """If every bin's accuracy is in its interval, the largest gap is between the largest low and the largest high."""
+    bin_of = equal_width(answers.confidence, bins)
+    kept = [rows for b in range(bins) if (rows := np.flatnonzero(bin_of == b)).size >= smallest]
+    if not kept:
+        return None
+    gaps = []
+    for rows in kept:
+        right = intervals.share(answers.hits[rows], intervals.each(level, len(kept)))
+        sure = float(answers.confidence[rows].mean())
+        near = max(right.low - sure, sure - right.high, 0.0)
+        gaps.append((abs(right.value - sure), near, max(abs(right.low - sure), abs(right.high - sure)), right.n))
+    largest = max(gaps)
+    low, high = max(gap[1] for gap in gaps), max(gap[2] for gap in gaps)
+    return Estimate(largest[0], low, high, largest[3], level, "Wilson, Bonferroni")
+
+
+def _chance(answers: _Answers, bin_of: np.ndarray, generator: np.random.Generator, resamples: int) -> dict[str, float]:
+    """ECE if every row were right, by itself, just as likely as its confidence says: mean, 95 % quantile, p-value."""
+    seen = calibration_error(answers.confidence, answers.hits, bin_of)
+    n = len(answers.hits)
+    drawn = np.array(
+        [
+            calibration_error(answers.confidence, (generator.random(n) < answers.confidence).astype(float), bin_of)
+            for _ in range(resamples)
+        ]
+    )
+    as_large = (1 + int((drawn >= seen).sum())) / (1 + resamples)
+    return {"mean": float(drawn.mean()), "high": float(np.quantile(drawn, 0.95)), "p": as_large}
+
+
+def _sides(answers: _Answers, bins: int) -> dict[str, float]:
+    """ECE in two: the part of bins that are over-confident, and of those that are under-confident."""
+    gaps = np.bincount(equal_width(answers.confidence, bins), answers.confidence - answers.hits) / len(answers.hits)
+    return {"over": float(gaps[gaps > 0].sum()), "under": float(-gaps[gaps < 0].sum())}
+
+
+def _bins(answers: _Answers, bins: int, smallest: int, level: float) -> list[dict[str, Any]]:
+    edges, bin_of = np.linspace(0, 1, bins + 1), equal_width(answers.confidence, bins)
+    found = []
+    for b in range(bins):
+        rows = np.flatnonzero(bin_of == b)
+        shown = len(rows) >= smallest
+        found.append(
+            Bin(
+                float(edges[b]),
+                float(edges[b + 1]),
+                len(rows),
+                float(answers.confidence[rows].mean()) if shown else None,
+                intervals.share(answers.hits[rows], level) if shown else None,
+            )
+        )
+    return [vars(b) for b in found]
+
+
+def _groups(data: Data, answers: dict[str, _Answers], level: float) -> list[dict[str, Any]]:
+    """Over-confidence of each group that is large enough; a model can be right on average and wrong for everyone."""
+    return [
+        {
+            "by": by,
+            "name": name,
+            "n": len(rows),
+            "gap": _in_order(
+                _means({which: (a.confidence - a.hits)[rows] for which, a in answers.items()}, level, -math.inf)
+            ),
+        }
+        for by, members in _partitions(data).items()
+        if by
+        != "class"  # what is true is not known when the model speaks: confidence is not meant to match it by class
+        for name, rows in members.items()
+        if len(rows) >= SMALLEST
+    ]
+
+
+def _headline(scores: Scores) -> dict[str, Estimate]:
+    wanted: Sequence[tuple[str, str, str]] = [
+        ("ECE", "ECE", "private"),
+        ("over-confidence", "over-confidence", "private"),
+        ("MCE", "MCE", "private"),
+        ("twin ECE", "ECE", "twin"),
+        ("excess ECE", "ECE", "difference"),
+        ("twin over-confidence", "over-confidence", "twin"),
+        ("excess over-confidence", "over-confidence", "difference"),
+        ("ECE with temperature", "ECE", "scaled"),
+    ]
+    return {name: scores[score][which] for name, score, which in wanted if which in scores.get(score, {})}
+
+
+def _score_cell(name: str, which: str, e: Estimate) -> str:
+    if name in ("Brier", "NLL"):
+        return f"{fixed(e.value, 3)} ({fixed(e.low, 3)}, {fixed(e.high, 3)})"
+    signed = which in ("difference", "gain") or name == "over-confidence"
+    return _points_cell(e) if signed else _share_cell(e)

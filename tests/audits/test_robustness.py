@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from noisewise.audits import robustness as module
+from noisewise.audits.robustness import (
+    NORMS,
+    Robustness,
+    Space,
+    _Answers,
+    _Campaign,
+    _checks,
+    fgsm,
+    margin,
+    noise,
+    pgd,
+    robustness,
+)
+from noisewise.data import Data, digits, mnist
+from noisewise.errors import ConfigError, DataError
+from noisewise.models import build
+
+BOTH = pytest.mark.parametrize("norm", ["linf", "l2"])
+DUAL = {"linf": 1, "l2": 2}
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def linear(d: int = 12, seed: int = 0) -> nn.Linear:
+    model = nn.Linear(d, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.randn(2, d, generator=draws(seed)))
+        model.bias.copy_(torch.tensor([0.1, -0.2]))
+    return model
+
+
+def points(model: nn.Module, n: int = 300, d: int = 12, seed: int = 1, **extra) -> Data:
+    x = torch.randn(n, d, generator=draws(seed))
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    y[: n // 10] = 1 - y[: n // 10]  # a tenth is wrong from the start
+    return Data(x, y, **extra)
+
+
+def exact(model: nn.Linear, data: Data, radius: float, norm: str, scale: Tensor | float = 1.0) -> Tensor:
+    """A linear classifier of two classes is right on the whole ball iff `margin > radius |scale (w_y - w_other)|_dual`."""
+    gap = (model.weight[1] - model.weight[0]).detach()
+    sign = 2.0 * data.y - 1
+    distance = sign * (data.x @ gap + (model.bias[1] - model.bias[0]).detach())
+    return distance > radius * (gap * scale).norm(DUAL[norm])
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Data]:
+    """A small network on the bundled digits, and 1000 of its images."""
+    parts = digits()
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(120):
+        optimizer.zero_grad()
+        cross_entropy(model(parts.train.x), parts.train.y).backward()
+        optimizer.step()
+    return model, replace(parts.train.take(torch.arange(1000)), public=True)
+
+
+UNIT = {"box": (0.0, 1.0), "scale": 1.0}
+
+
+# --- against closed forms
+
+
+@BOTH
+@pytest.mark.parametrize("radius", [0.05, 0.2, 0.5])
+def test_attacks_reach_the_exact_robust_accuracy_of_a_linear_model(norm: str, radius: float) -> None:
+    model = linear()
+    data = points(model)
+    radius = radius if norm == "linf" else 3 * radius
+    space = Space.of(data.x, (-100.0, 100.0), 1.0)
+    truth = exact(model, data, radius, norm)
+    assert 0.05 < truth.float().mean() < 0.9
+    assert torch.equal(pgd(model, data.x, data.y, radius, norm, space, draws()).right, truth)
+    assert torch.equal(fgsm(model, data.x, data.y, radius, norm, space).right, truth)
+    blind = noise(model, data.x, data.y, radius, norm, space, draws()).right
+    assert (truth & ~blind).sum() == 0
+    assert blind.sum() > truth.sum()
+
+
+@BOTH
+def test_the_audit_reports_it_and_a_scale_per_channel_counts(norm: str) -> None:
+    model = linear()
+    data = points(model)
+    scale = [0.5, 2.0] * 6
+    result = robustness(
+        model, data, norms=[norm], radius={norm: 0.3}, factors=[0.5, 1], box=(-100.0, 100.0), scale=scale, rows=None
+    )
+    for point in result.sweep():
+        truth = exact(model, data, point["radius"], norm, torch.tensor(scale))
+        assert point["accuracy"]["private"].value == pytest.approx(float(truth.float().mean()))
+    assert result.headline["robust accuracy"] == result.sweep()[-1]["accuracy"]["private"]
+    assert all(check["passed"] for check in result.checks if "limit" not in check["check"])
+
+
+@BOTH
+def test_adversarial_points_stay_in_the_ball_and_the_box(trained, norm: str) -> None:
+    model, data = trained
+    x, y, radius = data.x[:100], data.y[:100], 0.3 if norm == "linf" else 1.5
+    space = Space.of(x, (0.0, 1.0), 0.5)
+    for found in (
+        pgd(model, x, y, radius, norm, space, draws(), restarts=2),
+        fgsm(model, x, y, radius, norm, space),
+        noise(model, x, y, radius, norm, space, draws()),
+    ):
+        assert float(found.x.min()) >= 0
+        assert float(found.x.max()) <= 1
+        size = NORMS[norm].size((found.x - x) / 0.5)
+        assert float(size.max()) <= radius * (1 + 1e-5)
+        assert float(size.max()) > 0.5 * radius
+        theirs = cross_entropy(model(found.x).double(), y, reduction="none")
+        assert torch.allclose(found.loss, theirs, atol=1e-4)
+        wrong_there = model(found.x).argmax(1) != y
+        assert not (found.right & wrong_there).any()
+
+
+def test_starts_and_noise_have_the_sizes_they_should() -> None:
+    like = torch.zeros(4000, 3)
+    inside = NORMS["l2"].inside(like, draws()).norm(dim=1)
+    assert float(inside.max()) <= 1
+    assert float(inside.mean()) == pytest.approx(3 / 4, abs=0.01)  # d / (d + 1) for the uniform ball
+    assert torch.allclose(NORMS["l2"].surface(like, draws()).norm(dim=1), torch.ones(4000))
+    cube = NORMS["linf"].inside(like, draws())
+    assert float(cube.abs().max()) <= 1
+    assert float(cube.var()) == pytest.approx(1 / 3, abs=0.02)
+    assert set(NORMS["linf"].surface(like, draws()).unique().tolist()) == {-1.0, 1.0}
+
+
+def test_l2_steps_keep_their_length_however_small_the_gradient() -> None:
+    gradient = torch.tensor([[3e-30, 4e-30], [0.0, 0.0], [3e20, 4e20]])
+    found = NORMS["l2"].direction(gradient)
+    assert torch.allclose(found, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]))
+
+
+# --- the margin
+
+
+def test_the_margin_rises_in_the_direction_of_cross_entropy() -> None:
+    z = torch.randn(50, 6, generator=draws(), dtype=torch.float64, requires_grad=True)
+    y = torch.randint(0, 6, (50,), generator=draws())
+    losses = cross_entropy(z, y, reduction="none")
+    assert torch.allclose(torch.nn.functional.softplus(margin(z, y)), losses)
+    (ours,) = torch.autograd.grad(margin(z, y).sum(), z)
+    (theirs,) = torch.autograd.grad(losses.sum(), z)
+    assert torch.allclose(*(NORMS["l2"].direction(g) for g in (ours, theirs)))
+
+
+class Louder(nn.Module):
+    """The same decisions with outputs a thousand times as large."""
+
+    def __init__(self, model: nn.Module, factor: float = 1000.0):
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * self.model(x)
+
+
+def test_loud_outputs_do_not_hide_the_gradient(trained) -> None:
+    """Cross-entropy in single precision has no gradient there; a private model's outputs can be this large."""
+    model, data = trained
+    x, y = data.x[:300], data.y[:300]
+    loud, space = Louder(model), Space.of(x, (0.0, 1.0), 1.0)
+    leaf = x.clone().requires_grad_()
+    (hidden,) = torch.autograd.grad(cross_entropy(loud(leaf), y, reduction="sum"), leaf)
+    assert float((hidden == 0).flatten(1).all(1).float().mean()) > 0.5
+    quiet, also = (pgd(m, x, y, 0.1, "linf", space, draws()).right.float().mean() for m in (model, loud))
+    # not equal: of loud outputs only the nearest wrong class counts, of quiet ones all of them a little
+    assert float(also) == pytest.approx(float(quiet), abs=0.06)
+    checks = robustness(loud, data, norms=["linf"], radius={"linf": 0.1}, factors=[1], rows=200, **UNIT).checks
+    assert next(check for check in checks if "masked" in check["check"])["passed"]
+
+
+# --- against foolbox
+
+
+def foolbox_accuracy(model: nn.Module, data: Data, attack, radius: float) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import foolbox
+
+        wrapped = foolbox.PyTorchModel(model.eval(), bounds=(0, 1), device="cpu")
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            _, _, success = attack(foolbox.attacks)(wrapped, data.x, data.y, epsilons=[radius])
+    return 1 - float(success[0].float().mean())
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.1])
+def test_linf_is_within_a_point_of_foolbox(trained, radius: float) -> None:
+    model, data = trained
+    result = robustness(model, data, norms=["linf"], radius={"linf": radius}, factors=[1], rows=None, **UNIT)
+    ours = result.sweep()[1]
+    theirs = foolbox_accuracy(model, data, lambda a: a.LinfPGD(rel_stepsize=0.25, steps=20), radius)
+    step = foolbox_accuracy(model, data, lambda a: a.FGSM(), radius)
+    assert 0.05 < theirs < 0.97
+    assert ours["accuracy"]["private"].value == pytest.approx(theirs, abs=0.01)
+    assert ours["fgsm"]["private"].value == pytest.approx(step, abs=0.01)
+
+
+@pytest.mark.parametrize("radius", [0.4, 0.8])
+def test_l2_is_within_a_point_of_foolbox(trained, radius: float) -> None:
+    model, data = trained
+    result = robustness(model, data, norms=["l2"], radius={"l2": radius}, factors=[1], rows=None, **UNIT)
+    ours = result.sweep()[1]
+    theirs = foolbox_accuracy(model, data, lambda a: a.L2PGD(rel_stepsize=0.25, steps=20), radius)
+    step = foolbox_accuracy(model, data, lambda a: a.FGM(), radius)
+    assert 0.02 < theirs < 0.97
+    assert ours["accuracy"]["private"].value == pytest.approx(theirs, abs=0.01)
+    assert ours["fgsm"]["private"].value == pytest.approx(step, abs=0.01)
+
+
+# --- checks of the attack
+
+
+def failed(result: Robustness) -> set[str]:
+    return {check["check"] for check in result.checks if not check["passed"]}
+
+
+def test_an_attack_that_works_passes_its_checks(trained) -> None:
+    model, data = trained
+    result = robustness(model, data, rows=300, radius={"linf": 0.08, "l2": 0.5}, **UNIT)
+    assert failed(result) == set()
+    assert len(result.checks) == 2 * 5
+    assert any("passes its checks" in sentence for sentence in result.sentences())
+    accuracy = [point["accuracy"]["private"].value for point in result.sweep()]
+    assert accuracy == sorted(accuracy, reverse=True)
+    assert accuracy[0] - accuracy[-1] > 0.5
+
+
+class Coarse(nn.Module):
+    """Rounds its inputs: no gradient passes."""
+
+    def __init__(self, model: nn.Module, *, cut: bool = False):
+        super().__init__()
+        self.model, self.cut = model, cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x.detach() if self.cut else (8 * x).round() / 8)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_masked_gradients_are_found(trained, cut: bool) -> None:
+    model, data = trained
+    result = robustness(
+        Coarse(model, cut=cut), data, norms=["linf"], radius={"linf": 0.1}, factors=[1, 2], rows=200, **UNIT
+    )
+    assert {"gradients are not masked", "stronger than random noise"} <= failed(result)
+    assert any("100.0 % of rows have no gradient" in check["found"] for check in result.checks)
+    assert any(
+        sentence.startswith("Warning") and "weaker than these figures say" in sentence
+        for sentence in result.sentences()
+    )
+
+
+def test_a_weak_attack_fails_its_checks(trained) -> None:
+    model, data = trained
+    weak = robustness(
+        model, data, norms=["linf"], radius={"linf": 0.1}, factors=[1, 2], steps=1, step=1e-4, rows=200, **UNIT
+    )
+    assert {"at least as strong as one step", "stronger than random noise"} <= failed(weak)
+
+
+def test_a_model_that_does_not_look_fails_the_unbounded_check(trained) -> None:
+    _, data = trained
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with torch.no_grad():
+        model[1].weight.mul_(1e-6)
+        model[1].bias.copy_(torch.tensor([5.0] + [0.0] * 9))
+    zeros = data.take((data.y == 0).nonzero().flatten())
+    found = robustness(model, zeros, norms=["linf"], radius={"linf": 0.1}, factors=[1], **UNIT)
+    assert "without a limit hardly anyone stays right" in failed(found)
+
+
+def test_a_falling_loss_is_found() -> None:
+    def answers(loss: float, right: float) -> _Answers:
+        return _Answers(np.arange(100) < 100 * right, np.full(100, loss))
+
+    clean = answers(0.1, 0.9)
+    blind = [clean, answers(0.11, 0.89), answers(0.12, 0.88)]
+    some = {"fgsm": blind, "noise": blind, "unbounded": np.zeros(10, bool), "flat": np.zeros(100, bool)}
+    good = _Campaign([0, 1, 2], pgd=[clean, answers(1.0, 0.5), answers(2.0, 0.2)], **some)
+    assert all(check["passed"] for check in _checks(good))
+    bad = replace(good, pgd=[clean, answers(2.0, 0.2), answers(1.0, 0.5)])
+    assert [check["check"] for check in _checks(bad) if not check["passed"]] == ["loss rises with the radius"]
+
+
+# --- units, rows, comparisons
+
+
+class Normalised(nn.Module):
+    """The model as it is for normalised inputs."""
+
+    def __init__(self, model: nn.Module, mean: float, std: float):
+        super().__init__()
+        self.model, self.mean, self.std = model, mean, std
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x * self.std + self.mean)
+
+
+def test_a_radius_means_the_same_for_raw_and_normalised_inputs(trained) -> None:
+    model, data = trained
+    x = (data.x - 0.3) / 0.25
+    other, settings = Normalised(model, 0.3, 0.25), {"rows": 300, "radius": {"linf": 0.1, "l2": 0.5}, "factors": [1]}
+    raw = robustness(model, data, **settings, **UNIT)
+    given = robustness(other, replace(data, x=x), box=(-0.3 / 0.25, 0.7 / 0.25), scale=1 / 0.25, **settings)
+    default = robustness(other, replace(data, x=x), **settings)
+    for norm in ("linf", "l2"):
+        expected = raw.sweep(norm)[1]["accuracy"]["private"].value
+        assert given.sweep(norm)[1]["accuracy"]["private"].value == pytest.approx(expected, abs=0.01)
+        assert default.sweep(norm)[1]["accuracy"]["private"].value == pytest.approx(expected, abs=0.01)
+    assert default.settings["box_is_range_of_data"]
+    assert default.settings["scale"][0] == pytest.approx(4.0)
+
+
+def test_a_planted_weakness_is_found_and_equal_models_are_equal() -> None:
+    model = linear()
+    fragile = linear()
+    with torch.no_grad():  # same decisions where the last input is 0, but a small change of it decides
+        fragile.weight[:, -1] = torch.tensor([-40.0, 40.0])
+    data = points(model, 600)
+    data = replace(data, x=torch.cat([data.x[:, :-1], torch.zeros(600, 1)], 1))
+    with torch.no_grad():
+        data = replace(data, y=model(data.x).argmax(1))
+    settings = {"norms": ["linf"], "radius": {"linf": 0.05}, "factors": [1], "box": (-9.0, 9.0), "scale": 1.0}
+    result = robustness(fragile, data, twin=model, **settings)
+    assert result.sweep()[0]["accuracy"]["difference"].value == 0
+    assert result.headline["cost"].high < -0.1
+    assert result.headline["excess lost"].low > 0.1
+    assert result.headline["cost"].value == pytest.approx(
+        float(exact(fragile, data, 0.05, "linf").float().mean() - exact(model, data, 0.05, "linf").float().mean())
+    )
+    assert any("privacy cost" in sentence for sentence in result.sentences())
+    same = robustness(model, data, twin=model, **settings)
+    assert same.headline["cost"].value == 0
+    assert any("chance can explain" in sentence for sentence in same.sentences())
+
+
+def test_classes_and_groups_are_reported_and_small_ones_hidden(trained) -> None:
+    model, data = trained
+    ward = torch.zeros(len(data), dtype=torch.long)
+    ward[:300], ward[300:310] = 1, 2
+    data = replace(data, groups={"ward": ward})
+    result = robustness(model, data, norms=["linf"], radius={"linf": 0.08}, factors=[1], rows=None, **UNIT)
+    assert [part.name for part in result.parts()] == list("0123456789")
+    assert [(part.name, part.n) for part in result.parts("ward")] == [("0", 690), ("1", 300)]
+    right = pgd(model, data.x[:500], data.y[:500], 0.08, "linf", Space.of(data.x, (0.0, 1.0), 1.0), draws()).right
+    ours = result.parts("ward")[1].accuracy["private"].value
+    assert ours == pytest.approx(float(right[:300].float().mean()), abs=0.02)
+    assert any("1 groups by ward with fewer than 20 people" in sentence for sentence in result.sentences())
+    mean = sum(part.n * part.accuracy["private"].value for part in result.parts()) / len(data)
+    assert mean == pytest.approx(result.headline["robust accuracy"].value)
+
+
+def test_saved_and_drawn_without_the_model(trained) -> None:
+    model, data = trained
+    original = robustness(model, data, twin=Louder(model, 0.5), rows=100, steps=3, factors=[0.5, 1])
+    result = Robustness.from_dict(json.loads(json.dumps(original.to_dict())))
+    assert result == original
+    assert result.status.status == "not-private"
+    assert any("100 of 1,000 rows, drawn at random" in sentence for sentence in result.sentences())
+    for table in result.tables():
+        assert {len(row) for row in table.rows} <= {len(table.columns)}
+    assert len(result.figures()) == 2  # classes have fewer than 20 of the 100 rows each
+    for figure in result.figures():
+        axes = Figure().add_subplot()
+        assert figure.draw(axes) is axes
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {
+        "private model",
+        "twin",
+        "private, random noise",
+    }
+    assert [label.get_text() for label in result.plot(Figure().add_subplot()).get_xticklabels()] == [
+        "0",
+        "4/255",
+        "8/255",
+    ]
+
+
+def test_figures_of_classes(trained) -> None:
+    model, data = trained
+    result = robustness(model, data, norms=["linf"], rows=None, steps=2, factors=[1])
+    axes = result.figures()[1].draw(Figure().add_subplot())
+    assert len(axes.get_yticklabels()) == 10
+    assert result.status.status == "private"
+    assert set(result.headline) == {"robust accuracy", "lost to the attack"}
+
+
+def test_same_seed_same_result_nothing_else_changes(trained) -> None:
+    model, data = trained
+    model.train()
+    weights, state = [p.clone() for p in model.parameters()], torch.random.get_rng_state()
+    settings = {"norms": ["l2"], "rows": 150, "steps": 3, "factors": [1]}
+    first, second, other = (robustness(model, data, generator=np.random.default_rng(s), **settings) for s in (1, 1, 2))
+    assert first == second
+    assert first.sweep()[1]["loss"] != other.sweep()[1]["loss"]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert model.training
+    for before, parameter in zip(weights, model.parameters(), strict=True):
+        assert torch.equal(before, parameter)
+        assert parameter.requires_grad
+    model.eval()
+
+
+def test_more_restarts_never_help_the_model(trained) -> None:
+    model, data = trained
+    x, y, space = data.x[:200], data.y[:200], Space.of(data.x, (0.0, 1.0), 1.0)
+    one, three = (pgd(model, x, y, 0.1, "linf", space, draws(), steps=3, restarts=k) for k in (1, 3))
+    assert not (three.right & ~one.right).any()
+    assert (three.loss >= one.loss).all()
+    assert three.loss.sum() > one.loss.sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"norms": "linf"}, "norms 'linf'"),
+        ({"norms": ["l1"]}, "l1"),
+        ({"radius": {"linf": 0.1}}, "needs a number above 0 for the norm 'l2'"),
+        ({"factors": [2.0]}, "with 1"),
+        ({"steps": 0}, "steps 0"),
+        ({"rows": 0}, "rows 0"),
+        ({"step": 0.0}, "step 0.0"),
+        ({"box": (0.2, 1.0)}, "beyond it"),
+        ({"box": (1.0, 0.0)}, "below its high end"),
+        ({"scale": 0.0}, "scale 0.0"),
+        ({"scale": [1.0, 2.0]}, r"shape \[2\]"),
+    ],
+)
+def test_mistakes_are_named(trained, settings: dict, message: str) -> None:
+    model, data = trained
+    with pytest.raises(ConfigError, match=message):
+        robustness(model, data, **settings)
+
+
+def test_inputs_and_models_that_cannot_be_attacked_are_refused(trained) -> None:
+    model, data = trained
+    with pytest.raises(DataError, match="real numbers"):
+        robustness(model, replace(data, x=data.x.long()))
+    with pytest.raises(DataError, match="not finite"):
+        robustness(Louder(model, float("nan")), data)
+    with pytest.raises(DataError, match="it takes two"):
+        robustness(nn.Linear(3, 1), Data(torch.rand(30, 3), torch.zeros(30, dtype=torch.long)))
+    assert "retrain" in module.TAKES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("NOISEWISE_DATA" not in os.environ, reason="needs the official MNIST files")
+def test_all_of_mnist_takes_less_than_a_minute() -> None:
+    data, model = mnist().test, build("lenet", (1, 28, 28), 10, 0)
+    start = time.perf_counter()
+    result = robustness(model, data, norms=["linf"], factors=[1], rows=None)
+    assert time.perf_counter() - start < 60
+    assert result.headline["robust accuracy"].n == 10_000
