@@ -26,8 +26,15 @@ _HOMES = {
     "State": "train",
     "Data": "data",
     "load": "data",
+    "Schema": "schema",
+    "Recipe": "recipe",
+    "fit": "recipe",
+    "repaired": "repairs",
 }
-_MODULES = ("accounting", "audits", "clipping", "data", "models", "report", "sampling", "support", "testing")
+_MODULES = (
+    "accounting", "audits", "clipping", "data", "losses", "models", "recorders", "repairs", "report", "sampling", "scatter",
+    "schema", "support", "testing", "transforms",
+)  # fmt: skip
 
 __all__ = [*_HOMES, *_MODULES]
 
@@ -39,11 +46,15 @@ if TYPE_CHECKING:
     from noisewise.mechanism import Mechanism as Mechanism
     from noisewise.mechanism import Runtime as Runtime
     from noisewise.persample import clipped_sum as clipped_sum
+    from noisewise.recipe import Recipe as Recipe
+    from noisewise.recipe import fit as fit
+    from noisewise.repairs import repaired as repaired
     from noisewise.sampling import FullBatch as FullBatch
     from noisewise.sampling import Poisson as Poisson
     from noisewise.sampling import Shuffle as Shuffle
     from noisewise.sampling import steps_for as steps_for
     from noisewise.schedule import Schedule as Schedule
+    from noisewise.schema import Schema as Schema
     from noisewise.train import State as State
     from noisewise.train import private_step as private_step
     from noisewise.train import train as train

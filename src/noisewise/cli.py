@@ -52,6 +52,10 @@ def _in(panel: str, help: str, *names: str, **extra: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, **extra)
 
 
+DATA = (
+    "digits", "mnist", "fashion_mnist", "cifar10", "adult", "german_credit", "compas", "california_housing", "wine_quality",
+    "two_patch", "signal_noise",
+)  # fmt: skip
 Sampler = Literal["poisson", "full-batch", "shuffle"]
 Adjacency = Literal["add-remove", "zero-out", "replace-one"]
 Clip = Literal["flat", "global", "automatic", "normalized", "per-sample", "per-layer", "quantile", "global-adapt"]
@@ -125,8 +129,10 @@ def calibrate(
 def train(
     context: typer.Context,
     out: Annotated[Path, _in(RUN, "Run folder to write.")],
-    data: Annotated[str | None, _in(RUN, "Data set: digits (default) or mnist.")] = None,
-    model: Annotated[str | None, _in(RUN, "Model: cnn or lenet.")] = None,
+    data: Annotated[str | None, _in(RUN, f"Data set: {', '.join(DATA)}. Default: digits.")] = None,
+    model: Annotated[
+        str | None, _in(RUN, "Model: cnn, lenet, mlp, logistic, ... Default: one that fits the data.")
+    ] = None,
     config: Annotated[Path | None, _in(RUN, "config.toml of a run: the same plan again, with fresh noise.")] = None,
     resume: Annotated[bool, _in(RUN, "Go on with the run in --out; its settings are kept.", "--resume")] = False,
     quiet: Annotated[bool, _in(RUN, "No progress bar, no summary.", "--quiet")] = False,
@@ -186,14 +192,26 @@ def train(
 
 @app.command(epilog="Example:  noisewise audit runs/digits")
 def audit(
-    run: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")],
-    only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.")] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder of a finished run.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.", metavar="NAME")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also the audits that take minutes.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Say which audits there are and how long they take.")] = False,
 ) -> None:
-    """Measure what privacy cost and who pays: accuracy and loss by class on the test part, against the twin.
+    """Measure what privacy cost, who pays, and why, on the test part, against the twin.
 
-    Does not retrain; takes seconds. Results go to sensitive/audits/ in the run folder.
+    Without options the audits that take seconds to a minute: who gets how much, calibration, robustness, membership,
+    clipping, features against noise. None of them retrains. Results go to sensitive/audits/ in the run folder.
     """
-    _audit(run, only)
+    if listing:
+        _list_audits()
+    elif run is None:
+        raise ConfigError(
+            "which run? Name its folder, e.g. noisewise audit runs/digits; --list says which audits there are."
+        )
+    elif only and everything:
+        raise ConfigError("--only and --all: give one of them.")
+    else:
+        _audit(run, only, everything=everything)
 
 
 @app.command(epilog="Example:  noisewise report runs/digits --out report.html")
@@ -570,7 +588,7 @@ def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
     table.add_row("epsilon", f"[bold]{number(float(privacy['epsilon']))}[/]  (PLD)")
     table.add_row("delta", f"{privacy['delta']:g}")
     table.add_row("adjacency", f"{privacy['adjacency']}, unit: one {privacy['unit']}")
-    if run.data.valid.public and len(run.data.valid):
+    if run.data.valid.public and len(run.data.valid) and run.data.valid.task == "classification":
         twin = "" if run.twin is None else f", twin {100 * accuracy(run.twin, run.data.valid):.1f} %"
         table.add_row("valid accuracy", f"{100 * accuracy(run.model, run.data.valid):.1f} %{twin}")
     table.add_row("model, ledger", f"{folder.path}/  may be published" if private else f"{folder.path}/")
@@ -584,7 +602,20 @@ def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
         console.print(f"\n[dim]Next:[/] noisewise audit {folder.path}", soft_wrap=True)
 
 
-def _audit(path: Path, only: list[str] | None, *, next_step: bool = True) -> None:
+def _list_audits() -> None:
+    from rich.table import Table
+
+    from noisewise.audits import AUDITS
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("audit", "usual", "what it asks, and how long it takes"):
+        table.add_column(column)
+    for name, audit in AUDITS.items():
+        table.add_row(name, "yes" if audit.usual else "", _plain(f"{audit.asks} {audit.takes}"))
+    _console().print(table)
+
+
+def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next_step: bool = True) -> None:
     from noisewise import config as configured
     from noisewise.audits import AUDITS
 
@@ -593,7 +624,9 @@ def _audit(path: Path, only: list[str] | None, *, next_step: bool = True) -> Non
         if name not in AUDITS:
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
     run = configured.open_run(path)
-    for name in only or AUDITS:
+    fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
+    for name in only or [name for name in fitting if everything or AUDITS[name].usual]:
+        console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]", soft_wrap=True)
         _print_result(console, configured.audit(run, name, progress=True))
     if run.twin is None:
         console.print("This run has no twin, so what privacy cost is not known: train with --twin to see it.")

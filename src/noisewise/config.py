@@ -17,7 +17,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from noisewise import adaptive, clipping
 from noisewise.accounting.accountants import check_delta
@@ -27,9 +27,9 @@ from noisewise.data import Data, Splits, load
 from noisewise.defaults import default_adjacency, default_delta
 from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Engine, Mechanism, Runtime
 from noisewise.models import MODELS, build
-from noisewise.nest import Nest
 from noisewise.recipe import Recipe, load_weights
 from noisewise.runs import RunFolder, Status, read_status, write_atomically, write_json
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
@@ -240,7 +240,7 @@ def _from_defaults(given: Mapping[str, Any], epochs: float | None) -> dict[str, 
     settings = {
         "data": data,
         "valid": len(splits.valid),
-        "model": known.get("model", "cnn"),
+        "model": known.get("model", _model_for(splits.train)),
         "seed": seed,
         "delta": default_delta(n),
         "adjacency": default_adjacency(sampler),
@@ -260,16 +260,10 @@ def _from_defaults(given: Mapping[str, Any], epochs: float | None) -> dict[str, 
     return settings | dict(given)
 
 
-def cross_entropy(model: nn.Module, batch: Nest) -> Tensor:
-    """One loss per unit for a classifier and a batch `(x, y)`."""
-    x, y = batch
-    return nn.functional.cross_entropy(model(x), y, reduction="none")
-
-
 def prepare(config: Config) -> Recipe:
     """The recipe of a config: data, an initialised model, mechanism, optimizer."""
     data = load(config.data, config.seed, config.valid)
-    model = build(config.model, tuple(data.train.x.shape[1:]), len(data.train.classes), config.seed)
+    model = _built(config, data)
     plan = _plan(config, len(data.train))
     if config.epsilon is not None:
         spent = plan.epsilon(config.delta)
@@ -282,11 +276,17 @@ def prepare(config: Config) -> Recipe:
     return Recipe(
         model=model,
         data=data,
-        loss_fn=cross_entropy,
+        loss_fn=loss_for(data.train),
         mechanism=mechanism,
         optimizer=_optimizer(config, config.lr),
         ema=config.ema,
+        ledger=None if data.train.schema is None else data.train.schema.ledger,
     )
+
+
+def _built(config: Config, data: Splits) -> nn.Module:
+    """The model before training."""
+    return build(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
 
 
 def _plan(config: Config, n: int) -> Mechanism:
@@ -344,6 +344,8 @@ def execute(config: Config, out: str | os.PathLike[str], *, resume: bool = False
     recipe = prepare(config)
     folder.create()
     write_atomically(folder.config, config.to_toml().encode())
+    if recipe.data.train.schema is not None:
+        write_json(folder.schema, recipe.data.train.schema.to_dict())
     start = copy.deepcopy(recipe.model)
     if folder.complete:
         folder.forget_checkpoint()  # killed between its last two acts
@@ -391,8 +393,9 @@ def _train(
         out=folder.path,
         resume=resume,
         ema=config.ema,
+        ledger=copy.deepcopy(recipe.ledger),
         about={
-            "task": "classification",
+            "task": recipe.data.train.task,
             "data": {
                 "name": config.data,
                 "public": recipe.data.train.public,
@@ -408,6 +411,11 @@ def _train(
 def twin_weights(folder: RunFolder) -> Path:
     """Where the twin's weights are: among the secrets, since no ledger covers them."""
     return folder.sensitive / "twin.safetensors"
+
+
+def _model_for(data: Data) -> str:
+    """A model that fits the inputs: convolutions for images, layers for columns."""
+    return {4: "cnn", 3: "two-layer-cnn"}.get(data.x.dim(), "mlp")
 
 
 @dataclass(frozen=True)
@@ -433,8 +441,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     data = load(config.data, config.seed, config.valid)
 
     def rebuilt(weights: Path) -> nn.Module:
-        model = build(config.model, tuple(data.train.x.shape[1:]), len(data.train.classes), config.seed)
-        return load_weights(model, weights).eval()
+        return load_weights(_built(config, data), weights).eval()
 
     twin = rebuilt(twin_weights(folder)) if twin_weights(folder).exists() else None
     return Run(folder, config, status, data, rebuilt(folder.model), twin)
@@ -444,14 +451,36 @@ def audit(run: Run, name: str, *, progress: bool = False) -> Result:
     """Audit a run on its test part by name; the result is saved among the run's secrets."""
     if name not in AUDITS:
         raise ConfigError(f"audit {name!r}: unknown. Known audits: {', '.join(AUDITS)}.")
+    wanted, task = AUDITS[name], run.data.test.task
+    if wanted.classes and task != "classification":
+        raise ConfigError(f"audit {name!r}: needs classes, this run is a {task}.")
+    settings = {need: _needed(run, need) for need in wanted.needs}
     generator = np.random.default_rng(run.config.seed)
-    result = AUDITS[name](run.model, run.data.test, twin=run.twin, generator=generator, progress=progress)
+    twin = run.twin if wanted.twin else None
+    subject = (run.model, run.data.test) if wanted.model else (None, None)
+    result = wanted.run(*subject, twin=twin, generator=generator, progress=progress, **settings)
     if result.status.status == "private":
         result = replace(result, status=run.status)  # no more private than the model it speaks of
     folder = run.folder.sensitive / "audits"
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{name}.json", result.to_dict())
     return result
+
+
+def _needed(run: Run, what: str) -> Any:
+    """What an audit needs beside model, data and twin."""
+    match what:
+        case "members":
+            return run.data.train
+        case "mechanism":
+            return prepare(run.config).mechanism
+        case "loss_fn":
+            return loss_for(run.data.train)
+        case "lr":
+            return run.config.lr
+        case "start":
+            return _built(run.config, run.data).eval()
+    raise ConfigError(f"an audit needs {what!r}, which a run does not have.")
 
 
 def accuracy(model: nn.Module, data: Data) -> float:

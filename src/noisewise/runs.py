@@ -254,6 +254,7 @@ class RunFolder:
         self.config = self.path / "config.toml"
         self.run = self.path / "run.json"
         self.metrics = self.path / "metrics.jsonl"
+        self.schema = self.path / "schema.json"
 
     def create(self) -> None:
         """Make the folders; `sensitive/` for the owner only."""

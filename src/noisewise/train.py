@@ -260,6 +260,11 @@ def _units(data: Data | Nest) -> Nest:
     return (data.x, data.y) if isinstance(data, Data) else data
 
 
+def _schema_ledger(data: Data | Nest) -> Ledger | None:
+    """What choosing the data's ranges and categories has spent."""
+    return data.schema.ledger if isinstance(data, Data) and data.schema is not None else None
+
+
 def _count(data: Data | Nest) -> int:
     """Number of units that are protected."""
     return data.units if isinstance(data, Data) else length(data)
@@ -312,6 +317,12 @@ def _check_start(
 ) -> None:
     """Is the data what was planned for, and (asked once) are units independent, in the model and where they are changed?"""
     units, planned = _units(data), state.mechanism.sampler.n
+    spent = _schema_ledger(data)
+    if spent is not None and any(line not in state.before for line in spent.lines):
+        raise PrivacyError(
+            "ranges and categories of this data were chosen from its rows with noise, and the ledger does not hold what that "
+            "spent. Start from it: State.start(mechanism, data.schema.ledger), or train(..., ledger=None)."
+        )
     if isinstance(data, Data) and data.unit is not None and state.mechanism.unit == "row":
         raise PrivacyError(
             "the data says which rows belong to one person, but the mechanism protects single rows. Say what is protected: "
@@ -472,6 +483,7 @@ def train(
     if ablation == "private" and (concern := large_delta(delta, mechanism.sampler.n)):
         warnings.warn(concern, PrivacyWarning, stacklevel=2)
     folder = None if out is None else RunFolder(out)
+    ledger = _schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
     status = status_of(state, ablation)
@@ -724,7 +736,8 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
 def summary(state: State, status: Status, delta: float, about: Mapping[str, Any], coordinates: int) -> dict[str, Any]:
     """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model."""
     mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
-    plan_epsilon = None if sigma is None else mechanism.epsilon(delta)
+    planned = [] if sigma is None else [*state.before, *mechanism.lines()]
+    plan_epsilon = Ledger(mechanism.adjacency, planned).epsilon(delta) if planned else None
     nothing = [(dp_accounting.NonPrivateDpEvent(), 1)]
     readings = spent(nothing if status.status == "not-private" else state.ledger.events(), delta, mechanism.adjacency)
     return {

@@ -6,11 +6,13 @@ Loaders are imported when they are first used.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noisewise.data.base import Data, Splits, split
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from noisewise.data.images import cifar10 as cifar10
@@ -60,8 +62,36 @@ def _loader(name: str) -> Callable[..., Splits]:
 DATASETS: dict[str, Callable[..., Splits]] = {name: _loader(name) for name in _HOMES}
 
 
-def load(name: str, seed: int = 0, valid: int | None = None) -> Splits:
-    """Train, valid and test part of a data set by name; `valid` rows held out for choosing settings."""
-    if name not in DATASETS:
-        raise ConfigError(f"data {name!r}: unknown. Known data sets: {', '.join(DATASETS)}.")
-    return DATASETS[name](seed) if valid is None else DATASETS[name](seed, valid)
+def load(
+    name: str | os.PathLike[str], seed: int = 0, valid: int | None = None, *, schema: Any = None, public: bool = False
+) -> Splits:
+    """Train, valid and test part of a data set by name, of a CSV file, or of a folder that `disk.save` wrote.
+
+    `valid` rows are held out for choosing settings. A CSV file needs a `schema` (a `Schema`, or the file of one) that says
+    how its columns become numbers; `public`: its rows are published.
+    """
+    if name in DATASETS:
+        return DATASETS[str(name)](seed) if valid is None else DATASETS[str(name)](seed, valid)
+    path = Path(name)
+    if path.is_dir():
+        from noisewise.data import disk
+
+        found = disk.open(path)
+        if not isinstance(found, Splits):
+            raise DataError(f"{path} holds one part only: a run needs train, valid and test.")
+        return found
+    if not path.is_file():
+        raise ConfigError(
+            f"data {str(name)!r}: unknown. Known data sets: {', '.join(DATASETS)}; or the path of a CSV file or of a folder "
+            "written by noisewise.data.disk."
+        )
+    if schema is None:
+        raise ConfigError(
+            f"{path.name} without a schema: which columns are numbers, in which ranges, must be said. `noisewise schema "
+            f"{path.name} --label COLUMN` writes a proposal to read and confirm."
+        )
+    from noisewise import schema as schemas
+    from noisewise.data.tabular import table
+
+    known = schema if isinstance(schema, schemas.Schema) else schemas.read(schema)
+    return table(path, known, seed, valid, public=public)
