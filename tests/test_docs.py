@@ -64,7 +64,7 @@ def test_paths_are_recognised_in_these_forms(text, found):
 def test_the_first_python_example_of_the_readme_runs(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    command, environment = [sys.executable, "-c", blocks[0]], {**os.environ, "OMP_NUM_THREADS": "1"}
+    command, environment = [sys.executable, "-c", "\n".join(blocks)], {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
