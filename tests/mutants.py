@@ -40,6 +40,7 @@ class Mutant:
 
 ENGINES = "persample/test_engines.py::test_every_rule_equals_the_oracle"
 STEP, BOUNDED, EXAMINE = "test_private_step.py", "test_bounded.py", "persample/test_examine.py"
+REPAIRS, MASKS, CHANGES = (f"repairs/test_repairs_{part}.py" for part in ("all", "masks", "changes"))
 
 MUTANTS = [
     # noise
@@ -482,6 +483,176 @@ MUTANTS = [
         "np.where(words & np.uint64(1), tail, -tail)",
         "tail",
         ("test_secure.py::test_noise_has_the_right_distribution_and_a_wrong_scale_shows",),
+    ),
+    # repairs
+    Mutant(
+        "repair: random masks ignore the seed",
+        "support.py",
+        "np.random.SeedSequence((self.seed, *position))",
+        "np.random.SeedSequence((0, *position))",
+        (f"{MASKS}::test_masks_follow_from_the_public_seed_alone",),
+    ),
+    Mutant(
+        "repair: the mask is never drawn anew",
+        "support.py",
+        "if standing.support is None or period != standing.period:",
+        "if standing.support is None:",
+        (f"{MASKS}::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
+    ),
+    Mutant(
+        "repair: counts are cut off, not rounded",
+        "repairs/random_sparsification.py",
+        "[: round(rate * len(places))]]",
+        "[: int(rate * len(places))]]",
+        (f"{MASKS}::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
+    ),
+    Mutant(
+        "repair: random masks ask for what is frozen",
+        "repairs/random_sparsification.py",
+        "keep = torch.cat(list(learning(weights, released.within).values()))",
+        "keep = torch.cat(list(learning(weights, {}).values()))",
+        (f"{MASKS}::test_sparsity_counts_what_is_left_to_choose_among",),
+    ),
+    Mutant(
+        "repair: masks are biased to the first coordinates",
+        "repairs/random_sparsification.py",
+        "places[torch.randperm(len(places), generator=generator)[: round(rate * len(places))]]",
+        "places[torch.rand(len(places), generator=generator).mul(1.2 - places / len(places)).argsort()[: round(rate * "
+        "len(places))]]",
+        (f"{MASKS}::test_every_coordinate_is_masked_equally_often_and_a_bias_shows",),
+    ),
+    Mutant(
+        "repair: no noise on masked coordinates in the ranking",
+        "repairs/ranked_sparsification.py",
+        "seen = torch.where(mask.to(seen.device), seen, observed.std * noise)",
+        "seen = torch.where(mask.to(seen.device), seen, 0 * noise)",
+        (f"{MASKS}::test_ranked_sparsification_is_algorithm_4",),
+    ),
+    Mutant(
+        "repair: the ranking sums over all epochs",
+        "repairs/ranked_sparsification.py",
+        "fresh = counted == 0 or self.period(counted) != self.period(counted - 1)",
+        "fresh = counted == 0",
+        (f"{MASKS}::test_ranked_sparsification_is_algorithm_4",),
+    ),
+    Mutant(
+        "repair: the ranking is noised but its control sees noise too",
+        "support.py",
+        "Observed(clear, 0.0, support) if plan.unnoised and clear is not None else Observed(noised, std, support)",
+        "Observed(noised, std, support)",
+        (f"{MASKS}::test_ranked_sparsification_is_algorithm_4",),
+    ),
+    Mutant(
+        "repair: frozen weights move with momentum",
+        "train.py",
+        "    state.course.hold(weights, held)\n",
+        "",
+        (f"{MASKS}::test_what_is_frozen_does_not_move_by_a_bit",),
+    ),
+    Mutant(
+        "repair: pruned weights stay in the moving average",
+        "train.py",
+        "            self.state.course.prune(self.averaged)\n",
+        "",
+        (f"{MASKS}::test_pruned_weights_are_zero_in_the_moving_average_too",),
+    ),
+    Mutant(
+        "repair: stages forget what they froze",
+        "repairs/freezing.py",
+        "learning(weights, {**dict.fromkeys(weights, True), **before})",
+        "learning(weights, dict.fromkeys(weights, True))",
+        (f"{MASKS}::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
+    ),
+    Mutant(
+        "repair: the largest weights are pruned",
+        "repairs/freezing.py",
+        "score[places].argsort(stable=True)",
+        "score[places].argsort(stable=True, descending=True)",
+        (f"{CHANGES}::test_pruning_removes_an_exact_share_of_each_layer_and_resets_the_rest",),
+    ),
+    Mutant(
+        "repair: pruning keeps the trained weights",
+        "repairs/pruning.py",
+        "return self._pruned(before, {",
+        "return self._pruned(replace(before, model=model), {",
+        (f"{CHANGES}::test_a_mask_from_earlier_epochs_ranks_the_released_weights_and_resets_to_the_initial_ones",),
+    ),
+    Mutant(
+        "repair: the other model's ledger is forgotten",
+        "repairs/pruning.py",
+        "[*before, *other.lines]",
+        "[*before]",
+        (f"{CHANGES}::test_a_private_models_ledger_is_composed_with_this_one",),
+    ),
+    Mutant(
+        "repair: stated costs are not checked",
+        "repairs/base.py",
+        "        _check_cost(repair, before, recipe)\n",
+        "",
+        (f"{REPAIRS}::test_a_repair_that_lies_about_its_cost_is_refused",),
+    ),
+    Mutant(
+        "repair: claims of earlier calls are forgotten",
+        "repairs/base.py",
+        "check_compatible((*recipe.repairs, *repairs))",
+        "check_compatible(repairs)",
+        (f"{REPAIRS}::test_claims_hold_over_several_calls",),
+    ),
+    Mutant(
+        "repair: mixing rows is not looked for",
+        "train.py",
+        "if a.shape != b.shape or not torch.equal(a[others], b[others]):",
+        "if False:",
+        (f"{CHANGES}::test_batch_level_mixing_is_refused_before_training",),
+    ),
+    Mutant(
+        "repair: views are summed, not averaged",
+        "train.py",
+        "weights = views.weights.repeat_interleave(augment.views, 1) / augment.views",
+        "weights = views.weights.repeat_interleave(augment.views, 1)",
+        (f"{CHANGES}::test_views_are_the_averaged_gradient_definition",),
+    ),
+    Mutant(
+        "repair: a phase without privacy leaves no line",
+        "recipe.py",
+        'if self.ablation == "private":',
+        "if True:",
+        ("test_recipe.py::test_one_open_phase_makes_epsilon_infinite",),
+    ),
+    Mutant(
+        "repair: what phases spent is left out of the calibration",
+        "recipe.py",
+        "for part in [*self.phases, Phase(mechanism=self.mechanism)]:",
+        "for part in [Phase(mechanism=self.mechanism)]:",
+        ("test_recipe.py::test_calibration_meets_the_budget_for_everything_together",),
+    ),
+    Mutant(
+        "repair: pruned weights learn in a first phase",
+        "recipe.py",
+        "phases=phases if everywhere else recipe.phases",
+        "phases=recipe.phases",
+        (f"{CHANGES}::test_pruned_weights_stay_zero_through_a_first_phase",),
+    ),
+    Mutant(
+        "repair: a resumed run forgets its memory of gradients",
+        "support.py",
+        'standing.period, standing.memory = raw["period"], dict(raw["memory"])',
+        'standing.period, standing.memory = raw["period"], {}',
+        (f"{REPAIRS}::test_a_killed_run_goes_on_bit_for_bit[ranked sparsification]",),
+    ),
+    Mutant(
+        "repair: LoRA's base learns",
+        "repairs/lora.py",
+        "return with_support(replace(recipe, model=model), Fixed(frozen))",
+        "return replace(recipe, model=model)",
+        (f"{CHANGES}::test_lora_starts_at_the_same_function_and_only_additions_move",),
+    ),
+    Mutant(
+        "repair: what is sent counts frozen coordinates",
+        "support.py",
+        "self.values += self._kept",
+        "self.values += sum(standing.support is not None for standing in self.standing) and self._kept + 1",
+        ("test_communication.py::test_with_cooling_the_share_is_about_one_minus_half_of_the_final_rate",),
     ),
 ]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from noisewise import cli
+from noisewise.audits import AUDITS
 from noisewise.config import Config, configure, execute, twin_weights
 from noisewise.defaults import default_adjacency, default_delta
 from noisewise.errors import ConfigError
@@ -179,7 +180,7 @@ def test_refusals_for_privacy_end_with_3(noisewise, tmp_path) -> None:
 
 
 def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
-    monkeypatch.setattr(cli, "_audit", lambda *_: 1 / 0)
+    monkeypatch.setattr(cli, "_audit", lambda *_, **__: 1 / 0)
     found = noisewise("audit", "a")
     assert found.code == 1
     assert "ZeroDivisionError" in found.err
@@ -246,7 +247,7 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
         "runs/a/", "never publish this folder", "3 steps", "Next: noisewise audit runs/a",
     ):  # fmt: skip
         assert text in trained.words
-    audited = noisewise("audit", "runs/a")
+    audited = noisewise("audit", "runs/a", "--only", "disparity", "--only", "calibration")
     assert audited.code == 0
     for text in ("everyone", "class 9", "private − twin", "pays most", "not-private", "Mean loss"):
         assert text in audited.words
@@ -278,9 +279,19 @@ def test_config_reruns_the_same_plan_and_takes_changes(noisewise, tmp_path) -> N
 
 def test_without_a_twin_the_audit_says_what_is_missing(noisewise) -> None:
     assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").code == 0
-    found = noisewise("audit", "a")
+    found = noisewise("audit", "a", "--only", "disparity")
     assert "has no twin" in found.words
     assert not (Path("a") / "sensitive" / "twin.safetensors").exists()
+
+
+def test_audits_say_what_they_ask_and_how_long_they_take(noisewise) -> None:
+    found = noisewise("audit", "--list")
+    assert found.code == 0
+    for name, audit in AUDITS.items():
+        assert name in found.words
+        assert audit.takes.split(";")[0] in found.words
+    assert "which run?" in noisewise("audit").words
+    assert "give one of them" in noisewise("audit", "a", "--all", "--only", "disparity").words
 
 
 def test_an_insecure_seed_is_shown_as_not_private(noisewise) -> None:
@@ -357,6 +368,8 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
 def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
     small = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
     monkeypatch.setattr("noisewise.config.configure", lambda **_: small)
+    for name in [name for name in AUDITS if name != "disparity"]:
+        monkeypatch.delitem(AUDITS, name)
     first = noisewise("demo", "--out", "runs/demo")
     assert first.code == 0
     assert "Report: runs/demo/sensitive/report.html" in first.words

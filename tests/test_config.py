@@ -8,8 +8,7 @@ import torch
 
 from noisewise import clipping
 from noisewise import config as configured
-from noisewise.errors import ConfigError, PrivacyError, RunError
-from noisewise.mechanism import Mechanism
+from noisewise.audits import AUDITS, read
 from noisewise.config import (
     CLIPS,
     Config,
@@ -22,6 +21,8 @@ from noisewise.config import (
     prepare,
     twin_weights,
 )
+from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.mechanism import Mechanism
 from noisewise.runs import RunFolder, read_json
 from noisewise.sampling import Poisson
 
@@ -260,3 +261,31 @@ def test_an_audit_is_saved_among_the_secrets(run: RunFolder) -> None:
 def test_an_audit_is_no_more_private_than_its_model(tmp_path) -> None:
     folder = execute(quick(twin=False, insecure_seed=1), tmp_path / "a", progress=False)
     assert audit(open_run(folder.path), "disparity").status.reason == "noise reproducible: do not publish"
+
+
+# --- audits of a finished run
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    execute(configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64), folder, progress=False)
+    return open_run(folder)
+
+
+@pytest.mark.parametrize("name", [name for name in AUDITS if name not in ("engine-epsilon", "reconstruction")])
+def test_every_audit_of_a_run_can_be_asked_by_name(audited, name):
+    result = audit(audited, name)
+    stored = audited.folder.sensitive / "audits" / f"{name}.json"
+    assert read(stored).to_dict() == result.to_dict()
+    assert result.sentences()
+
+
+def test_a_regression_is_trained_and_audited(tmp_path):
+    config = configure(data="signal_noise", noise_multiplier=4.0, steps=3, batch_size=64)
+    assert config.model == "mlp"
+    execute(config, tmp_path / "run", progress=False)
+    run = open_run(tmp_path / "run")
+    assert audit(run, "disparity").kind == "disparity-regression"
+    with pytest.raises(ConfigError, match="needs classes, this run is a regression"):
+        audit(run, "calibration")

@@ -18,9 +18,9 @@ import tiny
 from damage import damaged
 from noisewise import cli
 from noisewise.accounting import Ledger
+from noisewise.config import Config, configure, execute
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
-from noisewise.config import Config, configure, execute
 from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors
 from noisewise.sampling import Poisson
 from noisewise.train import train

@@ -626,7 +626,7 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
     run = configured.open_run(path)
     fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
     for name in only or [name for name in fitting if everything or AUDITS[name].usual]:
-        console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]", soft_wrap=True)
+        console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
         _print_result(console, configured.audit(run, name, progress=True))
     if run.twin is None:
         console.print("This run has no twin, so what privacy cost is not known: train with --twin to see it.")

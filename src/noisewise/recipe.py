@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from torch import nn
 from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
 from noisewise.persample import LossFn
 from noisewise.runs import RunFolder, read_json
-from noisewise.support import plans_of
+from noisewise.sampling import Poisson, steps_for
+from noisewise.schedule import Schedule
+from noisewise.support import Fixed, Plan, plans_of, together
 from noisewise.train import Ablation, Augment, Trained, train
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -39,12 +41,12 @@ class Phase:
     optimizer: MakeOptimizer | None = None
     after: Callable[[Recipe, nn.Module], Recipe] | None = None
 
-    def lines(self) -> list[Line]:
+    def lines(self, first_step: int = 0) -> list[Line]:
         """What this phase writes into the ledger."""
         if self.ablation == "private":
-            return _known(self.mechanism).lines()
+            return _known(self.mechanism).lines(first_step)
         event = dp_accounting.NonPrivateDpEvent()
-        return [Line(event, f"{self.ablation} (not private)", self.mechanism.steps, 0)]
+        return [Line(event, f"{self.ablation} (not private)", self.mechanism.steps, first_step)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class Recipe:
     """Everything that decides what training does; `fit` carries it out and changes none of it.
 
     `optimizer` builds one from a model's parameters. `ledger`: what was already released about the same people; it adds up
-    with this run. `phases` come before the `mechanism`. `repairs` says what was changed, for summary.json.
+    with this run. `phases` come before the `mechanism`. `repairs`: those that were applied, for summary.json.
     """
 
     model: nn.Module
@@ -64,13 +66,24 @@ class Recipe:
     ema: float | None = None
     ledger: Ledger | None = None
     phases: tuple[Phase, ...] = ()
-    repairs: tuple[Mapping[str, Any], ...] = ()
+    repairs: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        """One kind of neighbours throughout."""
+        before = [] if self.ledger is None else [self.ledger.adjacency]
+        for adjacency in [*before, *(phase.mechanism.adjacency for phase in self.phases)]:
+            if adjacency != self.mechanism.adjacency:
+                raise PrivacyError(
+                    f"what was released before counts {adjacency} neighbours, the mechanism "
+                    f"{self.mechanism.adjacency}: their epsilons cannot be added. Use one adjacency for all."
+                )
 
     def lines(self) -> list[Line]:
         """All that is released: before this run, in its phases, and by its last plan."""
-        before = [] if self.ledger is None else self.ledger.lines
-        phases = [line for phase in self.phases for line in phase.lines()]
-        return joined([*before, *phases, *_known(self.mechanism).lines()])
+        lines = [] if self.ledger is None else list(self.ledger.lines)
+        for part in [*self.phases, Phase(mechanism=self.mechanism)]:
+            lines += part.lines(max((line.first_step + line.count for line in lines), default=0))
+        return joined(lines)
 
     @property
     def private(self) -> bool:
@@ -92,27 +105,84 @@ def _known(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, noise_multiplier=1.0) if mechanism.noise_multiplier is None else mechanism
 
 
+def with_support(recipe: Recipe, plan: Plan) -> Recipe:
+    """The recipe with one more plan of what learns: a fixed one holds in all phases, any other runs over the last."""
+    everywhere = isinstance(plan, Fixed)
+    phases = tuple(replace(phase, mechanism=_and(phase.mechanism, plan)) for phase in recipe.phases)
+    return replace(recipe, phases=phases if everywhere else recipe.phases, mechanism=_and(recipe.mechanism, plan))
+
+
+def _and(mechanism: Mechanism, plan: Plan) -> Mechanism:
+    return replace(mechanism, support=together(mechanism.support, plan))
+
+
+def cut(mechanism: Mechanism, epochs: float, name: str) -> tuple[Mechanism, Mechanism]:
+    """The first epochs of a plan and the rest; schedules go on where they were. `name`: who asks, for errors."""
+    steps = steps_for(epochs, mechanism.sampler.n, mechanism.sampler.batch_size)
+    if steps >= mechanism.steps:
+        raise ConfigError(
+            f"{name}: {epochs} epochs are {steps} of {mechanism.steps} steps; leave some for what follows."
+        )
+    planned = [plan for plan in plans_of(mechanism.support) if not isinstance(plan, Fixed)]
+    if planned:
+        raise ConfigError(
+            f"{name}: {planned[0]!r} is planned over the whole run, and would begin anew in each part. Divide the recipe "
+            "first: give all repairs in one call of `repaired`."
+        )
+    rest: dict[str, Any] = {
+        key: _from(getattr(mechanism, key), steps, mechanism.steps)
+        for key in ("clip", "noise_multiplier")
+        if isinstance(getattr(mechanism, key), Schedule)
+    }
+    return replace(mechanism, steps=steps), replace(mechanism, steps=mechanism.steps - steps, **rest)
+
+
+def _from(schedule: Schedule[Any], first: int, steps: int) -> Schedule[Any]:
+    return Schedule(
+        tuple((max(start - first, 0), value) for start, count, value in schedule.runs(steps) if start + count > first)
+    )
+
+
 def at_epsilon(recipe: Recipe, epsilon: float, delta: float) -> Recipe:
     """The recipe with the least noise such that everything it releases costs at most `epsilon` at `delta` (PLD).
 
-    One noise multiplier for all phases (noise schedules keep their shape), on top of what `recipe.ledger` already spent.
+    One common factor for all phases, on top of what `recipe.ledger` already spent: noise that differs between phases, or
+    over a schedule, keeps its proportions.
     """
-    mechanisms = [*(phase.mechanism for phase in recipe.phases), recipe.mechanism]
-    open_phases = [phase.ablation for phase in recipe.phases if phase.ablation != "private"]
-    before = [] if recipe.ledger is None else recipe.ledger.events()
-    blind = any(plan.unnoised for mechanism in mechanisms for plan in plans_of(mechanism.support))
-    if open_phases or blind or any(isinstance(event, dp_accounting.NonPrivateDpEvent) for event, _ in before):
+    shares = [_proportion(phase.mechanism, recipe.mechanism) for phase in recipe.phases]
+
+    def scaled(factor: float) -> Recipe:
+        phases = tuple(
+            replace(phase, mechanism=phase.mechanism.scaled(factor * share))
+            for phase, share in zip(recipe.phases, shares, strict=True)
+        )
+        return replace(recipe, phases=phases, mechanism=recipe.mechanism.scaled(factor))
+
+    if not scaled(1.0).private:
         raise ConfigError(
             f"epsilon={epsilon}: no noise can meet it, since a part of this recipe is not private (a phase without DP, a mask "
-            "from private records or a ranking without noise). Take that part out, or leave the epsilon out."
+            "from private records, a ranking without noise, a 0 in a schedule). Take that part out, or leave the epsilon out."
         )
 
     def events(factor: float) -> list[Any]:
-        return [*before, *(event for mechanism in mechanisms for event in mechanism.scaled(factor).events())]
+        return [(line.event, line.count) for line in scaled(factor).lines()]
 
-    factor = smallest_noise(events, epsilon, delta, recipe.mechanism.adjacency)
-    phases = tuple(replace(phase, mechanism=phase.mechanism.scaled(factor)) for phase in recipe.phases)
-    return replace(recipe, phases=phases, mechanism=recipe.mechanism.scaled(factor))
+    return scaled(smallest_noise(events, epsilon, delta, recipe.mechanism.adjacency))
+
+
+def _proportion(mechanism: Mechanism, last: Mechanism) -> float:
+    """Noise of a phase in units of the last one's; schedules carry their own proportions."""
+    own, unit = mechanism.noise_multiplier, last.noise_multiplier
+    if own == unit or (isinstance(own, Schedule) and isinstance(unit, Schedule)):
+        return 1.0
+    if not own or not unit:
+        raise ConfigError(
+            f"a phase has noise multiplier {own!r}, the last one {unit!r}: what is calibrated keeps proportions, and these "
+            "have none. Give both a number above 0."
+        )
+    if isinstance(own, Schedule):
+        return 1 / unit  # type: ignore[operator]
+    return own if isinstance(unit, Schedule) else own / unit
 
 
 def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = None, **settings: Any) -> Trained:
@@ -123,6 +193,8 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     """
     ledger = None if recipe.ledger is None else copy.deepcopy(recipe.ledger)
     folder = None if out is None else RunFolder(out)
+    if folder is not None and folder.complete and not folder.checkpoint.exists():
+        raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
@@ -130,16 +202,23 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
             load_weights(model, work.model)
             ledger = Ledger.from_dict(read_json(work.ledger))
         else:
-            ledger = train(
-                model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()), out=work and work.path,
-                resume=resume, ledger=ledger, ablation=phase.ablation, augment=recipe.augment, about=about, **settings,
-            ).ledger  # fmt: skip
+            try:
+                ledger = train(
+                    model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()),
+                    out=work and work.path, resume=resume, ledger=ledger, ablation=phase.ablation,
+                    augment=recipe.augment, about=about, **settings,
+                ).ledger  # fmt: skip
+            except Interrupted:
+                raise Interrupted(
+                    f"stopped in phase {number} of {len(recipe.phases) + 1}; nothing is lost. Resume with resume=True "
+                    f"(command line: the same command with --resume), folder {out}."
+                ) from None
         recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
     model = copy.deepcopy(recipe.model)
     trained = train(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), out=out,
         resume=resume, ledger=ledger, augment=recipe.augment, ema=recipe.ema,
-        about={**(about or {}), "repairs": recipe.repairs}, **settings,
+        about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]}, **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
@@ -190,8 +269,6 @@ def train_openly(
     progress: bool = False,
 ) -> nn.Module:
     """A trained copy of a model, by ordinary SGD without any privacy: for public data, and for controls."""
-    from noisewise.sampling import Poisson, steps_for
-
     own, n = copy.deepcopy(model), len(data)
     size = min(batch_size, n)
     plan = Mechanism(sampler=Poisson(n, size), steps=steps_for(epochs, n, size), noise_multiplier=0.0)

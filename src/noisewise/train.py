@@ -736,8 +736,8 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
 def summary(state: State, status: Status, delta: float, about: Mapping[str, Any], coordinates: int) -> dict[str, Any]:
     """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model."""
     mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
-    planned = [] if sigma is None else [*state.before, *mechanism.lines()]
-    plan_epsilon = Ledger(mechanism.adjacency, planned).epsilon(delta) if planned else None
+    open_before = any(not line.event_is_private for line in state.before)  # no plan makes up for it
+    plan_epsilon = None if sigma is None else math.inf if open_before else mechanism.epsilon(delta)
     nothing = [(dp_accounting.NonPrivateDpEvent(), 1)]
     readings = spent(nothing if status.status == "not-private" else state.ledger.events(), delta, mechanism.adjacency)
     return {

@@ -3,13 +3,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from scipy.optimize import minimize_scalar
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -20,8 +19,6 @@ from noisewise.audits.calibration import (
     TAKES,
     UNDER,
     Calibration,
-    Scaled,
-    Temperature,
     _Answers,
     _bootstrapped,
     _chance,
@@ -31,11 +28,11 @@ from noisewise.audits.calibration import (
     equal_count,
     equal_width,
     largest_error,
-    temperature,
 )
 from noisewise.data import Data, mnist
-from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.errors import ConfigError, DataError
 from noisewise.models import build
+from noisewise.repairs.temperature import Scaled, Temperature, temperature
 from noisewise.runs import Status
 
 FREE = Status("private", "public")
@@ -151,7 +148,9 @@ def test_the_interval_of_ece_holds_the_truth(truth: float) -> None:
         second = (generator.random(500) < confidence - 0.1).astype(float)
         bin_of = equal_width(confidence, 15)
         models = {"private": hits, "twin": second}
-        binned = {"ECE": {which: (_Answers(confidence, h, h, h), bin_of) for which, h in models.items()}}
+        binned = {
+            "ECE": {which: (_Answers(np.arange(500), confidence, h, h, h), bin_of) for which, h in models.items()}
+        }
         chance = {"ECE": {which: _chance(a, bin_of, generator, 200) for which, (a, _) in binned["ECE"].items()}}
         raw = _bootstrapped(binned, np.arange(500), generator, 0.95, 200)
         found = _from_zero(raw, chance, 0.95)["ECE"]
@@ -233,59 +232,26 @@ def test_what_privacy_changed_is_told_from_chance() -> None:
 # --- temperature
 
 
-def test_temperature_is_logistic_regression_of_two_classes() -> None:
-    data = honest(800, classes=2, public=True)
-    gap = (data.x[:, 1] - data.x[:, 0]).numpy()[:, None] * 3
-    theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(gap, data.y)
-    assert 1 / temperature(Told(3.0), data).value == pytest.approx(float(theirs.coef_[0, 0]), rel=1e-4)
-
-
-def test_temperature_has_the_least_loss() -> None:
-    data = honest(600, classes=5, public=True)
-    best = minimize_scalar(
-        lambda t: log_loss(data.y, (data.x * 2.5 / t).softmax(1)),
-        bounds=(0.1, 20),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    assert temperature(Told(2.5), data).value == pytest.approx(best.x, rel=1e-5)
-
-
-def test_temperature_of_private_people_is_marked_and_refused() -> None:
+def test_a_temperature_from_private_people_makes_the_result_private() -> None:
     found = temperature(Told(2.0), honest(500))
-    assert found.status.status == "not-private"
-    with pytest.raises(PrivacyError, match="allow_not_private"):
-        Scaled(Told(2.0), found)
-    taken = Scaled(Told(2.0), found, allow_not_private=True)
-    assert taken.status == found.status
     result = calibration(Told(2.0), honest(500, seed=1, public=True), temperature=found)
     assert result.status.status == "not-private"
     assert any("not-private" in sentence for sentence in result.sentences())
 
 
-def test_a_number_without_a_status_is_refused() -> None:
-    with pytest.raises(ConfigError, match="public data"):
-        Scaled(Told(), 2.0)
-    with pytest.raises(ConfigError, match="above 0"):
-        Temperature(0.0, FREE, 10)
-
-
-def test_scaled_divides_and_changes_no_decision() -> None:
-    data, model = honest(50), Told()
-    scaled = Scaled(model, Temperature(2.5, FREE, 10))
-    assert torch.equal(scaled(data.x), model(data.x) / 2.5)
-    assert torch.equal(scaled(data.x).argmax(1), model(data.x).argmax(1))
-
-
-@pytest.mark.parametrize("labels", ["all right", "all wrong"])
-def test_no_best_temperature_is_an_error(labels: str) -> None:
-    data = honest(100)
-    y = data.x.argmax(1) if labels == "all right" else data.x.argmin(1)
-    with pytest.raises(DataError, match="no temperature"):
-        temperature(Told(), Data(data.x, y, public=True))
-
-
 # --- what is shown
+
+
+def test_people_are_counted_not_rows() -> None:
+    """Rows of two people are many, and yet neither a bin nor a group."""
+    few = honest(300, groups={"ward": torch.arange(300) % 2})
+    owned = replace(few, unit=torch.arange(300) // 10)  # 30 people, who all have rows in both wards
+    crowd = replace(few, unit=torch.arange(300) // 20)
+    shown = [calibration(Told(), data, resamples=20) for data in (few, owned, crowd)]
+    assert [len(result.values["groups"]) for result in shown] == [2, 2, 0]
+    assert [any(b.accuracy for b in result.bins()) for result in shown] == [True, True, False]
+    assert "MCE" not in shown[2].headline
+    assert any(f"{len([b for b in shown[2].bins() if b.n])}, with 300 rows" in words for words in shown[2].sentences())
 
 
 def test_small_bins_are_counted_not_shown() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import chi2, t
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -111,7 +112,9 @@ def test_ratios_by_hand() -> None:
         [p * f * u / sigma for p, f, u in zip((0.4, 0.1, 0.4, 0.1), proxies, (5, 3, 4, 2), strict=True)]
     )
     assert {ratio.source for ratio in found} == {"proxy"}
-    assert all(ratio.bound < ratio.proxy for ratio in found)
+    longest = 0.2 * math.sqrt(chi2.ppf(1 - 1e-6, 96))
+    bounds = [0.5 / (math.sqrt(2 / 8) * (u + longest)) for u in (5, 3, 4, 2)]
+    assert [ratio.bound for ratio in found] == pytest.approx(bounds)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
@@ -192,8 +195,6 @@ def test_squared_mean_is_the_mean_of_all_pairs_and_its_jackknife() -> None:
     assert found.value == pytest.approx(pairwise(rows))
     without = np.array([pairwise(np.delete(rows, k, 0)) for k in range(25)])
     deviation = math.sqrt(24 / 25 * ((without - without.mean()) ** 2).sum())
-    from scipy.stats import t
-
     assert found.high - found.value == pytest.approx(t.ppf(0.975, 24) * deviation)
     assert found.value - found.low == pytest.approx(t.ppf(0.975, 24) * deviation)
     with pytest.raises(DataError, match="at least 3"):
@@ -225,8 +226,9 @@ def test_squared_mean_has_no_bias_and_its_interval_covers(length: float) -> None
 def test_ratios_are_those_of_gradients_taken_one_by_one(kind: str) -> None:
     data, model = digits(), linear()
     names = [name for name, _ in model.named_parameters()]
+    flat = 1.6 if kind == "masked" else 2.2  # about half are longer
     mask = torch.rand(12, 64, generator=torch.Generator().manual_seed(0)) < 0.3
-    clip = per_layer(names, {"0.*": Flat(0.3), "2.*": Flat(0.6)}, by="pattern") if kind == "per layer" else Flat(0.7)
+    clip = per_layer(names, {"0.*": Flat(1.7), "2.*": Flat(1.3)}, by="pattern") if kind == "per layer" else Flat(flat)
     support = Fixed({"0.weight": mask, "0.bias": False}) if kind == "masked" else Fixed()
     mechanism = plan(n=400, batch=50, noise=1.5, clip=clip, support=support)
     found = feature_noise(model, data, mechanism=mechanism)
@@ -242,13 +244,13 @@ def test_ratios_are_those_of_gradients_taken_one_by_one(kind: str) -> None:
         clipped = np.concatenate(
             [
                 part * np.minimum(1, bound / np.linalg.norm(part, axis=1))[:, None]
-                for part, bound in ((first, 0.3), (second, 0.6))
+                for part, bound in ((first, 1.7), (second, 1.3))
             ],
             1,
         )
-        sensitivity = math.hypot(0.3, 0.6)
+        sensitivity = math.hypot(1.7, 1.3)
     else:
-        clipped, sensitivity = rows * np.minimum(1, 0.7 / np.linalg.norm(rows, axis=1))[:, None], 0.7
+        clipped, sensitivity = rows * np.minimum(1, flat / np.linalg.norm(rows, axis=1))[:, None], flat
     sigma = 1.5 * sensitivity / 50
     kept = int(mask.sum()) + sizes[2] + sizes[3] if kind == "masked" else sum(sizes)
     assert found.settings["sigma_n"] == pytest.approx(sigma)
@@ -257,6 +259,7 @@ def test_ratios_are_those_of_gradients_taken_one_by_one(kind: str) -> None:
     members = {("class", str(k)): y == k for k in range(10)}
     members |= {("side", name): side == k for k, name in enumerate(("left", "right"))} | {("everyone", "all"): y >= 0}
     lengths = np.linalg.norm(clipped, axis=1) / np.linalg.norm(rows, axis=1)
+    assert 0.1 < found.everyone.clipped.value < 0.95
     for (by, name), mine in members.items():
         (part,) = (part for part in found.parts(by) if part.name == name)
         share = mine.mean()
@@ -320,7 +323,7 @@ def test_a_group_with_a_ninth_of_the_people_has_a_ninth_of_the_ratio() -> None:
     assert quotients.mean() == pytest.approx(1 / 9, abs=3 * error)
     plain = np.array([plain_quotient(planted(seed=seed)) for seed in range(40)])
     assert plain.mean() > 1 / 9 + 3 * error  # the length of a mean that is not debiased favours the rare
-    rarer = np.array([ratios(planted(rare=100, seed=seed))["rare"] for seed in range(40)])
+    rarer = np.array([ratios(planted(rare=100, seed=seed))["rare"] for seed in range(20)])
     assert rarer.mean() / np.mean([of["rare"] for of in found]) == pytest.approx(100 / 200 * 2000 / 1900, rel=0.15)
 
 
@@ -341,7 +344,7 @@ def test_smaller_features_have_a_smaller_ratio() -> None:
 
 def test_clipping_is_described_as_in_the_clipping_audit() -> None:
     data, model = digits(), linear()
-    mechanism = plan(n=400, bound=1.6)
+    mechanism = plan(n=400, bound=2.2)
     mine, other = (
         feature_noise(model, data, mechanism=mechanism),
         clipping_bias(model, data, mechanism=mechanism, batches=0),
@@ -410,7 +413,7 @@ def test_result_with_twin_small_groups_and_drawings() -> None:
     lowest = min(found.parts("class"), key=lambda part: part.ratio.value)
     assert found.extremes("class")["weakest"] == lowest.name
     assert found.headline["weakest"].value == lowest.ratio.value
-    assert found.headline["weakest"].low <= lowest.ratio.low  # allows for the choice
+    assert found.headline["weakest"].low < lowest.ratio.low  # allows for the choice
     for figure in again.figures():
         axes = Figure().subplots()
         figure.draw(axes)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import binom, chi2
 
 from noisewise.adaptive import Quantile
 from noisewise.audits.feature_story import FeatureStory, Limits, norm_exponent, story
@@ -20,6 +21,7 @@ from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.models import two_layer_cnn
 from noisewise.sampling import FullBatch, Poisson
+from noisewise.schedule import Schedule
 from noisewise.support import Fixed
 from noisewise.train import train
 
@@ -137,15 +139,12 @@ def test_weights_grow_as_noise_makes_them(told: FeatureStory) -> None:
     assert slope.low - 0.02 < 0.5 < slope.high + 0.02
     assert told.headline["weight norm"].value == pytest.approx(1, abs=0.1)
     # a schedule adds variances
-    mixed = replace(plan(steps=20), noise_multiplier=story_schedule(0.2 * 60, 0.6 * 60))
-    of_mixed = story(small(), mixed, looks=3, test=100).values["norms"][-1]
-    assert np.mean(of_mixed) == pytest.approx(0.5 * math.sqrt(60 * (10 * 0.04 + 10 * 0.36)), rel=0.06)
-
-
-def story_schedule(first: float, second: float) -> Any:
-    from noisewise.schedule import Schedule
-
-    return Schedule(((0, first), (10, second)))
+    mixed = replace(plan(steps=20), noise_multiplier=Schedule(((0, 0.2 * 60), (10, 0.6 * 60))))
+    of_mixed = story(small(), mixed, looks=3, test=100)
+    assert of_mixed.headline["weight norm"].value == pytest.approx(1, abs=0.06)
+    assert np.mean(of_mixed.values["norms"][-1]) == pytest.approx(
+        0.5 * math.sqrt(60 * (10 * 0.04 + 10 * 0.36)), rel=0.06
+    )
 
 
 def test_exponent_at_a_fixed_budget_is_one() -> None:
@@ -181,8 +180,11 @@ def test_losses_are_ordered_by_the_effective_ratio() -> None:
     effective = np.mean([[ratio["effective"] for ratio in run.ratios] for run in found], 0)
     assert effective[0] > effective[2] > effective[1] > effective[3]
     assert loss[0] < loss[2] < loss[1] < loss[3]
+    right, pairs = np.sum([run.ordered_pairs() for run in found], 0)
+    assert pairs == 6 * 8
+    assert right > 0.7 * pairs
     proportion = [0.1, 0.4, 0.4, 0.1]
-    turned = mean_losses(replace(source, proportions=tuple(proportion)), plan(0.2, steps=80), range(8), test=200)
+    turned = mean_losses(replace(source, proportions=tuple(proportion)), plan(0.2, steps=80), range(5), test=200)
     assert turned[0] > loss[0]  # rarer, so less well learnt
     assert turned[1] < loss[1]
 
@@ -221,10 +223,10 @@ def test_assumptions_fail_where_they_are_broken(told: FeatureStory) -> None:
     assert broken("active filters", small(), plan(steps=3), limits=Limits(active=0.9))
 
 
-def test_patch_noise_has_the_chi_square_spread(told: FeatureStory) -> None:
-    from scipy.stats import binom, chi2
-
-    row, freedom = by_name(told)["patch noise"], 60 - 4
+@pytest.mark.parametrize("d", [8, 60])
+def test_patch_noise_has_the_chi_square_spread(d: int) -> None:
+    row = by_name(story(two_patch_distribution(d=d), plan(n=1000, steps=2), looks=2, test=60))["patch noise"]
+    freedom = d - 4  # none along the features
     chance = chi2.cdf(1.3 * freedom, freedom) - chi2.cdf(0.7 * freedom, freedom)
     assert binom.cdf(row["held"], row["checks"], chance) > 1e-3
     assert binom.sf(row["held"] - 1, row["checks"], chance) > 1e-3
@@ -240,8 +242,11 @@ def test_ablations(ablation: Any) -> None:
     assert (np.abs(found.groups[0]["moves"]["own"]["noise"]).max() > 1e-6) == noisy
     if noisy:
         assert found.ratios[0]["effective"] == pytest.approx(0.4 * 5 / 0.2)
-    for group in found.groups:
-        assert group["moves"]["own"]["signal"][0] > 0  # nobody is clipped, in the split neither
+    other, clipped = (story(small(), plan(bound=0.05), looks=2, test=100, ablation=a) for a in ("plain", "clip-only"))
+    for mine, same, short in zip(found.groups, other.groups, clipped.groups, strict=True):
+        signal = mine["moves"]["own"]["signal"][0]
+        assert signal == pytest.approx(same["moves"]["own"]["signal"][0], rel=1e-6)
+        assert signal > 2 * short["moves"]["own"]["signal"][0] > 0  # nobody is clipped, in the split neither
 
 
 def test_result_is_saved_drawn_and_told(told: FeatureStory) -> None:
@@ -294,8 +299,9 @@ def test_refusals() -> None:
 TABLE = {
     0.05: ((0.008, 0.068, 0.010, 0.152), (1, 1, 1, 1), 7.3),
     0.2: ((0.023, 0.101, 0.012, 0.250), (1, 0.998, 1, 0.976), 28.6),
-    0.4: ((0.048, 0.181, 0.016, 0.427), (0.996, 0.947, 0.999, 0.782), 57.2),
 }
+# At sigma_n 0.4 three seeds of the table leave an error as large as the losses themselves: only norms can be compared.
+NORMS = {0.4: 57.2}
 
 
 @pytest.mark.slow
@@ -318,3 +324,10 @@ def test_the_table_of_an_independent_implementation(sigma_n: float) -> None:
     assert np.mean([run.values["norms"][-1] for run in runs]) == pytest.approx(norm, rel=0.02)
     assert loss.mean(0)[1] > loss.mean(0)[0]  # by norm and proportion within a class
     assert loss.mean(0)[3] > loss.mean(0)[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma_n", list(NORMS))
+def test_norms_of_an_independent_implementation(sigma_n: float) -> None:
+    runs = [story(mechanism=plan(sigma_n, n=1000, batch=128, steps=400), looks=2, seed=seed) for seed in range(3)]
+    assert np.mean([run.values["norms"][-1] for run in runs]) == pytest.approx(NORMS[sigma_n], rel=0.02)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 
 import numpy as np
@@ -214,7 +215,7 @@ def test_what_does_not_fit_is_refused(monkeypatch) -> None:
         ntk(classifier(), people(), clip=Flat(1.0), rows=41)
     with pytest.raises(DataError, match="several rows"):
         ntk(classifier(), people(unit=torch.arange(40) // 2), clip=Flat(1.0), rows=4)
-    monkeypatch.setattr("noisewise.audits.ntk.LARGEST", 10)
+    monkeypatch.setattr(sys.modules["noisewise.audits.ntk"], "LARGEST", 10)
     with pytest.raises(ConfigError, match="fewer rows"):
         ntk(classifier(), people(), clip=Flat(1.0), rows=4)
 

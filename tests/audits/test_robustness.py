@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -13,9 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from noisewise.audits import robustness as module
 from noisewise.audits.robustness import (
     NORMS,
+    ROWS,
+    TAKES,
     Robustness,
     Space,
     _Answers,
@@ -208,25 +211,17 @@ def foolbox_accuracy(model: nn.Module, data: Data, attack, radius: float) -> flo
     return 1 - float(success[0].float().mean())
 
 
-@pytest.mark.parametrize("radius", [0.05, 0.1])
-def test_linf_is_within_a_point_of_foolbox(trained, radius: float) -> None:
+@pytest.mark.parametrize(
+    ("norm", "radius", "many", "one"),
+    [("linf", 0.05, "LinfPGD", "FGSM"), ("linf", 0.1, "LinfPGD", "FGSM"), ("l2", 0.4, "L2PGD", "FGM"),
+     ("l2", 0.8, "L2PGD", "FGM")],
+)  # fmt: skip
+def test_the_attack_is_within_a_point_of_foolbox(trained, norm: str, radius: float, many: str, one: str) -> None:
     model, data = trained
-    result = robustness(model, data, norms=["linf"], radius={"linf": radius}, factors=[1], rows=None, **UNIT)
+    result = robustness(model, data, norms=[norm], radius={norm: radius}, factors=[1], rows=None, **UNIT)
     ours = result.sweep()[1]
-    theirs = foolbox_accuracy(model, data, lambda a: a.LinfPGD(rel_stepsize=0.25, steps=20), radius)
-    step = foolbox_accuracy(model, data, lambda a: a.FGSM(), radius)
-    assert 0.05 < theirs < 0.97
-    assert ours["accuracy"]["private"].value == pytest.approx(theirs, abs=0.01)
-    assert ours["fgsm"]["private"].value == pytest.approx(step, abs=0.01)
-
-
-@pytest.mark.parametrize("radius", [0.4, 0.8])
-def test_l2_is_within_a_point_of_foolbox(trained, radius: float) -> None:
-    model, data = trained
-    result = robustness(model, data, norms=["l2"], radius={"l2": radius}, factors=[1], rows=None, **UNIT)
-    ours = result.sweep()[1]
-    theirs = foolbox_accuracy(model, data, lambda a: a.L2PGD(rel_stepsize=0.25, steps=20), radius)
-    step = foolbox_accuracy(model, data, lambda a: a.FGM(), radius)
+    theirs = foolbox_accuracy(model, data, lambda a: getattr(a, many)(rel_stepsize=0.25, steps=20), radius)
+    step = foolbox_accuracy(model, data, lambda a: getattr(a, one)(), radius)
     assert 0.02 < theirs < 0.97
     assert ours["accuracy"]["private"].value == pytest.approx(theirs, abs=0.01)
     assert ours["fgsm"]["private"].value == pytest.approx(step, abs=0.01)
@@ -425,6 +420,48 @@ def test_same_seed_same_result_nothing_else_changes(trained) -> None:
     model.eval()
 
 
+@BOTH
+def test_stopping_at_misled_rows_changes_no_verdict(trained, norm: str) -> None:
+    model, data = copy.deepcopy(trained[0]).double(), trained[1]
+    x, y, space = data.x[:300].double(), data.y[:300], Space.of(data.x, (0.0, 1.0), 1.0)
+    radius = 0.1 if norm == "linf" else 0.4
+    asked: list[int] = []
+    model.register_forward_hook(lambda _, inputs, __: asked.append(len(inputs[0])))
+    full = pgd(model, x, y, radius, norm, space, draws(), restarts=2)
+    patient = sum(asked)
+    stopped = pgd(model, x, y, radius, norm, space, draws(), restarts=2, stop=True)
+    assert torch.equal(full.right, stopped.right)
+    assert 0.1 < float(full.right.double().mean()) < 0.9
+    assert torch.allclose(full.loss[full.right], stopped.loss[full.right])
+    assert (stopped.loss <= full.loss + 1e-9).all()
+    assert sum(asked) - patient < 0.8 * patient
+
+
+def test_all_chunks_are_attacked_as_the_first_one_is(trained, monkeypatch) -> None:
+    """Chunks of 100, of which nine stop early, against one of 1000, which does not; and what each radius finds is kept."""
+    model, data = trained
+    settings = {"norms": ["linf"], "radius": {"linf": 0.05}, "factors": [0.5, 1, 2], "rows": None, **UNIT}
+    whole = {}
+    for size in (100, 1000):
+        monkeypatch.setattr(sys.modules["noisewise.audits.robustness"], "CHUNK", size)
+        whole[size] = robustness(model, data, **settings)
+    for ours, theirs in zip(whole[100].sweep(), whole[1000].sweep(), strict=True):
+        assert ours["accuracy"]["private"].value == pytest.approx(theirs["accuracy"]["private"].value, abs=0.01)
+        assert ours["fgsm"] == theirs["fgsm"]
+        assert (ours["loss"]["private"].n, theirs["loss"]["private"].n) == (100, 1000)
+        assert ours["loss"]["private"].low < theirs["loss"]["private"].value < ours["loss"]["private"].high
+    kept = [point["accuracy"]["private"].value for point in whole[100].sweep()]
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_people_are_counted_not_rows(trained) -> None:
+    model, data = trained
+    data = replace(data, groups={"ward": torch.arange(len(data)) % 2}, unit=torch.arange(len(data)) // 2 // 30)
+    result = robustness(model, data, norms=["linf"], steps=1, factors=[1], rows=None, **UNIT)
+    assert result.parts("ward") == []  # 500 rows each, of 17 people
+    assert result.values["extremes"]["linf"]["ward"] == {"hidden_parts": 2, "hidden_people": 17}
+
+
 def test_more_restarts_never_help_the_model(trained) -> None:
     model, data = trained
     x, y, space = data.x[:200], data.y[:200], Space.of(data.x, (0.0, 1.0), 1.0)
@@ -464,14 +501,14 @@ def test_inputs_and_models_that_cannot_be_attacked_are_refused(trained) -> None:
         robustness(Louder(model, float("nan")), data)
     with pytest.raises(DataError, match="it takes two"):
         robustness(nn.Linear(3, 1), Data(torch.rand(30, 3), torch.zeros(30, dtype=torch.long)))
-    assert "retrain" in module.TAKES
+    assert "retrain" in TAKES
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("NOISEWISE_DATA" not in os.environ, reason="needs the official MNIST files")
-def test_all_of_mnist_takes_less_than_a_minute() -> None:
-    data, model = mnist().test, build("lenet", (1, 28, 28), 10, 0)
-    start = time.perf_counter()
-    result = robustness(model, data, norms=["linf"], factors=[1], rows=None)
-    assert time.perf_counter() - start < 60
-    assert result.headline["robust accuracy"].n == 10_000
+def test_the_default_takes_less_than_a_minute_of_processor_time_with_a_twin() -> None:
+    data, (model, twin) = mnist().test, (build("lenet", (1, 28, 28), 10, seed) for seed in (0, 1))
+    start = time.process_time()
+    result = robustness(model, data, twin=twin)
+    assert time.process_time() - start < 60
+    assert result.headline["robust accuracy"].n == ROWS

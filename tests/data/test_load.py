@@ -56,7 +56,7 @@ def test_a_folder_on_disk_is_read(csv, tmp_path):
 
 
 def test_what_is_missing_is_said(csv):
-    with pytest.raises(ConfigError, match="noisewise schema people.csv"):
+    with pytest.raises(ConfigError, match=r"noisewise schema people\.csv"):
         sets.load(csv)
     with pytest.raises(ConfigError, match=r"'nowhere\.csv': unknown\. Known data sets: digits"):
         sets.load("nowhere.csv")

@@ -12,9 +12,9 @@ import torch
 from noisewise import report
 from noisewise.audits import disparity
 from noisewise.audits.result import Figure
+from noisewise.config import audit, configure, execute, open_run
 from noisewise.data import Data
 from noisewise.errors import RunError
-from noisewise.config import audit, configure, execute, open_run
 from noisewise.report.figures import inline_svg
 from noisewise.runs import RunFolder, read_json, write_json
 from noisewise.words import number

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,9 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from noisewise.audits import intervals
-from noisewise.audits.disparity import MOST_ROWS, SMALLEST, large_enough, named_parts
-from noisewise.audits.outputs import evaluating, logits
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.outputs import logits, row_losses
+from noisewise.audits.parts import (
+    MOST_ROWS,
+    SMALLEST,
+    Bar,
+    divided,
+    dress,
+    hidden_in_words,
+    name_rows,
+    named_parts,
+    row_name,
+    several,
+)
+from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
 from noisewise.words import fixed, points, points_interval
@@ -104,21 +114,14 @@ class Attribution(Result):
                 self._bar(ax, part.effects[effect], row + thick * (1 - place), 0.86 * thick, COLOURS[effect], scale)
         ax.axvline(0, color=INK, linewidth=1)
         names = [part.name if part.by != "everyone" else "everyone" for part in parts]
-        ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
-        ax.set_ylim(-0.6, len(names) - 0.4)
+        name_rows(ax, names)
         unit = "points of accuracy" if self._percent else "mean loss"
-        ax.set_xlabel(f"what it takes, {unit}" + (f", by {by}" if by else ""), color=INK)
         keys = [Patch(facecolor=colour, label=effect) for effect, colour in COLOURS.items()]
         ax.legend(
             handles=keys, frameon=False, labelcolor=INK, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0),
             handlelength=1.2, columnspacing=1.2,
         )  # fmt: skip
-        ax.tick_params(colors=INK, length=0)
-        ax.grid(axis="x", color=FAINT, linewidth=0.8)
-        ax.set_axisbelow(True)
-        for side in ax.spines.values():
-            side.set_visible(False)
-        return ax
+        return dress(ax, f"what it takes, {unit}" + (f", by {by}" if by else ""))
 
     @staticmethod
     def _bar(ax: Axes, e: Estimate, row: float, thick: float, colour: str, scale: float) -> None:
@@ -134,7 +137,7 @@ class Attribution(Result):
         for by in self.partitions or [""]:
             rows = self._rows(by)
             count = len(self.parts(by)) if by else 0
-            kind = "everyone" if not by else "classes" if by == "class" else f"groups by {by}"
+            kind = several(by) if by else "everyone"
             if len(rows) - 1 < count:
                 kind = f"{kind} (the {len(rows) - 1} of {count} that pay most)"
             caption = f"What clipping, noise and their interaction take: {kind}; filled where chance alone does not explain it"
@@ -175,12 +178,7 @@ class Attribution(Result):
                     f"{by.capitalize()} {part.name} pays most, {self._said(largest)} (interval {self._interval(largest)} "
                     f"after allowing for the choice{sure}): {split_up}."
                 )
-            if found["hidden_parts"]:
-                several = "classes" if by == "class" else f"groups by {by}"
-                said.append(
-                    f"{found['hidden_parts']} {several} with fewer than {self.settings['smallest_part']} people each "
-                    f"({found['hidden_people']} people in all) are not shown."
-                )
+            said += hidden_in_words(found, several(by), self.settings["smallest_part"])
         return said
 
     def tables(self) -> list[Table]:
@@ -196,19 +194,16 @@ class Attribution(Result):
             mean = float(np.mean(values))
             return f"{100 * mean:.1f}" if self._percent else fixed(-mean)
 
-        def name(part: Share) -> str:
-            return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
-
         return [
             Table(
                 f"What is taken ({measure}), paired over {self.everyone.effects['total'].n} seeds, {level} intervals",
                 ["", "people", *EFFECTS, "total"],
-                [[name(p), f"{p.n:,}", *(cell(p.effects[e]) for e in (*EFFECTS, "total"))] for p in parts],
+                [[row_name(p), f"{p.n:,}", *(cell(p.effects[e]) for e in (*EFFECTS, "total"))] for p in parts],
             ),
             Table(
                 "Mean accuracy in % of the four runs" if self._percent else "Mean loss of the four runs",
                 ["", *RUNS],
-                [[name(p), *(score(p.runs[run]) for run in RUNS)] for p in parts],
+                [[row_name(p), *(score(p.runs[run]) for run in RUNS)] for p in parts],
             ),
         ]
 
@@ -259,22 +254,20 @@ def attribution(
             "optimizer=: each run needs a new one; give a function, e.g. lambda p: torch.optim.SGD(p, lr=1)."
         )
     scores: dict[str, list[np.ndarray]] = {run: [] for run in RUNS}
-    with _bar(progress, len(RUNS) * len(seeds)) as done:
+    runs, began = len(RUNS) * len(seeds), time.monotonic()
+    with Bar(progress, runs, "attribution, retraining") as advance:
         for seed in seeds:
             start = _start(model, seed)
             for run in RUNS:
                 trained = _trained(start, train_part, loss_fn, mechanism, optimizer, scheduler, runtime, run, seed)
                 scores[run].append(_scores(trained, test, loss_fn, measure))
-                done(f"seed {seed}, {run}")
+                first = seed == seeds[0] and run == RUNS[0]
+                note = _to_go(time.monotonic() - began, runs) if first else None
+                advance(label=f"attribution: seed {seed}, {run} done", note=note)
     reach = 1.0 if measure == "accuracy" else math.inf
-    parts = [_share("everyone", "all", np.arange(len(test)), scores, level, reach)]
-    extremes: dict[str, Any] = {}
-    for by, rows in named_parts(test).items():
-        shown = large_enough(test, rows)
-        mine = [_share(by, name, index, scores, level, reach) for name, index in shown.items()]
-        hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(test) - sum(part.n for part in mine)}
-        extremes[by] = hidden | _extremes(mine, level, reach)
-        parts += mine
+    share = partial(_share, scores=scores, level=level, reach=reach)
+    parts, extremes = divided(test, named_parts(test), share, lambda mine, _: _extremes(mine, level, reach))
+    parts.insert(0, share("everyone", "all", np.arange(len(test))))
     everyone = parts[0].effects
     return Attribution(
         headline={name: everyone[name] for name in ("total", *EFFECTS)},
@@ -394,40 +387,11 @@ def _trained(
 
 def _scores(model: nn.Module, test: Data, loss_fn: LossFn, measure: Measure) -> np.ndarray:
     """One number per row, larger is better: right or wrong, or minus the loss."""
-    import torch
-
-    from noisewise.persample.losses import unit_losses
-
     if measure == "accuracy":
         return (logits(model, test).argmax(1) == test.y).double().numpy()
-    device = next(model.parameters()).device
-    with evaluating(model), torch.no_grad():
-        found = [
-            unit_losses(model, loss_fn, (x.to(device), y.to(device))).double().cpu()
-            for x, y in zip(test.x.split(1024), test.y.split(1024), strict=True)
-        ]
-    return -torch.cat(found).numpy()
+    return -row_losses(model, test, loss_fn).numpy()
 
 
-@contextmanager
-def _bar(show: bool, total: int) -> Iterator[Callable[[str], None]]:
-    """Progress over runs; after the first one its time is known, and said."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
-        task, began = bar.add_task("attribution, retraining", total=total), time.monotonic()
-        finished = 0
-
-        def done(what: str) -> None:
-            nonlocal finished
-            finished += 1
-            if finished == 1 and show:
-                taken = time.monotonic() - began
-                bar.console.print(
-                    f"One of {total} training runs took {taken:.1f} s: about {math.ceil(taken * (total - 1) / 60)} min to go."
-                )
-            bar.update(task, completed=finished, description=f"attribution: {what} done")
-
-        yield done
+def _to_go(taken: float, runs: int) -> str:
+    """After the first run its time is known, and said."""
+    return f"One of {runs} training runs took {taken:.1f} s: about {math.ceil(taken * (runs - 1) / 60)} min to go."

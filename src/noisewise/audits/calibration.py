@@ -1,30 +1,41 @@
-"""Calibration: is the model right as often as it says it is? And temperature scaling, with what it costs in privacy."""
+"""Calibration: is the model right as often as it says it is, and what would a temperature change?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import nn
 
 from noisewise.audits import intervals
-from noisewise.audits.disparity import SMALLEST, _partitions, _points_cell, _share_cell
 from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.parts import (
+    SMALLEST,
+    Estimates,
+    dress,
+    fixed_cell,
+    large_enough,
+    means,
+    named_parts,
+    pairs,
+    points_cell,
+    share_cell,
+    shares,
+)
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
-from noisewise.errors import ConfigError, DataError, PrivacyError
-from noisewise.runs import Status
-from noisewise.words import fixed, number, percent, percent_interval, points, points_interval
+from noisewise.errors import ConfigError, DataError
 from noisewise.words import level as level_of
+from noisewise.words import number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from noisewise.data import Data
+    from noisewise.repairs.temperature import Temperature
 
 TAKES = "Does not retrain; seconds."
 BINS = 15
@@ -32,7 +43,6 @@ ALSO = (10, 20)
 RESAMPLES = 1000
 _AT_ONCE = 20  # resamples in one matrix product
 OVER, UNDER = "#c8443c", "#2a9d8f"  # more confident than right, and less: readable on light and dark, and without red
-_COLDEST, _HOTTEST = 1e-3, 1e3
 _NAMES = {"private": "private model", "twin": "twin", "scaled": "private model with temperature"}
 
 
@@ -65,90 +75,6 @@ def largest_error(confidence: np.ndarray, hits: np.ndarray, bin_of: np.ndarray, 
     count = np.bincount(bin_of)
     gaps = np.abs(np.bincount(bin_of, hits - confidence)[count >= max(smallest, 1)])
     return float((gaps / count[count >= max(smallest, 1)]).max()) if len(gaps) else math.nan
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """A number to divide outputs by, and whether it may be used with the model: that depends on the data it is from."""
-
-    value: float
-    status: Status
-    n: int
-
-    def __post_init__(self) -> None:
-        """A temperature above 0."""
-        if not 0 < self.value < math.inf:
-            raise ConfigError(
-                f"temperature {self.value!r}: must be above 0; 1 changes nothing, above 1 lowers confidence."
-            )
-
-
-def temperature(model: nn.Module, data: Data) -> Temperature:
-    """Temperature T with the least mean cross-entropy of `softmax(outputs / T)` on `data`.
-
-    In `1/T` the cross-entropy is convex, so the root of its derivative, `E_p[z] - z_y` averaged, is the one minimum.
-    Guarantee: T changes no decision. On public data it is post-processing and free; on any other data it is a number
-    computed from people without noise, so its status is `not-private` and `Scaled` refuses it unless told to take it.
-    Reference: Guo et al. 2017, arXiv:1706.04599, sec. 4.2. Deviation: root finding instead of L-BFGS, the same minimum.
-    """
-    from scipy.optimize import brentq
-
-    found = logits(model, data)
-    z = (found - found.max(1, keepdim=True).values).numpy()
-    own = z[np.arange(len(z)), data.y.numpy()]
-
-    def slope(log_inverse: float) -> float:
-        p = np.exp(math.exp(log_inverse) * z)
-        return float((((p * z).sum(1) / p.sum(1)) - own).mean())
-
-    low, high = -math.log(_HOTTEST), -math.log(_COLDEST)
-    if not np.isfinite(z).all() or slope(low) >= 0 or slope(high) <= 0:
-        raise DataError(
-            f"no temperature between {_COLDEST:g} and {_HOTTEST:g} is best on these {len(data)} rows: the model gets all "
-            "of them right, is no better than chance, or gives outputs that are not finite. Use more rows, which it was "
-            "not trained on."
-        )
-    value = math.exp(-float(brentq(slope, low, high, xtol=1e-12)))
-    if data.public:
-        status = Status("private", "temperature from public data: post-processing, free")
-    else:
-        status = Status(
-            "not-private", "temperature fitted without noise to people who are not public: no ledger covers it"
-        )
-    return Temperature(value, status, len(data))
-
-
-class Scaled(nn.Module):
-    """A model whose outputs are divided by a temperature; it decides as before, with other confidence.
-
-    Guarantee: a temperature that is not private does not come in unnoticed: it needs `allow_not_private=True`, and
-    `status` carries it on.
-    """
-
-    def __init__(self, model: nn.Module, temperature: Temperature, *, allow_not_private: bool = False):
-        super().__init__()
-        if not isinstance(temperature, Temperature):
-            raise ConfigError(
-                f"temperature {temperature!r}: needs what temperature(model, data) gives, so that it is known whether "
-                "it comes from public data; or Temperature(value, status, n) if you know it."
-            )
-        if temperature.status.status != "private" and not allow_not_private:
-            raise PrivacyError(
-                f"temperature {number(temperature.value)} is {temperature.status.status} ({temperature.status.reason}): "
-                "the model's guarantee would not hold for what it says then. Fit it on public data (public=True), or "
-                "pass allow_not_private=True and do not publish the result."
-            )
-        self.model = model
-        self.temperature = temperature
-
-    @property
-    def status(self) -> Status:
-        """Of the temperature; the model has its own."""
-        return self.temperature.status
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Outputs over temperature."""
-        return self.model(*args, **kwargs) / self.temperature.value
 
 
 @dataclass(frozen=True)
@@ -232,17 +158,12 @@ class Calibration(Result):
         ticks = [0, 0.2, 0.4, 0.6, 0.8, 1.0]
         ax.set_xticks(ticks, labels=[f"{100 * t:.0f}" for t in ticks])
         ax.set_yticks([-depth, *ticks], labels=[f"{most:,} people", *(f"{100 * t:.0f}" for t in ticks)])
-        ax.set_xlabel("confidence, %", color=INK)
-        ax.set_ylabel("right, %", color=INK)
-        ax.tick_params(colors=INK, length=0)
-        for side in ax.spines.values():
-            side.set_visible(False)
         keys = [
             Patch(facecolor=OVER, alpha=0.85, label="over-confident"),
             Patch(facecolor=UNDER, alpha=0.85, hatch="////", edgecolor=ax.get_facecolor(), label="under-confident"),
         ]
         ax.legend(handles=keys, frameon=False, labelcolor=INK, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        return ax
+        return dress(ax, "confidence, %", "right, %", grid="none")
 
     def figures(self) -> list[Figure]:
         """A reliability diagram for each model."""
@@ -272,11 +193,11 @@ class Calibration(Result):
                 f"The private model's calibration error is {points(excess)} points from its twin's (interval "
                 f"{points_interval(excess)}{sure})."
             )
-        hidden = [b.n for b in self.bins() if 0 < b.n < self.settings["smallest_bin"]]
+        hidden = [b.n for b in self.bins() if b.n and b.accuracy is None]
         if hidden:
             said.append(
                 f"Bins of the private model with fewer than {self.settings['smallest_bin']} people ({len(hidden)}, with "
-                f"{sum(hidden)} people in all) are counted, not shown, and left out of MCE."
+                f"{sum(hidden)} rows in all) are counted, not shown, and left out of MCE."
             )
         if "scaled" in self.models:
             scaled = self.values["temperature"]
@@ -325,7 +246,7 @@ class Calibration(Result):
                     f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals",
                     ["", "people", *(heads.get(name, name) for name in self.values["groups"][0]["gap"])],
                     [
-                        [f"{group['by']} {group['name']}", f"{group['n']:,}", *map(_points_cell, group["gap"].values())]
+                        [f"{group['by']} {group['name']}", f"{group['n']:,}", *map(points_cell, group["gap"].values())]
                         for group in self.values["groups"]
                     ],
                 )
@@ -336,7 +257,7 @@ class Calibration(Result):
                     f"{100 * b.low:.1f}–{100 * b.high:.1f}",
                     f"{b.n:,}",
                     "–" if b.confidence is None else f"{100 * b.confidence:.1f}",
-                    "–" if b.accuracy is None else _share_cell(b.accuracy),
+                    "–" if b.accuracy is None else share_cell(b.accuracy),
                 ]
                 for b in self.bins(which)
             ]
@@ -361,9 +282,9 @@ def calibration(
     """ECE, MCE, adaptive ECE, Brier score and cross-entropy (NLL) of a classifier, and its reliability diagram.
 
     Confidence is the largest softmax probability. ECE and MCE have `bins` bins of equal width (also 10 and 20),
-    adaptive ECE bins of equal count; MCE leaves out bins of fewer than `smallest_bin` rows, which are not shown either
+    adaptive ECE bins of equal count; MCE leaves out bins of fewer than `smallest_bin` people, which are not shown either
     (`MCE, all bins` has all). Brier score: `sum over classes of (p - 1[y])^2`, 0 to 2. With a `temperature` (from
-    `temperature(model, data)` on other data than these) the scaled model stands beside the private one.
+    `noisewise.repairs.temperature.temperature` on other data than these) the scaled model stands beside the private one.
 
     Intervals: over-confidence, Brier and NLL by Student's t; MCE from Wilson intervals of all bins that hold together;
     ECE by the bootstrap over people, bins held fixed, the hull of plain and mirrored quantiles because ECE is biased
@@ -381,8 +302,8 @@ def calibration(
         found["twin"] = logits(twin, data)
     if temperature is not None:
         found["scaled"] = found["private"] / temperature.value
-    answers = {which: _answers(z, data.y, which) for which, z in found.items()}
     people = np.arange(len(data)) if data.unit is None else np.unique(data.unit.numpy(), return_inverse=True)[1]
+    answers = {which: _answers(z, data.y, people, which) for which, z in found.items()}
     binned = _binned(answers, bins)
     drawn = _bootstrapped(binned, people, generator, level, resamples)
     chance = {
@@ -427,15 +348,20 @@ def calibration(
 
 @dataclass(frozen=True)
 class _Answers:
-    """Of every row: confidence, right or wrong, Brier score and cross-entropy."""
+    """Of every row: whose it is, confidence, right or wrong, Brier score and cross-entropy."""
 
+    people: np.ndarray
     confidence: np.ndarray
     hits: np.ndarray
     brier: np.ndarray
     nll: np.ndarray
 
+    def has(self, rows: np.ndarray, smallest: int) -> bool:
+        """Do at least so many people own these rows?"""
+        return len(np.unique(self.people[rows])) >= smallest
 
-def _answers(z: Tensor, y: Tensor, which: str) -> _Answers:
+
+def _answers(z: Tensor, y: Tensor, people: np.ndarray, which: str) -> _Answers:
     import torch
     from torch.nn.functional import cross_entropy, one_hot
 
@@ -445,12 +371,10 @@ def _answers(z: Tensor, y: Tensor, which: str) -> _Answers:
     confidence, said = p.max(1)
     brier = (p - one_hot(y, z.shape[1])).square().sum(1)
     nll = cross_entropy(z, y, reduction="none")
-    return _Answers(confidence.numpy(), (said == y).double().numpy(), brier.numpy(), nll.numpy())
+    return _Answers(people, confidence.numpy(), (said == y).double().numpy(), brier.numpy(), nll.numpy())
 
 
-Scores = dict[str, dict[str, Estimate]]
-
-
+Scores = dict[str, Estimates]
 Binned = dict[str, dict[str, tuple[_Answers, np.ndarray]]]
 
 
@@ -468,33 +392,17 @@ def _scores(answers: dict[str, _Answers], ece: Scores, level: float, bins: int, 
         largest = _largest_errors(answers, bins, smallest, level)
         if largest is not None:
             found[name] = largest
-    found["over-confidence"] = _means({w: a.confidence - a.hits for w, a in answers.items()}, level, -math.inf)
-    found["accuracy"] = {which: intervals.share(a.hits, level) for which, a in answers.items()} | {
-        name: intervals.share_difference(answers[first].hits, answers[second].hits, level)
-        for name, (first, second) in _pairs(answers).items()
-    }
-    found["Brier"] = _means({which: a.brier for which, a in answers.items()}, level, 0.0)
-    found["NLL"] = _means({which: a.nll for which, a in answers.items()}, level, 0.0)
+    found["over-confidence"] = means({which: a.confidence - a.hits for which, a in answers.items()}, level)
+    found["accuracy"] = shares({which: a.hits for which, a in answers.items()}, level)
+    found["Brier"] = means({which: a.brier for which, a in answers.items()}, level, floor=0.0)
+    found["NLL"] = means({which: a.nll for which, a in answers.items()}, level, floor=0.0)
     order = ["ECE", *(f"ECE, {count} bins" for count in ALSO), "adaptive ECE", "MCE", "MCE, all bins"]
     order += ["over-confidence", "accuracy", "Brier", "NLL"]
     return {name: _in_order(found[name]) for name in order if name in found}
 
 
-def _in_order(estimates: dict[str, Estimate]) -> dict[str, Estimate]:
+def _in_order(estimates: Estimates) -> Estimates:
     return {name: estimates[name] for name in ("private", "twin", "difference", "scaled", "gain") if name in estimates}
-
-
-def _pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Which models are compared, first minus second."""
-    pairs = {"difference": ("private", "twin"), "gain": ("scaled", "private")}
-    return {name: pair for name, pair in pairs.items() if set(pair) <= set(models)}
-
-
-def _means(values: dict[str, np.ndarray], level: float, floor: float) -> dict[str, Estimate]:
-    found = {which: intervals.mean(v, level, floor) for which, v in values.items()}
-    for name, (first, second) in _pairs(values).items():
-        found[name] = intervals.mean_difference(values[first], values[second], level)
-    return found
 
 
 def _from_zero(ece: Scores, chance: dict[str, dict[str, dict[str, float]]], level: float) -> Scores:
@@ -507,7 +415,7 @@ def _from_zero(ece: Scores, chance: dict[str, dict[str, dict[str, float]]], leve
     for name, estimates in ece.items():
         calm = {which for which, drawn in chance[name].items() if drawn["p"] > (1 - level) / 2}
         mine = {which: replace(e, low=0.0) if which in calm else e for which, e in estimates.items()}
-        for pair, (first, second) in _pairs(mine).items():
+        for pair, (first, second) in pairs(mine).items():
             if calm & {first, second}:
                 apart = intervals.difference(mine[first], mine[second], level)
                 paired = mine[pair]
@@ -546,7 +454,7 @@ def _bootstrapped(
             for which in models
             for e in [_both_ways(seen[name, which], drawn[name, which], len(people), level)]
         }
-        for pair, (first, second) in _pairs(models).items():
+        for pair, (first, second) in pairs(models).items():
             value = seen[name, first] - seen[name, second]
             found[name][pair] = _both_ways(value, drawn[name, first] - drawn[name, second], len(people), level)
     return found
@@ -575,7 +483,7 @@ def _largest_errors(answers: dict[str, _Answers], bins: int, smallest: int, leve
     if any(estimate is None for estimate in found.values()):
         return None
     result = {which: estimate for which, estimate in found.items() if estimate is not None}
-    for name, pair in _pairs(answers).items():
+    for name, pair in pairs(answers).items():
         first, second = (_largest_error(answers[w], bins, smallest, intervals.each(level, 2)) for w in pair)
         assert first is not None
         assert second is not None
@@ -586,7 +494,7 @@ def _largest_errors(answers: dict[str, _Answers], bins: int, smallest: int, leve
 def _largest_error(answers: _Answers, bins: int, smallest: int, level: float) -> Estimate | None:
     """If every bin's accuracy is in its interval, the largest gap is between the largest low and the largest high."""
     bin_of = equal_width(answers.confidence, bins)
-    kept = [rows for b in range(bins) if (rows := np.flatnonzero(bin_of == b)).size >= smallest]
+    kept = [rows for b in range(bins) if answers.has(rows := np.flatnonzero(bin_of == b), smallest)]
     if not kept:
         return None
     gaps = []
@@ -625,7 +533,7 @@ def _bins(answers: _Answers, bins: int, smallest: int, level: float) -> list[dic
     found = []
     for b in range(bins):
         rows = np.flatnonzero(bin_of == b)
-        shown = len(rows) >= smallest
+        shown = answers.has(rows, smallest)
         found.append(
             Bin(
                 float(edges[b]),
@@ -640,20 +548,17 @@ def _bins(answers: _Answers, bins: int, smallest: int, level: float) -> list[dic
 
 def _groups(data: Data, answers: dict[str, _Answers], level: float) -> list[dict[str, Any]]:
     """Over-confidence of each group that is large enough; a model can be right on average and wrong for everyone."""
+    gaps = {which: a.confidence - a.hits for which, a in answers.items()}
     return [
         {
             "by": by,
             "name": name,
             "n": len(rows),
-            "gap": _in_order(
-                _means({which: (a.confidence - a.hits)[rows] for which, a in answers.items()}, level, -math.inf)
-            ),
+            "gap": _in_order(means({which: gap[rows] for which, gap in gaps.items()}, level)),
         }
-        for by, members in _partitions(data).items()
-        if by
-        != "class"  # what is true is not known when the model speaks: confidence is not meant to match it by class
-        for name, rows in members.items()
-        if len(rows) >= SMALLEST
+        for by, members in named_parts(data).items()
+        if by != "class"  # unknown when the model speaks: confidence is not meant to match it by class
+        for name, rows in large_enough(data, members).items()
     ]
 
 
@@ -673,6 +578,6 @@ def _headline(scores: Scores) -> dict[str, Estimate]:
 
 def _score_cell(name: str, which: str, e: Estimate) -> str:
     if name in ("Brier", "NLL"):
-        return f"{fixed(e.value, 3)} ({fixed(e.low, 3)}, {fixed(e.high, 3)})"
+        return fixed_cell(e, 3)
     signed = which in ("difference", "gain") or name == "over-confidence"
-    return _points_cell(e) if signed else _share_cell(e)
+    return points_cell(e) if signed else share_cell(e)

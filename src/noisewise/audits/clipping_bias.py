@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits import intervals
-from noisewise.audits.outputs import evaluating, status_of
+from noisewise.audits.outputs import device_of, evaluating, status_of
+from noisewise.audits.parts import SMALLEST, Bar, dot, dress, fixed_cell, name_rows, named_parts, share_cell, titled
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
-from noisewise.words import fixed, number, percent, percent_interval
+from noisewise.words import fixed, number, percent
 from noisewise.words import level as level_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from noisewise.support import Support
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
-SMALLEST = 20  # people; fewer are counted, not shown
 CHUNK = 1 << 22  # numbers of per-unit gradients in memory at a time
 SHORT = 1e-6  # a gradient this short, in multiples of the bound, is left alone by every rule that leaves any alone
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
@@ -177,7 +177,7 @@ class Moments:
         if np.isfinite(parts).all() and math.isfinite(value):
             missing = 1 - self.units / self.population
             spread = math.sqrt((self.units - 1) / self.units * float(((parts - parts.mean()) ** 2).sum()) * missing)
-            half = _z(level) * spread
+            half = intervals.z_score(level) * spread
         method = "debiased, jackknife"
         return Estimate(value, max(value - half, floor), min(value + half, ceiling), self.units, level, method)
 
@@ -221,12 +221,6 @@ def _cosine(moment: Callable[[str, str], _Pair]) -> np.ndarray:
     return np.divide(product, np.sqrt(np.maximum(lengths, 0)), out=np.full_like(product, math.nan), where=lengths > 0)
 
 
-def _z(level: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.ppf((1 + level) / 2))
-
-
 @dataclass(frozen=True)
 class Measured:
     """Moments of everyone, the mean gradients, and for each part `[parts, weights]` its own two means."""
@@ -255,16 +249,7 @@ def labels_of(data: Data, labels: Tensor, units: Tensor) -> Tensor:
 
 def partitions(data: Data, units: Tensor) -> dict[str, dict[str, np.ndarray]]:
     """Places among `units` of each class (where there are classes) and each group, by name."""
-    columns = dict(data.groups) if data.task == "regression" else {"class": data.y, **data.groups}
-    names = {"class": data.classes, **data.group_names}
-    found = {}
-    for by, labels in columns.items():
-        mine = labels_of(data, labels, units).numpy()
-        called = dict(enumerate(names.get(by, ())))
-        found[by] = {
-            str(called.get(label, label)): np.flatnonzero(mine == label) for label in sorted(set(mine.tolist()))
-        }
-    return found
+    return named_parts(data, lambda labels: labels_of(data, labels, units))
 
 
 def gradients(
@@ -316,7 +301,7 @@ def layout_of(model: nn.Module, data: Data, loss_fn: LossFn) -> Layout:
     from noisewise.nest import map_tensors
     from noisewise.persample import examine
 
-    device = next(model.parameters()).device
+    device = device_of(model)
     with evaluating(model):
         return examine(model, loss_fn, map_tensors(lambda tensor: tensor[:0].to(device), (data.x, data.y)))
 
@@ -532,17 +517,15 @@ class ClippingBias(Result):
         ax.set_xscale("log")
         ax.set_ylim(-1.1, 1.1)
         ax.legend(frameon=False, fontsize="small", loc="lower left")
-        return _dress(ax, "R of the batch", "mean cosine with the batch's mean")
+        return dress(ax, "R of the batch", "mean cosine with the batch's mean")
 
     def _plot_parts(self, ax: Axes, by: str) -> Axes:
         parts = sorted(self.parts(by), key=lambda part: part.clipped.value)
         for row, part in enumerate(parts):
-            ax.plot([100 * part.clipped.low, 100 * part.clipped.high], [row, row], color=PRIVATE, linewidth=1.8)
-            ax.plot([100 * part.clipped.value], [row], "o", color=PRIVATE, markersize=6)
-        ax.set_yticks(range(len(parts)), labels=[part.name for part in parts], parse_math=False)
-        ax.set_ylim(-0.6, len(parts) - 0.4)
+            dot(ax, part.clipped, row, PRIVATE)
+        name_rows(ax, [part.name for part in parts])
         ax.set_xlim(-2, 102)
-        return _dress(ax, f"units that are clipped, by {by}, %")
+        return dress(ax, f"units that are clipped, by {by}, %")
 
     def _plot_turn(self, ax: Axes, by: str) -> Axes:
         parts = sorted(self.parts(by), key=lambda part: part.true_step - part.clipped_step)
@@ -554,9 +537,8 @@ class ClippingBias(Result):
             )
             ax.plot([part.clipped_step], [row], "o", color=PRIVATE, markersize=6, label="clipped")
         ax.axvline(0, color=INK, linewidth=1)
-        ax.set_yticks(range(len(parts)), labels=[part.name for part in parts], parse_math=False)
-        ax.set_ylim(-0.6, len(parts) - 0.4)
-        return _dress(ax, f"cosine of the step with what each {by} needs")
+        name_rows(ax, [part.name for part in parts])
+        return dress(ax, f"cosine of the step with what each {by} needs")
 
     def figures(self) -> list[Figure]:
         """The bounds; who is clipped; where the step turns."""
@@ -598,7 +580,7 @@ class ClippingBias(Result):
             if len({part.clipped.value for part in parts}) > 1:
                 most, least = (pick(parts, key=lambda part: part.clipped.value) for pick in (max, min))
                 said.append(
-                    f"{'Class' if by == 'class' else by.capitalize()} {most.name} is clipped most ({percent(most.clipped)}), "
+                    f"{titled(by)} {most.name} is clipped most ({percent(most.clipped)}), "
                     f"{least.name} least ({percent(least.clipped)})."
                 )
             if (hidden := self.values["hidden"][by])["parts"]:
@@ -622,8 +604,8 @@ class ClippingBias(Result):
             [
                 f"{part.by} {part.name}",
                 f"{part.n:,}",
-                f"{percent(part.clipped)} ({percent_interval(part.clipped)})".replace(" %", ""),
-                f"{fixed(part.factor.value)} ({fixed(part.factor.low)}, {fixed(part.factor.high)})",
+                share_cell(part.clipped),
+                fixed_cell(part.factor),
                 fixed(part.own),
                 fixed(part.true_step),
                 fixed(part.clipped_step),
@@ -648,17 +630,6 @@ def _with_interval(e: Estimate) -> str:
     if e.low == e.high:
         return number(e.value)
     return f"{number(e.value)} ({level_of(e)} interval {number(e.low)} to {number(e.high)})"
-
-
-def _dress(ax: Axes, label: str, side: str = "") -> Axes:
-    ax.set_xlabel(label, color=INK)
-    ax.set_ylabel(side, color=INK)
-    ax.tick_params(colors=INK, length=0)
-    ax.grid(axis="both" if side else "x", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return ax
 
 
 def clipping_bias(
@@ -704,6 +675,7 @@ def clipping_bias(
     draw = np.random.default_rng(0) if generator is None else generator
     index = _sample(data, units, draw)
     by_name = partitions(data, index)
+    # places are people here, not rows
     shown = {by: {name: rows for name, rows in parts.items() if len(rows) >= SMALLEST} for by, parts in by_name.items()}
     flat = [(by, name, rows) for by, parts in shown.items() for name, rows in parts.items()]
     settings: dict[str, Any] = {"loss_fn": loss, "clip": rule, "support": support}
@@ -824,22 +796,3 @@ def _turns(found: Measured, part: int) -> tuple[float, float, float]:
 def _angle(first: Tensor, second: Tensor) -> float:
     lengths = float(first.norm() * second.norm())
     return float(first @ second) / lengths if lengths > 0 else 0.0  # a mean of length 0 has no direction
-
-
-class Bar:
-    """Progress over units; silent unless asked for."""
-
-    def __init__(self, show: bool, total: int, label: str = "gradients"):
-        self._show, self._total, self._label = show, total, label
-
-    def __enter__(self) -> Callable[[int], None]:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), disable=not self._show)
-        self._progress.start()
-        task = self._progress.add_task(self._label, total=self._total)
-        return lambda units: self._progress.advance(task, units)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()

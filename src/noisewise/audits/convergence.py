@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits.clipping_bias import (
-    Bar,
     Moments,
     batch_of,
     chosen_loss,
@@ -30,8 +29,9 @@ from noisewise.audits.clipping_bias import (
     gradient_status,
     measure,
 )
-from noisewise.audits.outputs import evaluating
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.outputs import BATCH, device_of, evaluating
+from noisewise.audits.parts import Bar, dress
+from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.words import number
 
@@ -252,14 +252,7 @@ class Convergence(Result):
             ax.plot([best], [private_bound(self.constants, best)], "o", color=PRIVATE, markersize=7, label="r*")
         ax.set_ylim(min(0.0, *curve["clipping"]), 1.6 * max(curve["bound"][0], 0.0) or None)
         ax.legend(frameon=False, fontsize="small", loc="upper left")
-        ax.set_xlabel("sparsity r", color=INK)
-        ax.set_ylabel("bound", color=INK)
-        ax.tick_params(colors=INK, length=0)
-        ax.grid(color=FAINT, linewidth=0.8)
-        ax.set_axisbelow(True)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-        return ax
+        return dress(ax, "sparsity r", "bound")
 
     def figures(self) -> list[Figure]:
         """One figure."""
@@ -460,13 +453,13 @@ def _keep(part: Tensor, mask: Any) -> Tensor:
     return part if isinstance(mask, bool) else part * mask.to(part.device)
 
 
-def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = 1024) -> float:
+def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = BATCH) -> float:
     import torch
 
     from noisewise.nest import map_tensors
     from noisewise.persample.losses import unit_losses
 
-    device, total = next(model.parameters()).device, 0.0
+    device, total = device_of(model), 0.0
     with evaluating(model), torch.no_grad():
         for units in torch.arange(data.units).split(chunk):
             batch = map_tensors(lambda tensor: tensor.to(device), batch_of(data, units))

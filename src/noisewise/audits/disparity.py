@@ -5,17 +5,43 @@ For real-valued targets: squared and absolute error and bias of everyone and of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from noisewise.audits import intervals
 from noisewise.audits.outputs import logits, outputs, status_of
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.parts import (
+    ERROR,
+    MODELS,
+    MOST_ROWS,
+    SMALLEST,
+    Outcomes,
+    Part,
+    accuracy_cells,
+    divided,
+    dot,
+    dots,
+    dress,
+    extremes,
+    fixed_cell,
+    hidden_in_words,
+    large_enough,
+    means,
+    name_rows,
+    named_parts,
+    part_of,
+    people,
+    row_name,
+    several,
+    shares_in_words,
+    titled,
+)
+from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
 from noisewise.words import fixed, percent, percent_interval, points, points_interval
@@ -27,26 +53,9 @@ if TYPE_CHECKING:
 
     from noisewise.data import Data
 
-MODELS = ("private", "twin")
-SMALLEST = 20  # people; fewer are counted, not shown
 DECILES = 10
-MOST_ROWS = 24  # of a figure; the lowest ones are drawn, the tables hold all
 TAKES = "Does not retrain; seconds."
 PARITY, PARITY_RATIO, ODDS = "demographic parity difference", "demographic parity ratio", "equalised odds difference"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A class, group or class in a group, a decile of difficulty, or everyone.
-
-    Estimates under `private`, and with a twin `twin` and `difference`.
-    """
-
-    by: str
-    name: str
-    n: int
-    accuracy: dict[str, Estimate]
-    loss: dict[str, Estimate]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +133,10 @@ class Disparity(Result):
 
     def _plot_accuracy(self, ax: Axes, by: str) -> Axes:
         parts = self._lowest_last(by)[-MOST_ROWS:]
-        shift = 0.16 if self.has_twin else 0.0
-        for row, part in enumerate(parts):
-            _bar(ax, part.accuracy["private"], row + shift, PRIVATE, "o", filled=True)
-            if self.has_twin:
-                _bar(ax, part.accuracy["twin"], row - shift, TWIN, "D", filled=False)
-        _dress(ax, [part.name for part in parts], f"accuracy by {by}, %")
+        dots(ax, [part.accuracy for part in parts])
+        name_rows(ax, [part.name for part in parts])
         ax.set_xlim(right=101)
-        return ax
+        return dress(ax, f"accuracy by {by}, %")
 
     def _plot_cost(self, ax: Axes, by: str) -> Axes:
         if not self.has_twin:
@@ -139,25 +144,18 @@ class Disparity(Result):
         parts = self._lowest_last(by)[-MOST_ROWS:]
         for row, part in enumerate(parts):
             estimate = part.accuracy["difference"]
-            _bar(ax, estimate, row, PRIVATE, "o", filled=estimate.excludes_zero)
+            dot(ax, estimate, row, PRIVATE, filled=estimate.excludes_zero)
         ax.axvline(0, color=INK, linewidth=1)
-        _dress(ax, [part.name for part in parts], "private minus twin, points")
-        return ax
+        name_rows(ax, [part.name for part in parts])
+        return dress(ax, "private minus twin, points")
 
     def plot_difficulty(self, ax: Axes) -> Axes:
         """Accuracy in each tenth of the rows, from the easiest to the hardest for the reference ensemble."""
         if not self.deciles:
             raise DataError("this result has no deciles: call disparity(..., reference=[models]).")
-        shift = 0.12 if self.has_twin else 0.0
-        for row, part in enumerate(self.deciles, start=1):
-            _pole(ax, part.accuracy["private"], row - shift, PRIVATE, "o", filled=True)
-            if self.has_twin:
-                _pole(ax, part.accuracy["twin"], row + shift, TWIN, "D", filled=False)
+        dots(ax, [part.accuracy for part in self.deciles], upright=True, first=1, apart=0.12)
         ax.set_xticks(range(1, DECILES + 1))
-        ax.set_xlabel("tenth of the rows: 1 easiest, 10 hardest", color=INK)
-        ax.set_ylabel("accuracy, %", color=INK)
-        _plain(ax, "y")
-        return ax
+        return dress(ax, "tenth of the rows: 1 easiest, 10 hardest", "accuracy, %", grid="y")
 
     def _lowest_last(self, by: str) -> list[Part]:
         return sorted(self.parts(by), key=lambda part: -part.accuracy["private"].value)
@@ -172,10 +170,10 @@ class Disparity(Result):
             if not rows:
                 continue
             words = "; ".join(
-                f"{part.name}: {', '.join(f'{which} {percent(e)}' for which, e in part.accuracy.items() if which in MODELS)}"
+                f"{part.name}: {shares_in_words(part.accuracy)}"
                 for part in reversed(self._lowest_last(by)[-MOST_ROWS:])
             )
-            kind = "classes" if by == "class" else by if by in crossings else f"groups by {by}"
+            kind = by if by in crossings else several(by)
             if count > rows:
                 kind = f"{kind} (the lowest {rows} of {count})"
             both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
@@ -191,10 +189,7 @@ class Disparity(Result):
                 found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_cost, by=by), rows))
         if self.deciles:
             caption = "Accuracy by difficulty for a reference ensemble, easiest tenth of the rows first"
-            words = "; ".join(
-                f"{part.name}: {', '.join(f'{which} {percent(e)}' for which, e in part.accuracy.items() if which in MODELS)}"
-                for part in self.deciles
-            )
+            words = "; ".join(f"{part.name}: {shares_in_words(part.accuracy)}" for part in self.deciles)
             found.append(Figure(caption, f"{caption}. {words}.", self.plot_difficulty, 8))
         return found
 
@@ -225,7 +220,7 @@ class Disparity(Result):
 
     def _extremes_in_words(self, by: str, found: dict[str, Any]) -> list[str]:
         said = []
-        what = "Class" if by == "class" else by.capitalize()
+        what = titled(by)
         if "worst" in found:
             times = f" (ratio {fixed(found['ratio'].value)})" if found.get("ratio") else ""
             said.append(
@@ -239,13 +234,8 @@ class Disparity(Result):
                 f"{what} {found['pays_most']} pays most: {points(cost)} points (interval {points_interval(cost)} after "
                 f"allowing for the choice{sure})."
             )
-        if found["hidden_parts"]:
-            several = "classes" if by == "class" else f"groups by {by}" if by in self.partitions else f"cells, {by},"
-            said.append(
-                f"{found['hidden_parts']} {several} with fewer than {self.settings['smallest_part']} people each "
-                f"({found['hidden_people']} people in all) are not shown."
-            )
-        return said
+        parts = several(by) if by in self.partitions else f"cells, {by},"
+        return said + hidden_in_words(found, parts, self.settings["smallest_part"])
 
     def _fairness_in_words(self, by: str) -> list[str]:
         found, said = self.fairness(by) if by != "class" else {}, []
@@ -290,70 +280,45 @@ class Disparity(Result):
         """Accuracy, then loss: everyone, each class, each group; extremes, fairness, cells and difficulty."""
         level = level_of(self.everyone.accuracy["private"])
         return [
-            Table(
-                f"Accuracy on the test part in %, {level} intervals",
-                self._columns("private", "twin", "private − twin"),
-                [self._row(part, part.accuracy, _share_cell, _points_cell) for part in self._all_parts()],
-            ),
-            Table(
-                f"Mean loss (cross-entropy) on the test part, {level} intervals",
-                self._columns("private", "twin", "private − twin"),
-                [self._row(part, part.loss, _loss_cell, _loss_cell) for part in self._all_parts()],
-            ),
+            self._accuracy_table(f"Accuracy on the test part in %, {level} intervals", self._all_parts()),
+            self._loss_table(f"Mean loss (cross-entropy) on the test part, {level} intervals", self._all_parts()),
             *self._more_tables(level),
         ]
+
+    def _accuracy_table(self, caption: str, parts: Sequence[Part]) -> Table:
+        return self._table(caption, [(part, accuracy_cells(part.accuracy)) for part in parts])
+
+    def _loss_table(self, caption: str, parts: Sequence[Part]) -> Table:
+        return self._table(caption, [(part, list(map(fixed_cell, part.loss.values()))) for part in parts])
+
+    def _table(self, caption: str, rows: Sequence[tuple[Part, list[str]]]) -> Table:
+        columns = ["", "people", "private", *(["twin", "private − twin"] if self.has_twin else [])]
+        return Table(caption, columns, [[row_name(part), f"{part.n:,}", *cells] for part, cells in rows])
 
     def _more_tables(self, level: str) -> list[Table]:
         found = []
         rows = [
-            [f"{name}, {column}", *(_any_cell(of.get(key), _signless_cell) for key in ("private", "twin", "excess"))]
+            [f"{name}, {column}", *(_measure_cell(of.get(key)) for key in ("private", "twin", "excess"))]
             for column in self.values["fairness"]
             for name, of in self.fairness(column).items()
             if name != "hidden"
         ]
         if rows:
             columns = ["", "private", "twin", "excess"] if self.has_twin else ["", "private"]
-            found.append(
-                Table(
-                    f"Fairness between groups (from 0 to 1), {level} intervals that hold together",
-                    columns,
-                    [row[: len(columns)] for row in rows],
-                )
-            )
+            caption = f"Fairness between groups (from 0 to 1), {level} intervals that hold together"
+            found.append(Table(caption, columns, [row[: len(columns)] for row in rows]))
         for column in self.values["cells"]:
-            for caption, of, cell, difference in (
-                ("Accuracy in %", "accuracy", _share_cell, _points_cell),
-                ("Mean loss (cross-entropy)", "loss", _loss_cell, _loss_cell),
-            ):
-                if self.cells(column):
-                    cells = [self._row(part, getattr(part, of), cell, difference) for part in self.cells(column)]
-                    caption = f"{caption} by class and {column}, {level} intervals"
-                    found.append(Table(caption, self._columns("private", "twin", "private − twin"), cells))
+            if cells := self.cells(column):
+                where = f"by class and {column}, {level} intervals"
+                found.append(self._accuracy_table(f"Accuracy in % {where}", cells))
+                found.append(self._loss_table(f"Mean loss (cross-entropy) {where}", cells))
         if self.deciles:
-            found.append(
-                Table(
-                    f"Accuracy by difficulty in %, tenth 1 the easiest, {level} intervals",
-                    self._columns("private", "twin", "private − twin"),
-                    [self._row(part, part.accuracy, _share_cell, _points_cell) for part in self.deciles],
-                )
-            )
+            caption = f"Accuracy by difficulty in %, tenth 1 the easiest, {level} intervals"
+            found.append(self._accuracy_table(caption, self.deciles))
         return found
 
     def _all_parts(self) -> list[Part]:
         return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
-
-    def _columns(self, private: str, twin: str, difference: str) -> list[str]:
-        return ["", "people", private, *([twin, difference] if self.has_twin else [])]
-
-    @staticmethod
-    def _row(
-        part: Part,
-        estimates: dict[str, Estimate],
-        cell: Callable[[Estimate], str],
-        difference: Callable[[Estimate], str],
-    ) -> list[str]:
-        cells = [(difference if which == "difference" else cell)(e) for which, e in estimates.items()]
-        return [_row_name(part), f"{part.n:,}", *cells]
 
 
 @dataclass(frozen=True)
@@ -409,20 +374,16 @@ class ErrorDisparity(Result):
     def plot(self, ax: Axes) -> Axes:
         """Squared error of everyone and of every group with intervals, highest on top; the twin hollow."""
         parts = sorted(self._all_parts(), key=lambda part: part.mse["private"].value)[-MOST_ROWS:]
-        shift = 0.16 if self.has_twin else 0.0
-        for row, part in enumerate(parts):
-            _bar(ax, part.mse["private"], row + shift, PRIVATE, "o", filled=True, scale=1)
-            if self.has_twin:
-                _bar(ax, part.mse["twin"], row - shift, TWIN, "D", filled=False, scale=1)
-        _dress(ax, [_row_name(part) for part in parts], "mean squared error")
+        dots(ax, [part.mse for part in parts], scale=1)
+        name_rows(ax, [row_name(part) for part in parts])
         ax.set_xlim(left=0)
-        return ax
+        return dress(ax, "mean squared error")
 
     def figures(self) -> list[Figure]:
         """Squared errors."""
         both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
         caption = f"Mean squared error of the {both}: everyone and groups, highest on top"
-        words = "; ".join(f"{_row_name(part)}: {_loss_cell(part.mse['private'])}" for part in self._all_parts())
+        words = "; ".join(f"{row_name(part)}: {fixed_cell(part.mse['private'])}" for part in self._all_parts())
         return [Figure(caption, f"{caption}. {words}.", self.plot, min(len(self._all_parts()), MOST_ROWS) + 1)]
 
     def sentences(self) -> list[str]:
@@ -453,11 +414,7 @@ class ErrorDisparity(Result):
                     f"{by.capitalize()} {found['pays_most']} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
                     f"{fixed(cost.high)} after allowing for the choice{sure})."
                 )
-            if found["hidden_parts"]:
-                said.append(
-                    f"{found['hidden_parts']} groups by {by} with fewer than {self.settings['smallest_part']} people each "
-                    f"({found['hidden_people']} people in all) are not shown."
-                )
+            said += hidden_in_words(found, several(by), self.settings["smallest_part"])
         return said
 
     def tables(self) -> list[Table]:
@@ -469,7 +426,7 @@ class ErrorDisparity(Result):
                 f"{words.capitalize()} on the test part, {level} intervals",
                 columns,
                 [
-                    [_row_name(part), f"{part.n:,}", *(_loss_cell(e) for e in getattr(part, measure).values())]
+                    [row_name(part), f"{part.n:,}", *(fixed_cell(e) for e in getattr(part, measure).values())]
                     for part in self._all_parts()
                 ],
             )
@@ -478,10 +435,6 @@ class ErrorDisparity(Result):
 
     def _all_parts(self) -> list[ErrorPart]:
         return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
-
-
-def _row_name(part: Part | ErrorPart) -> str:
-    return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
 
 
 def disparity(
@@ -524,35 +477,28 @@ def disparity(
     outcomes = {"private": _outcomes(model, data)}
     if twin is not None:
         outcomes["twin"] = _outcomes(twin, data)
-    parts = [_part("everyone", "all", np.arange(len(data)), outcomes, level)]
-    partitions = named_parts(data)
-    extremes: dict[str, Any] = {}
-    cells: dict[str, Any] = {}
-    fairness: dict[str, Any] = {}
-
-    def described(by: str, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        shown = large_enough(data, rows)
-        mine = [_part(by, name, index, outcomes, level) for name, index in shown.items()]
-        parts.extend(mine)
-        hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(data) - sum(part.n for part in mine)}
-        return hidden | _extremes(mine, shown, outcomes, level)
-
-    for by, rows in partitions.items():
-        extremes[by] = described(by, rows)
-    for column in data.groups:
-        cells[column] = described(_crossing(column), _crossed(partitions["class"], partitions[column]))
-        fairness[column] = _fairness(data, large_enough(data, partitions[column]), outcomes, level)
+    hits = {which: of["hits"] for which, of in outcomes.items()}
+    by_name = named_parts(data)
+    crossed = {_crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
+    parts, found = divided(
+        data,
+        by_name | crossed,
+        partial(part_of, outcomes=outcomes, level=level),
+        lambda _, shown: extremes(hits, shown, level),
+    )
+    everyone = part_of("everyone", "all", np.arange(len(data)), outcomes, level)
+    fairness = {column: _fairness(data, large_enough(data, by_name[column]), outcomes, level) for column in data.groups}
     deciles = _deciles(model, data, twin, reference, outcomes, level) if reference else []
     difficulty = _difficulty(deciles)
     status = status_of(data, twin)
     if reference:
         status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
     return Disparity(
-        headline=_headline(parts[0], extremes["class"], difficulty),
+        headline=_headline(everyone, found["class"], difficulty),
         values={
-            "parts": [vars(part) for part in [*parts, *deciles]],
-            "extremes": extremes,
-            "cells": cells,
+            "parts": [vars(part) for part in [everyone, *parts, *deciles]],
+            "extremes": {by: found[by] for by in by_name},
+            "cells": {column: found[_crossing(column)] for column in data.groups},
             "fairness": fairness,
             "difficulty": difficulty,
         },
@@ -563,16 +509,6 @@ def disparity(
 
 def _crossing(column: str) -> str:
     return f"class × {column}"
-
-
-def large_enough(data: Data, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parts that may be shown: those of at least 20 people."""
-    return {name: index for name, index in rows.items() if _people(data, index) >= SMALLEST}
-
-
-def _people(data: Data, rows: np.ndarray) -> int:
-    """How many people own these rows."""
-    return len(rows) if data.unit is None else len(np.unique(data.unit.numpy()[rows]))
 
 
 def _crossed(classes: Mapping[str, np.ndarray], groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -593,7 +529,7 @@ def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, 
     labels = [1] if width == 2 else list(range(width))
     conditions = [index[truth[index] == label] for label in labels for index in groups.values()]
     conditions += [index[truth[index] != label] for label in labels for index in groups.values()]
-    hidden = sum(_people(data, index) < SMALLEST for index in conditions)
+    hidden = sum(people(data, index) < SMALLEST for index in conditions)
     found: dict[str, Any] = {PARITY: {}, PARITY_RATIO: {}, ODDS: {}, "hidden": hidden}
 
     def compared(which: str, among: Sequence[Mapping[str, np.ndarray]], chosen: Sequence[int], models: int) -> Any:
@@ -642,14 +578,14 @@ def _deciles(
             "a reference model is one of the audited models: rows would be called hard because that model fails on them. "
             "Train the reference ensemble apart, from other seeds."
         )
-    if _people(data, np.arange(len(data))) < DECILES * SMALLEST:
+    if people(data, np.arange(len(data))) < DECILES * SMALLEST:
         raise DataError(
             f"{len(data)} rows make tenths of fewer than {SMALLEST} people: difficulty needs more test data."
         )
     difficulty = np.mean([_outcomes(judge, data)["losses"] for judge in reference], axis=0)
     order = np.argsort(difficulty, kind="stable")
     return [
-        _part("difficulty", str(number), np.sort(rows), outcomes, level)
+        part_of("difficulty", str(number), np.sort(rows), outcomes, level)
         for number, rows in enumerate(np.array_split(order, DECILES), start=1)
     ]
 
@@ -695,82 +631,16 @@ def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
     }
 
 
-def named_parts(data: Data) -> dict[str, dict[str, np.ndarray]]:
-    """Rows of each class (where targets are classes) and of each group, by name; see `large_enough`."""
-    taken = {"class", "everyone", "difficulty"} & set(data.groups)
-    if taken:
-        raise DataError(f"a group column is called {sorted(taken)[0]!r}, which has a meaning here: rename it.")
-    columns = data.groups if data.task == "regression" else {"class": data.y, **data.groups}
-    names = {"class": dict(enumerate(data.classes))} | {
-        by: dict(enumerate(data.group_names[by])) for by in data.groups if by in data.group_names
-    }
-    return {
-        by: {
-            str(names.get(by, {}).get(label, label)): np.flatnonzero(labels.numpy() == label)
-            for label in sorted(set(labels.tolist()))
-        }
-        for by, labels in columns.items()
-    }
-
-
-_partitions = named_parts  # the name other audits know it by
-
-Outcomes = dict[str, dict[str, np.ndarray]]
-
-
-def _part(by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float) -> Part:
-    accuracy = {which: intervals.share(o["hits"][rows], level) for which, o in outcomes.items()}
-    loss = {which: intervals.mean(o["losses"][rows], level, floor=0.0) for which, o in outcomes.items()}
-    if "twin" in outcomes:
-        private, twin = outcomes["private"], outcomes["twin"]
-        accuracy["difference"] = intervals.share_difference(private["hits"][rows], twin["hits"][rows], level)
-        loss["difference"] = intervals.mean_difference(private["losses"][rows], twin["losses"][rows], level)
-    return Part(by, name, len(rows), accuracy, loss)
-
-
-def _extremes(parts: list[Part], rows: dict[str, np.ndarray], outcomes: Outcomes, level: float) -> dict[str, Any]:
-    """Worst part, gap and largest cost, with intervals that hold for all parts together."""
-    if len(parts) < 2:
-        return {}
-
-    def shares(which: str, count: int) -> list[Estimate]:
-        return [
-            intervals.share(outcomes[which]["hits"][index], intervals.each(level, count)) for index in rows.values()
-        ]
-
-    mine = shares("private", len(parts))
-    found: dict[str, Any] = {
-        "worst": min(parts, key=lambda part: part.accuracy["private"].value).name,
-        "lowest": intervals.smallest(mine, level),
-        "gap": intervals.spread(mine, level),
-        "ratio": intervals.ratio(mine, level),
-    }
-    if "twin" not in outcomes:
-        return found
-    private, twin = outcomes["private"]["hits"], outcomes["twin"]["hits"]
-    costs = [
-        intervals.share_difference(private[index], twin[index], intervals.each(level, len(parts)))
-        for index in rows.values()
-    ]
-    wide, narrow = (intervals.spread(shares(which, 2 * len(parts)), level) for which in ("private", "twin"))
-    return found | {
-        "pays_most": min(parts, key=lambda part: part.accuracy["difference"].value).name,
-        "largest_cost": intervals.smallest(costs, level),
-        "twin_gap": intervals.spread(shares("twin", len(parts)), level),
-        "excess_gap": intervals.difference(wide, narrow, level),
-    }
-
-
-def _headline(everyone: Part, extremes: dict[str, Any], difficulty: dict[str, Estimate]) -> dict[str, Estimate]:
+def _headline(everyone: Part, extreme: dict[str, Any], difficulty: dict[str, Estimate]) -> dict[str, Estimate]:
     found = {
         "accuracy": everyone.accuracy["private"],
         "twin accuracy": everyone.accuracy.get("twin"),
         "cost": everyone.accuracy.get("difference"),
-        "worst class": extremes.get("lowest"),
-        "largest cost": extremes.get("largest_cost"),
-        "gap": extremes.get("gap"),
-        "twin gap": extremes.get("twin_gap"),
-        "excess gap": extremes.get("excess_gap"),
+        "worst class": extreme.get("lowest"),
+        "largest cost": extreme.get("largest_cost"),
+        "gap": extreme.get("gap"),
+        "twin gap": extreme.get("twin_gap"),
+        "excess gap": extreme.get("excess_gap"),
         "extra cost of the hardest tenth": difficulty.get("extra_cost"),
     }
     return {name: estimate for name, estimate in found.items() if estimate is not None}
@@ -782,21 +652,20 @@ def _error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level
     residuals = {"private": _residuals(model, data)}
     if twin is not None:
         residuals["twin"] = _residuals(twin, data)
-    parts = [_error_part("everyone", "all", np.arange(len(data)), residuals, level)]
-    extremes: dict[str, Any] = {}
-    for by, rows in named_parts(data).items():
-        shown = large_enough(data, rows)
-        mine = [_error_part(by, name, index, residuals, level) for name, index in shown.items()]
-        hidden = {"hidden_parts": len(rows) - len(shown), "hidden_people": len(data) - sum(part.n for part in mine)}
-        extremes[by] = hidden | _error_extremes(mine, shown, residuals, level)
-        parts += mine
-    everyone = parts[0]
+    squares = {which: np.square(of) for which, of in residuals.items()}
+    parts, found = divided(
+        data,
+        named_parts(data),
+        partial(_error_part, residuals=residuals, level=level),
+        lambda _, shown: extremes(squares, shown, level, ERROR),
+    )
+    everyone = _error_part("everyone", "all", np.arange(len(data)), residuals, level)
     headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
     if twin is not None:
         headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
     return ErrorDisparity(
         headline=headline,
-        values={"parts": [vars(part) for part in parts], "extremes": extremes},
+        values={"parts": [vars(part) for part in [everyone, *parts]], "extremes": found},
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
         status=status_of(data, twin),
     )
@@ -812,93 +681,12 @@ def _residuals(model: nn.Module, data: Data) -> np.ndarray:
 
 def _error_part(by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float) -> ErrorPart:
     def measured(change: Callable[[np.ndarray], np.ndarray], floor: float) -> dict[str, Estimate]:
-        columns = {which: change(of[rows]) for which, of in residuals.items()}
-        found = {which: intervals.mean(column, level, floor=floor) for which, column in columns.items()}
-        if "twin" in columns:
-            found["difference"] = intervals.mean_difference(columns["private"], columns["twin"], level)
-        return found
+        return means({which: change(of[rows]) for which, of in residuals.items()}, level, floor)
 
     return ErrorPart(
         by, name, len(rows), measured(np.square, 0.0), measured(np.abs, 0.0), measured(lambda r: r, -np.inf)
     )
 
 
-def _error_extremes(
-    parts: Sequence[ErrorPart], rows: Mapping[str, np.ndarray], residuals: Mapping[str, np.ndarray], level: float
-) -> dict[str, Any]:
-    """Worst group, gap, ratio and largest cost of the squared error, with intervals that hold together."""
-    if len(parts) < 2:
-        return {}
-    squares = {which: np.square(of) for which, of in residuals.items()}
-
-    def means(which: str, count: int) -> list[Estimate]:
-        return [intervals.mean(squares[which][index], intervals.each(level, count), 0.0) for index in rows.values()]
-
-    mine = means("private", len(parts))
-    found: dict[str, Any] = {
-        "worst": max(parts, key=lambda part: part.mse["private"].value).name,
-        "highest": intervals.largest(mine, level),
-        "gap": intervals.spread(mine, level),
-        "ratio": intervals.ratio(mine, level),
-    }
-    if "twin" not in squares:
-        return found
-    single = intervals.each(level, len(parts))
-    costs = [intervals.mean_difference(squares["private"][i], squares["twin"][i], single) for i in rows.values()]
-    wide, narrow = (intervals.spread(means(which, 2 * len(parts)), level) for which in MODELS)
-    return found | {
-        "pays_most": max(parts, key=lambda part: part.mse["difference"].value).name,
-        "largest_cost": intervals.largest(costs, level),
-        "twin_gap": intervals.spread(means("twin", len(parts)), level),
-        "excess_gap": intervals.difference(wide, narrow, level),
-    }
-
-
-def _share_cell(e: Estimate) -> str:
-    return f"{percent(e)} ({percent_interval(e)})".replace(" %", "")
-
-
-def _points_cell(e: Estimate) -> str:
-    return f"{points(e)} ({points_interval(e)})"
-
-
-def _loss_cell(e: Estimate) -> str:
-    return f"{fixed(e.value)} ({fixed(e.low)}, {fixed(e.high)})"
-
-
-def _signless_cell(e: Estimate) -> str:
-    return f"{fixed(e.value, 3)} ({fixed(e.low, 3)}, {fixed(e.high, 3)})"
-
-
-def _any_cell(e: Estimate | None, cell: Callable[[Estimate], str]) -> str:
-    return "–" if e is None else cell(e)
-
-
-def _pole(ax: Axes, estimate: Estimate, column: float, colour: str, marker: str, *, filled: bool) -> None:
-    ax.plot([column, column], [100 * estimate.low, 100 * estimate.high], color=colour, linewidth=1.8, zorder=2)
-    face = colour if filled else ax.get_facecolor()
-    ax.plot([column], [100 * estimate.value], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
-
-
-def _bar(
-    ax: Axes, estimate: Estimate, row: float, colour: str, marker: str, *, filled: bool, scale: float = 100
-) -> None:
-    ax.plot([scale * estimate.low, scale * estimate.high], [row, row], color=colour, linewidth=1.8, zorder=2)
-    face = colour if filled else ax.get_facecolor()
-    ax.plot([scale * estimate.value], [row], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
-
-
-def _dress(ax: Axes, names: Iterable[str], label: str) -> None:
-    names = list(names)
-    ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
-    ax.set_ylim(-0.6, len(names) - 0.4)
-    ax.set_xlabel(label, color=INK)
-    _plain(ax, "x")
-
-
-def _plain(ax: Axes, grid: Literal["x", "y"]) -> None:
-    ax.tick_params(colors=INK, length=0)
-    ax.grid(axis=grid, color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for side in ax.spines.values():
-        side.set_visible(False)
+def _measure_cell(e: Estimate | None) -> str:
+    return "–" if e is None else fixed_cell(e, 3)

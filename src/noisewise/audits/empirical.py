@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits.outputs import evaluating
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.outputs import BATCH, device_of, evaluating
+from noisewise.audits.parts import dress, name_rows, tracked
+from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.defaults import default_delta
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
@@ -213,10 +214,9 @@ class EngineEpsilon(Result):
         ax.annotate(
             "claimed", (self.claimed, len(found) - 0.45), ha="center", va="bottom", color=INK, annotation_clip=False
         )
-        ax.set_yticks(range(len(found)), labels=list(reversed(list(found))))
-        ax.set_ylim(-0.6, len(found) - 0.4)
+        name_rows(ax, reversed(list(found)))
         ax.set_xlim(0, edge)
-        return _dress(ax, f"epsilon of one release at delta {number(self.settings['delta'])}", "x")
+        return dress(ax, f"epsilon of one release at delta {number(self.settings['delta'])}")
 
     def figures(self) -> list[Figure]:
         """One row for each statistic."""
@@ -418,7 +418,7 @@ def _users(model: nn.Module, data: Data, loss_fn: LossFn, units: int, clip: Clip
     if type(units) is not int or not 1 <= units <= len(data):
         raise ConfigError(f"units={units!r} of {len(data)} rows: must be a whole number from 1 to that.")
     rows = torch.from_numpy(rng.choice(len(data), units, replace=False))
-    own, device = copy.deepcopy(model).eval(), next(model.parameters()).device
+    own, device = copy.deepcopy(model).eval(), device_of(model)
     batch = (data.x[rows].to(device), data.y[rows].to(device))
     weights = sum(parameter.numel() for parameter in own.parameters())
     return _target(own, batch, loss_fn, torch.tensor([0]), clip, f"your model ({weights:,} weights) with one canary")
@@ -474,8 +474,6 @@ def _trials(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Coins `[trials]`, and the two releases along the canary's direction `[2, trials]`."""
     import torch
-    from rich.console import Console
-    from rich.progress import track
 
     from noisewise.accounting import Ledger
     from noisewise.entropy import Entropy
@@ -490,7 +488,7 @@ def _trials(
     flat = torch.cat([target.directions[name].flatten(1) for name in target.directions], 1)
     coins = rng.integers(0, 2, (releases, len(canaries)))
     seen = np.empty((2, releases, len(canaries)))
-    shown = track(range(releases), "steps of the engine", console=Console(stderr=True), disable=not progress)
+    shown = tracked(range(releases), progress, releases, "steps of the engine")
     for trial in shown:
         entropy = Entropy.insecure(int(rng.integers(2**62))) if reproducible else Entropy.fresh()
         state = State(plan, Ledger(plan.adjacency), entropy, layout=layout)
@@ -586,8 +584,7 @@ class OneRun(Result):
             )
         ax.set_ylim(0, 1.3 * max(max(counts) for counts in self.values["scores"].values()))  # room for the legend
         ax.legend(frameon=False, labelcolor=INK, loc="upper right")
-        ax.set_ylabel("canaries", color=INK)
-        return _dress(ax, "how strongly the model shows the canary (score)", "y")
+        return dress(ax, "how strongly the model shows the canary (score)", "canaries", grid="y")
 
     def figures(self) -> list[Figure]:
         """Both histograms."""
@@ -780,7 +777,7 @@ def _canary_loss(model: nn.Module, loss_fn: LossFn, canary: str, count: int, mec
     name = "canary_coordinates"
     if name in dict(model.named_parameters()):
         raise ConfigError(f"the model has a parameter {name!r} already: rename it.")
-    device = next(model.parameters()).device
+    device = device_of(model)
     model.register_parameter(name, torch.nn.Parameter(torch.zeros(count, 1, device=device)))
     others = {other: 0.0 for other, p in model.named_parameters() if p.requires_grad}
     scale = _loudest(mechanism.clip_at(0), {**others, name: 1.0})
@@ -799,9 +796,9 @@ def _scores(model: nn.Module, loss_fn: LossFn, units: Nest, rows: Tensor) -> np.
 
     from noisewise.nest import map_tensors, take
 
-    device, found = next(model.parameters()).device, []
+    device, found = device_of(model), []
     with evaluating(model), torch.no_grad():
-        for part in rows.split(1024):
+        for part in rows.split(BATCH):
             pairs, kinds, _ = map_tensors(lambda tensor: tensor.to(device), take(units, part))
             found.append(loss_fn(model, (pairs, kinds, torch.ones(len(part), device=device))).double().cpu())
     return torch.cat(found).numpy()
@@ -832,16 +829,3 @@ def _guess(scores: np.ndarray, coins: np.ndarray, delta: float, level: float) ->
 
     best = max(((top, bottom) for top in SHARES for bottom in SHARES), key=merit)
     return attempt(scores[half:], coins[half:], best)
-
-
-# Shared ----------------------------------------------------------------------------------------------------------------
-
-
-def _dress(ax: Axes, label: str, grid: Any) -> Axes:
-    ax.set_xlabel(label, color=INK)
-    ax.tick_params(colors=INK, length=0)
-    ax.grid(axis=grid, color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for side in ax.spines.values():
-        side.set_visible(False)
-    return ax

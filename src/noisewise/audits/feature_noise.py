@@ -15,7 +15,6 @@ import numpy as np
 
 from noisewise.audits import intervals
 from noisewise.audits.clipping_bias import (
-    Bar,
     block_norms,
     chosen_loss,
     chosen_rule,
@@ -27,9 +26,22 @@ from noisewise.audits.clipping_bias import (
     partitions,
     rule_factors,
 )
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.parts import (
+    MOST_ROWS,
+    SMALLEST,
+    Bar,
+    cell,
+    dots,
+    dress,
+    fixed_cell,
+    hidden_in_words,
+    name_rows,
+    row_name,
+    share_cell,
+)
+from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import fixed, number, percent, percent_interval
+from noisewise.words import fixed, number, percent
 from noisewise.words import level as level_of
 
 if TYPE_CHECKING:
@@ -47,8 +59,6 @@ if TYPE_CHECKING:
     from noisewise.train import Observation
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
-SMALLEST = 20  # people; fewer are counted, not shown
-MOST_ROWS = 24  # of a figure; the weakest are drawn, the tables hold all
 RARE = 1e-6  # share of noise patches that may be longer than the hard bound assumes
 
 
@@ -336,16 +346,12 @@ class FeatureNoise(Result):
 
     def _plot(self, ax: Axes, by: str) -> Axes:
         parts = self._weakest_last(by)[-MOST_ROWS:]
-        shift = 0.16 if self.has_twin else 0.0
-        for row, part in enumerate(parts):
-            _bar(ax, part.ratio, row + shift, PRIVATE, "o", filled=True)
-            if part.twin is not None:
-                _bar(ax, part.twin, row - shift, TWIN, "D", filled=False)
+        estimates = [{"private": part.ratio} | ({} if part.twin is None else {"twin": part.twin}) for part in parts]
+        dots(ax, estimates, scale=1)
         ax.axvline(1, color=INK, linewidth=1)
-        ax.set_yticks(range(len(parts)), labels=[part.name for part in parts], parse_math=False)
-        ax.set_ylim(-0.6, len(parts) - 0.4)
+        name_rows(ax, [part.name for part in parts])
         ax.set_xlim(left=0)
-        return _dress(ax, f"signal in a step / deviation of its noise, by {by}")
+        return dress(ax, f"signal in a step / deviation of its noise, by {by}")
 
     def _plot_factors(self, ax: Axes, by: str) -> Axes:
         """The three factors relative to the part where each is largest."""
@@ -360,11 +366,10 @@ class FeatureNoise(Result):
             top = float(found.max()) or 1.0
             rows = np.arange(len(parts)) + 0.2 * (1 - place)
             ax.plot(100 * found / top, rows, marker, color=colour, markersize=6, label=label)
-        ax.set_yticks(range(len(parts)), labels=[part.name for part in parts], parse_math=False)
-        ax.set_ylim(-0.6, len(parts) - 0.4)
+        name_rows(ax, [part.name for part in parts])
         ax.set_xlim(0, 105)
-        ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=3)
-        return _dress(ax, f"in % of the largest, by {by}")
+        ax.legend(frameon=False, fontsize="small", labelcolor=INK, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3)
+        return dress(ax, f"in % of the largest, by {by}")
 
     def _weakest_last(self, by: str) -> list[Part]:
         return sorted(self.parts(by), key=lambda part: -part.ratio.value)
@@ -378,7 +383,7 @@ class FeatureNoise(Result):
                 continue
             both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
             caption = f"Signal of each part in one step, in deviations of the noise, {both}, by {by}: weakest on top"
-            words = "; ".join(f"{part.name}: {_cell(part.ratio)}" for part in reversed(parts))
+            words = "; ".join(f"{part.name}: {cell(part.ratio)}" for part in reversed(parts))
             found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), len(parts) + 1))
             if len(parts) > 1:
                 caption = f"What makes the ratio, by {by}: size of the feature, clipping, number of people"
@@ -405,19 +410,15 @@ class FeatureNoise(Result):
                 weakest = next(part for part in self.parts(by) if part.name == found["weakest"])
                 times = "" if found["ratio"] is None else f", {fixed(found['ratio'].value)} times that of the strongest"
                 wait = (
-                    f"about {number(float(math.ceil(weakest.steps)))} steps in one direction level it with the noise"
-                    if math.isfinite(weakest.steps)
-                    else "it cannot be told from none at all"
-                )
+                    "it cannot be told from none at all" if math.isinf(weakest.steps)
+                    else "it stands above the noise in a single step" if weakest.steps <= 1
+                    else f"{_steps(weakest)} steps in one direction level it with the noise"
+                )  # fmt: skip
                 said.append(
                     f"{_called(by)} {found['weakest']} has the weakest signal, {number(weakest.ratio.value)} deviations"
                     f"{times} ({found['strongest']}); {wait}."
                 )
-            if found["hidden_parts"]:
-                said.append(
-                    f"{found['hidden_parts']} parts by {by} with fewer than {SMALLEST} people each "
-                    f"({found['hidden_people']} people in all) are not shown."
-                )
+            said += hidden_in_words(found, f"parts by {by}")
         return said
 
     def tables(self) -> list[Table]:
@@ -431,12 +432,12 @@ class FeatureNoise(Result):
                 ["", "people", "ratio", "of the whole noise", "steps to level", *twin],
                 [
                     [
-                        _row_name(part),
+                        row_name(part),
                         f"{part.n:,}",
-                        _cell(part.ratio),
-                        _cell(part.whole),
-                        number(float(math.ceil(part.steps))) if math.isfinite(part.steps) else "∞",
-                        *([_cell(part.twin)] if part.twin is not None else []),
+                        cell(part.ratio),
+                        cell(part.whole),
+                        _steps(part),
+                        *([cell(part.twin)] if part.twin is not None else []),
                     ]
                     for part in parts
                 ],
@@ -446,10 +447,10 @@ class FeatureNoise(Result):
                 ["", "feature / noise", "clipped, %", "mean factor", "share of people, %"],
                 [
                     [
-                        _row_name(part),
-                        _cell(part.feature),
-                        f"{percent(part.clipped)} ({percent_interval(part.clipped)})".replace(" %", ""),
-                        f"{fixed(part.factor.value)} ({fixed(part.factor.low)}, {fixed(part.factor.high)})",
+                        row_name(part),
+                        cell(part.feature),
+                        share_cell(part.clipped),
+                        fixed_cell(part.factor),
                         percent(part.share).replace(" %", ""),
                     ]
                     for part in parts
@@ -723,25 +724,5 @@ def _called(by: str) -> str:
     return by[:1].upper() + by[1:]
 
 
-def _row_name(part: Part) -> str:
-    return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
-
-
-def _cell(e: Estimate) -> str:
-    return f"{number(e.value)} ({number(e.low)}, {number(e.high)})"
-
-
-def _bar(ax: Axes, estimate: Estimate, row: float, colour: str, marker: str, *, filled: bool) -> None:
-    ax.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=1.8, zorder=2)
-    face = colour if filled else ax.get_facecolor()
-    ax.plot([estimate.value], [row], marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
-
-
-def _dress(ax: Axes, label: str) -> Axes:
-    ax.set_xlabel(label, color=INK)
-    ax.tick_params(colors=INK, length=0)
-    ax.grid(axis="x", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return ax
+def _steps(part: Part) -> str:
+    return f"{math.ceil(part.steps):,}" if math.isfinite(part.steps) else "∞"

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits import intervals
-from noisewise.audits.clipping_bias import Bar, rule_factors
+from noisewise.audits.clipping_bias import rule_factors
 from noisewise.audits.feature_noise import Factors, exact, noise_of_a_step
+from noisewise.audits.parts import Bar, cell, dress, name_rows
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
@@ -96,7 +97,8 @@ class FeatureStory(Result):
     over `eta sigma_n sqrt(T d)`, 1 where noise dominates) and `norm exponent` (see `norm_exponent`).
     values: `steps`, where the run was looked at; `alignment [steps][filters][features]` = `<w_kr, u> / ||u||`;
     `noise_alignment [steps][filters]`, the root mean square over training noise patches of `<w_kr, xi> / ||xi||`, and
-    `mean_noise_alignment [steps][classes]`, the same of a class's mean filter; `norms [steps][filters]`; `filters`, the class of each; `groups`, see `groups`; `assumptions`; `ratios`, see `exact`.
+    `mean_noise_alignment [steps][classes]`, the same of a class's mean filter; `norms [steps][filters]`; `filters`, the
+    class of each; `groups`, `assumptions` and `ratios`, see the properties of these names.
     Guarantee: none; intervals are over test points and filters of this one run, other seeds give other runs.
     Reference: Xu, Chen 2026, arXiv:2603.04881, sections 3 and J. Deviation: constants of the theory are not known.
     """
@@ -122,7 +124,7 @@ class FeatureStory(Result):
 
     @property
     def ratios(self) -> list[dict[str, Any]]:
-        """`exact` for this run, with recorded clipping factors if every feature was sampled; `ratio` and `effective` are None without noise."""
+        """`exact` for this run, with recorded factors if every feature was sampled; `ratio`, `effective` None without noise."""
         return self.values["ratios"]
 
     @property
@@ -160,17 +162,17 @@ class FeatureStory(Result):
             color=FAINT,
             alpha=0.6,
             linewidth=0,
-            label="noise patches, ± deviation over patches",
+            label="noise patches, ± deviation",
         )
-        ax.legend(frameon=False, fontsize="small", loc="upper left", labelcolor=INK)
-        return _dress(ax, "step", "mean alignment of filters")
+        _legend_above(ax)
+        return dress(ax, "step", "mean alignment of filters")
 
     def _plot_series(self, ax: Axes, key: str) -> Axes:
         for place, group in enumerate(self.groups):
             colour, style = self._look(place)
             ax.plot(self.steps, group[key], style, color=colour, linewidth=1.8, label=_text(group["name"]))
-        ax.legend(frameon=False, fontsize="small", labelcolor=INK)
-        return _dress(ax, "step", f"test {key}")
+        _legend_above(ax)
+        return dress(ax, "step", f"test {key}")
 
     def _plot_losses(self, ax: Axes) -> Axes:
         ax.set_yscale("log")
@@ -188,7 +190,7 @@ class FeatureStory(Result):
             ax.barh(rows + shift, [_rms(of[key]) for of in moves], height=0.17, color=colour, label=label)
         ax.set_yticks(rows, labels=[group["name"] for group in self.groups], parse_math=False)
         ax.legend(frameon=False, fontsize="small", loc="lower right", labelcolor=INK)
-        return _dress(ax, "root mean square move of the class's output in a step", "")
+        return dress(ax, "move of the class's output in a step (rms)")
 
     def _plot_assumptions(self, ax: Axes) -> Axes:
         rows = list(reversed(self.assumptions))
@@ -198,10 +200,9 @@ class FeatureStory(Result):
             ax.plot(
                 [share], [place], "o", color=PRIVATE if share == 100 else TWIN, markersize=7, clip_on=False, zorder=3
             )
-        ax.set_yticks(range(len(rows)), labels=[row["name"] for row in rows])
-        ax.set_ylim(-0.6, len(rows) - 0.4)
+        name_rows(ax, [row["name"] for row in rows])
         ax.set_xlim(0, 102)
-        return _dress(ax, "checks in which the assumption holds, %", "")
+        return dress(ax, "checks in which the assumption holds, %")
 
     def _look(self, place: int) -> tuple[str, str]:
         label = self.groups[place]["label"]
@@ -215,7 +216,7 @@ class FeatureStory(Result):
             f"{group['name']}: {fixed(own[-1].mean())} at the end, other class {fixed(others[-1].mean())}"
             for group, (own, others) in zip(self.groups, map(self.alignment, range(len(self.groups))), strict=True)
         )
-        found = [Figure(caption, f"{caption}. {words}.", self.plot, 9)]
+        found = [Figure(caption, f"{caption}. {words}.", self.plot, 11)]
         caption = "Test loss by group"
         words = "; ".join(f"{group['name']}: {number(group['loss'][-1])} at the end" for group in self.groups)
         found.append(Figure(caption, f"{caption}. {words}.", self._plot_losses, 8))
@@ -270,12 +271,11 @@ class FeatureStory(Result):
                 [
                     [
                         group["name"],
-                        "{} ({}, {})".format(*(number(v) for v in (loss.value, loss.low, loss.high))),
+                        cell(group["final"]["loss"]),
                         percent(group["final"]["accuracy"]).replace(" %", ""),
                         *(fixed(float(of[-1].mean())) for of in self.alignment(place)),
                     ]
                     for place, group in enumerate(self.groups)
-                    for loss in [group["final"]["loss"]]
                 ],
             ),
             Table(
@@ -686,12 +686,5 @@ def _text(name: str) -> str:
     return name.replace("$", r"\$").lstrip("_")  # a name is a name: no formula, and not hidden from the legend
 
 
-def _dress(ax: Axes, label: str, side: str) -> Axes:
-    ax.set_xlabel(label, color=INK)
-    ax.set_ylabel(side, color=INK)
-    ax.tick_params(colors=INK, length=0)
-    ax.grid(axis="both" if side else "x", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return ax
+def _legend_above(ax: Axes) -> None:
+    ax.legend(frameon=False, fontsize="small", labelcolor=INK, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)

@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.audits.result import LEVEL, Estimate, _independent_difference
+from noisewise.audits.result import LEVEL, Estimate
 from noisewise.errors import DataError
 
 
-def _z(level: float) -> float:
+def z_score(level: float) -> float:
+    """How many standard deviations either side of a normal variable's mean hold the share `level` of it."""
     from scipy.stats import norm
 
     return float(norm.ppf((1 + level) / 2))
@@ -25,7 +26,7 @@ def share(hits: ArrayLike, level: float = LEVEL) -> Estimate:
     `(p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`. Reference: Wilson 1927.
     """
     flags = _column(hits).astype(bool)
-    n, p, z = len(flags), float(flags.mean()), _z(level)
+    n, p, z = len(flags), float(flags.mean()), z_score(level)
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     # at p = 0 and p = 1 one end is exactly p; rounding must not push it past
@@ -59,7 +60,7 @@ def share_difference(first: ArrayLike, second: ArrayLike, level: float = LEVEL) 
 
     a, b = (column.astype(bool) for column in _columns(first, second))
     n, only_first, only_second = len(a), int((a & ~b).sum()), int((~a & b).sum())
-    value, z = (only_first - only_second) / n, _z(level)
+    value, z = (only_first - only_second) / n, z_score(level)
 
     def score(d: float) -> float:
         linear = (2 * n - only_first + only_second) * d - only_first - only_second
@@ -143,7 +144,12 @@ def independent_difference(first: Estimate, second: Estimate) -> Estimate:
 
     `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
     """
-    return _independent_difference(first, second)
+    if first.level != second.level:
+        raise ConfigError(f"intervals of level {first.level} and {second.level}: only equal levels can be compared.")
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value, low, high, min(first.n, second.n), first.level, "independent difference")
 
 
 def _mean(values: np.ndarray, level: float, method: str) -> Estimate:

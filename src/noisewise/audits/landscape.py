@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,8 +17,9 @@ import numpy as np
 from noisewise.audits import intervals
 from noisewise.audits.calibration import BINS as ECE_BINS
 from noisewise.audits.calibration import calibration_error, equal_width
-from noisewise.audits.outputs import evaluating, logits, status_of
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
+from noisewise.audits.parts import Bar, cell, dress
+from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.words import fixed, number, percent, points, points_interval
 from noisewise.words import level as level_of
@@ -92,25 +92,20 @@ class Landscape(Result):
         if any(segment["random"] for segment in self.segments.values()):
             places = [1.05 + 0.05 * index for index in range(len(self.segments))]
             ax.set_xticks([*ax.get_xticks(), float(np.mean(places))], labels=["0", "¼", "½", "¾", "1", "  random"])
-        ax.set_xlabel("from the first model (0) to the second (1)", color=INK)
-        ax.set_ylabel("mean loss", color=INK)
         everything = [loss for s in self.segments.values() for loss in s["losses"]]
         everything += [loss for s in self.segments.values() for loss in s["random"].get("losses", [])]
         if min(everything) > 0 and max(everything) > 20 * min(everything):
             ax.set_yscale("log")
-        _plain(ax)
-        return _legend(ax)
+        return _legend(dress(ax, "from the first model (0) to the second (1)", "mean loss"))
 
     def plot_histogram(self, ax: Axes, *, of: str) -> Axes:
         """Histograms of `weights` or of gradient norms (`gradients`), one outline per model."""
         for name, histogram in self.values["histograms"][of].items():
             ax.stairs(histogram["shares"], histogram["edges"], color=COLOURS[name], linewidth=1.8, label=name)
-        ax.set_xlabel({"weights": "weight", "gradients": "norm of one row's gradient (log scale)"}[of], color=INK)
-        ax.set_ylabel("share", color=INK)
         if of == "gradients":
             ax.set_xscale("log")
-        _plain(ax)
-        return _legend(ax)
+        across = {"weights": "weight", "gradients": "norm of one row's gradient (log scale)"}[of]
+        return _legend(dress(ax, across, "share"))
 
     def figures(self) -> list[Figure]:
         """Segments with random directions; histograms of weights and of gradient norms."""
@@ -166,8 +161,8 @@ class Landscape(Result):
                 number(segment["losses"][0]),
                 number(max(segment["losses"])),
                 number(segment["losses"][-1]),
-                _cell(segment["instability"]),
-                _cell(segment["barrier"]),
+                cell(segment["instability"]),
+                cell(segment["barrier"]),
                 percent(segment["random"]["steep"]) if segment["random"] else "–",
             ]
             for name, segment in self.segments.items()
@@ -245,7 +240,7 @@ def landscape(
     scratch = copy.deepcopy(model)
     pairs = [pair for pair in (("private", "twin"), ("start", "private"), ("start", "twin")) if set(pair) <= set(given)]
     segments: dict[str, Any] = {}
-    with _bar(progress, len(pairs) * (points + directions)) as step:
+    with Bar(progress, len(pairs) * (points + directions), "landscape") as step:
         for first, second in pairs:
             ends = (given[first].state_dict(), given[second].state_dict())
             at = np.linspace(0, 1, points)
@@ -407,10 +402,7 @@ class OverSteps(Result):
 
     def _dress(self, ax: Axes, label: str) -> Axes:
         ax.axvline(self.settings["change"], color=INK, linewidth=1, linestyle=":", label="change of rule")
-        ax.set_xlabel("step", color=INK)
-        ax.set_ylabel(label, color=INK)
-        _plain(ax)
-        return _legend(ax)
+        return _legend(dress(ax, "step", label))
 
     def figures(self) -> list[Figure]:
         """Accuracy with calibration error, and loss."""
@@ -438,7 +430,7 @@ class OverSteps(Result):
         """All states."""
         rows = [
             [
-                f"step {state['step']:,}", _cell(state["loss"]), percent(state["accuracy"]), f"{100 * state['ece']:.1f} %",
+                f"step {state['step']:,}", cell(state["loss"]), percent(state["accuracy"]), f"{100 * state['ece']:.1f} %",
                 number(state["weight_norm"]), number(state["asymmetry"]),
             ]
             for state in self.states
@@ -477,7 +469,7 @@ def over_steps(
     _refuse_running_statistics("the model", model)
     scratch, rows, found = copy.deepcopy(model), [], []
     projection = int(generator.integers(1 << 32))  # the same rows and the same plane for every state
-    with _bar(progress, len(ordered)) as tick:
+    with Bar(progress, len(ordered), "landscape") as tick:
         for step, state in ordered:
             losses = _row_losses(scratch, state, data, loss_fn, tick)
             sure, hits = _confidences(scratch, data)
@@ -552,19 +544,10 @@ def _row_losses(
     scratch: nn.Module, state: Mapping[str, Tensor], data: Data, loss_fn: LossFn, step: Callable[[], None]
 ) -> np.ndarray:
     """One loss per row with other weights; the scratch model keeps them."""
-    import torch
-
-    from noisewise.persample.losses import unit_losses
-
     _load(scratch, state)
-    device = next(scratch.parameters()).device
-    with evaluating(scratch), torch.no_grad():
-        found = [
-            unit_losses(scratch, loss_fn, (x.to(device), y.to(device))).double().cpu()
-            for x, y in zip(data.x.split(1024), data.y.split(1024), strict=True)
-        ]
+    found = row_losses(scratch, data, loss_fn)
     step()
-    return torch.cat(found).numpy()
+    return found.numpy()
 
 
 def _load(scratch: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -659,7 +642,7 @@ def _gradient_norms(model: nn.Module, data: Data, loss_fn: LossFn) -> np.ndarray
     from noisewise.mechanism import Runtime
     from noisewise.persample import clipped_sum
 
-    device = next(model.parameters()).device
+    device = device_of(model)
     with evaluating(model):
         batch = (data.x.to(device), data.y.to(device))
         norms = clipped_sum(model, loss_fn, batch, Flat(1.0), runtime=Runtime(microbatch=256)).norms
@@ -676,7 +659,7 @@ def _symmetry(model: nn.Module, data: Data, loss_fn: LossFn, generator: np.rando
 def _cloud(model: nn.Module, data: Data, loss_fn: LossFn, generator: np.random.Generator) -> np.ndarray:
     """Deviations of gradients from their mean in a random plane; of at most 500 rows, since pairs are compared."""
     part = _some(data, CLOUD, generator)
-    device = next(model.parameters()).device
+    device = device_of(model)
     cloud = projected_gradients(model, (part.x.to(device), part.y.to(device)), loss_fn, generator)
     return cloud - cloud.mean(0)
 
@@ -708,28 +691,6 @@ def _histograms(columns: Mapping[str, np.ndarray], *, log: bool = False) -> dict
     }
 
 
-@contextmanager
-def _bar(show: bool, total: int) -> Iterator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), disable=not show, transient=True) as bar:
-        task = bar.add_task("landscape", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _cell(e: Estimate) -> str:
-    return f"{number(e.value)} ({number(e.low)}, {number(e.high)})"
-
-
 def _legend(ax: Axes) -> Axes:
     ax.legend(frameon=False, labelcolor=INK, fontsize="small")
     return ax
-
-
-def _plain(ax: Axes) -> None:
-    ax.tick_params(colors=INK, length=0, which="both")
-    ax.grid(color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for side in ax.spines.values():
-        side.set_visible(False)

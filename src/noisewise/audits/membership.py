@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from noisewise.audits import intervals
 from noisewise.audits.outputs import logits
+from noisewise.audits.parts import dress, tracked
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.audits.roc import auc, auc_difference, exact_share, roc, threshold
 from noisewise.audits.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
@@ -131,13 +132,7 @@ class Membership(Result):
         ax.set_yscale("log")
         ax.set_xlim(min(found.curve[0][0] for found in self.measured), 1)
         ax.set_ylim(low, 1.15)
-        ax.set_xlabel("false-positive rate", color=INK)
-        ax.set_ylabel("true-positive rate", color=INK)
-        ax.tick_params(colors=INK, length=0, which="both")
-        ax.grid(color=FAINT, linewidth=0.8)
-        ax.set_axisbelow(True)
-        for side in ax.spines.values():
-            side.set_visible(False)
+        dress(ax, "false-positive rate", "true-positive rate")
         ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=INK)
         return ax
 
@@ -256,7 +251,7 @@ def membership(
     found: dict[str, dict[str, Scores]] = {name: {} for name in ATTACKS}
     jobs = [(which, name) for which in networks for name in ATTACKS]
     seen: dict[str, tuple[Rows, Rows]] = {}
-    for which, name in _shown(jobs, "membership attacks", progress):
+    for which, name in tracked(jobs, progress, len(jobs), "membership attacks"):
         if which not in seen:
             seen[which] = _asked(networks[which], inside, outside, half)
         fitted, judged = seen[which]
@@ -489,7 +484,7 @@ def _phi_of(model: nn.Module, data: Data) -> np.ndarray:
 
 def _shadow_phi(like: nn.Module, data: Data, shadows: Shadows, progress: bool) -> np.ndarray:
     """phi of every row by every shadow `[shadows, rows]`."""
-    models = _shown(shadows.models(like), "asking the shadows", progress, len(shadows))
+    models = tracked(shadows.models(like), progress, len(shadows), "asking the shadows")
     return np.stack([_phi_of(shadow, data) for shadow in models])
 
 
@@ -600,17 +595,6 @@ def _named(estimate: Estimate, level: float, choices: int) -> Estimate:
 
 
 # words
-
-Item = TypeVar("Item")
-
-
-def _shown(items: Iterable[Item], label: str, show: bool, total: int | None = None) -> Iterable[Item]:
-    if not show:
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, label, total=total, console=Console(stderr=True))
 
 
 def _rate(at: float) -> str:

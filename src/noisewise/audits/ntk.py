@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from noisewise.audits.clipping_bias import (
-    Bar,
     block_norms,
     chosen_loss,
     chosen_rule,
@@ -26,6 +25,7 @@ from noisewise.audits.clipping_bias import (
 )
 from noisewise.audits.clipping_bias import rule_factors as clip_factors
 from noisewise.audits.outputs import evaluating
+from noisewise.audits.parts import Bar, dress, name_rows
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.words import number
@@ -285,15 +285,8 @@ class Ntk(Result):
             ax.plot([-entry["measured_relative_rate"]], [row], "o", color=PRIVATE if rate >= 0 else TWIN, markersize=6)
         ax.axvline(0, color=INK, linewidth=1)
         ax.set_xlim(right=1.06)
-        ax.set_yticks(range(len(names)), labels=names, parse_math=False)
-        ax.set_ylim(-0.6, len(names) - 0.4)
-        ax.set_xlabel("fall of the loss per unit of way, 1: the steepest there is", color=INK)
-        ax.tick_params(colors=INK, length=0)
-        ax.grid(axis="x", color=FAINT, linewidth=0.8)
-        ax.set_axisbelow(True)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-        return ax
+        name_rows(ax, names)
+        return dress(ax, "fall of the loss per unit of way, 1: the steepest there is")
 
     def figures(self) -> list[Figure]:
         """One figure."""

@@ -10,9 +10,13 @@ from noisewise.errors import DataError
 from noisewise.runs import Status
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from noisewise.data import Data
+    from noisewise.persample import LossFn
+
+BATCH = 256  # rows at a time: activations that stay in a processor's cache are faster than large batches
 
 
 @contextmanager
@@ -27,13 +31,36 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = training
 
 
-def outputs(model: nn.Module, x: Tensor, batch_size: int = 1024) -> Tensor:
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is; a model without parameters and buffers is on the CPU."""
+    import torch
+
+    first = next(model.parameters(), next(model.buffers(), None))
+    return torch.device("cpu") if first is None else first.device
+
+
+def outputs(model: nn.Module, x: Tensor, batch_size: int = BATCH) -> Tensor:
     """Outputs of all rows in evaluation mode, on the CPU in double precision; the model is left as it was."""
     import torch
 
-    device = next(model.parameters()).device
+    device = device_of(model)
     with evaluating(model), torch.no_grad():
         return torch.cat([model(part.to(device)).cpu() for part in x.split(batch_size)]).double()
+
+
+def row_losses(model: nn.Module, data: Data, loss_fn: LossFn, batch_size: int = BATCH) -> Tensor:
+    """One loss per row in evaluation mode, on the CPU in double precision; the model is left as it was."""
+    import torch
+
+    from noisewise.persample.losses import unit_losses
+
+    device = device_of(model)
+    with evaluating(model), torch.no_grad():
+        found = [
+            unit_losses(model, loss_fn, (x.to(device), y.to(device))).double().cpu()
+            for x, y in zip(data.x.split(batch_size), data.y.split(batch_size), strict=True)
+        ]
+    return torch.cat(found)
 
 
 def logits(model: nn.Module, data: Data) -> Tensor:

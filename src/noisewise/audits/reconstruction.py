@@ -12,6 +12,7 @@ import numpy as np
 
 from noisewise.audits import intervals
 from noisewise.audits.outputs import evaluating
+from noisewise.audits.parts import Bar, cell
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
@@ -275,11 +276,11 @@ class Reconstruction(Result):
         """Errors of each observation, then Theorem 5.1."""
         level = level_of(self.error("plain"))
         rows = [
-            [name, words, _cell(self.error(name), number), _cell(self.psnr(name), lambda value: fixed(value, 1))]
+            [name, words, cell(self.error(name), number), cell(self.psnr(name), lambda value: fixed(value, 1))]
             for name, words in {**OBSERVED, BLIND: "no gradient: the mean record"}.items()
         ]
         theorem = [
-            [fixed(t["sparsity"]), _cell(t["simulated"], number), number(t["expected"]), number(t["bound"])]
+            [fixed(t["sparsity"]), cell(t["simulated"], number), number(t["expected"]), number(t["bound"])]
             for t in self.values["theorem"]
         ]
         return [
@@ -297,10 +298,6 @@ def _paint(picture: Any) -> np.ndarray:
     grey = np.asarray(picture, dtype=float)
     coloured = grey if grey.ndim == 3 else np.repeat(grey[:, :, None], 3, 2)
     return np.repeat(coloured, 4, 0) if len(coloured) == 1 else coloured
-
-
-def _cell(e: Estimate, written: Callable[[float], str]) -> str:
-    return f"{written(e.value)} ({written(e.low)}, {written(e.high)})"
 
 
 def reconstruction(
@@ -402,8 +399,6 @@ def _reconstructions(
 ) -> dict[str, Tensor]:
     """What the attack makes of each observation, all of them in as few passes as memory allows."""
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
     with evaluating(model):
         seen = _observe(model, chosen, mechanism, sparsity, loss_fn, rng)
@@ -415,8 +410,7 @@ def _reconstructions(
     at_once = max(1, FLOATS // gradients.shape[1])
     parts = torch.arange(len(labels)).split(at_once)
     rebuilt = []
-    with Progress(console=Console(stderr=True), disable=not progress) as bar:
-        task = bar.add_task("inverting gradients", total=len(parts) * attack.steps)
+    with Bar(progress, len(parts) * attack.steps, "inverting gradients") as advance:
         for part in parts:
             rebuilt.append(
                 invert(
@@ -427,7 +421,7 @@ def _reconstructions(
                     loss_fn=loss_fn,
                     attack=attack,
                     start=start[part],
-                    advance=lambda: bar.advance(task),
+                    advance=advance,
                 )
             )
     return dict(zip(seen, torch.cat(rebuilt).split(len(chosen)), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -130,22 +129,15 @@ class Result(ABC):
         Interval by recovery of variances: `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on; for two models on the
         same people an audit with `twin=` is sharper. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
         """
+        from noisewise.audits.intervals import independent_difference
+
         if type(other) is not type(self):
             raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")
         return {
-            name: _independent_difference(mine, other.headline[name])
+            name: independent_difference(mine, other.headline[name])
             for name, mine in self.headline.items()
             if name in other.headline
         }
-
-
-def _independent_difference(a: Estimate, b: Estimate) -> Estimate:
-    if a.level != b.level:
-        raise ConfigError(f"intervals of level {a.level} and {b.level}: only equal levels can be compared.")
-    value = a.value - b.value
-    low = value - math.hypot(a.value - a.low, b.high - b.value)
-    high = value + math.hypot(a.high - a.value, b.value - b.low)
-    return Estimate(value, low, high, min(a.n, b.n), a.level, "independent difference")
 
 
 def _encode(value: Any) -> Any:

@@ -19,11 +19,13 @@ from noisewise.repairs.pruning import AtRandom, EarlierEpochs, MagnitudePruning,
 from noisewise.repairs.public import PublicTraining
 from noisewise.repairs.random_sparsification import RandomSparsification
 from noisewise.repairs.ranked_sparsification import RankedSparsification
+from noisewise.repairs.temperature import Scaled, Temperature, temperature
 from noisewise.repairs.tuning import best_sparsity, bound_at_sparsity, bound_for_momentum, noise_term
 
 __all__ = [
-    "AtRandom", "Augmentation", "Cost", "EarlierEpochs", "FineTuning", "FirstPhase", "GlobalAdapt", "GlobalClipping",
-    "GroupBounds", "LoRA", "LocalThenGlobal", "MagnitudePruning", "MovingAverage", "Pretraining", "PrivateModel",
-    "PrivateRecords", "PublicTraining", "RandomSparsification", "RankedSparsification", "Repair", "StagewiseFreezing",
-    "best_sparsity", "bound_at_sparsity", "bound_for_momentum", "check_compatible", "merged", "noise_term", "repaired",
+    "AtRandom", "Augmentation", "Cost", "EarlierEpochs", "FineTuning", "FirstPhase", "GlobalAdapt",
+    "GlobalClipping", "GroupBounds", "LoRA", "LocalThenGlobal", "MagnitudePruning", "MovingAverage", "Pretraining",
+    "PrivateModel", "PrivateRecords", "PublicTraining", "RandomSparsification", "RankedSparsification", "Repair",
+    "Scaled", "StagewiseFreezing", "Temperature", "best_sparsity", "bound_at_sparsity", "bound_for_momentum",
+    "check_compatible", "merged", "noise_term", "repaired", "temperature",
 ]  # fmt: skip

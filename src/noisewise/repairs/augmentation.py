@@ -27,6 +27,7 @@ class Augmentation(Repair):
     changes = "the versions in which a row is seen"
     reference = "De et al. 2022, arXiv:2204.13650"
     claims = ("views",)
+    order = 7
 
     def apply(self, recipe: Recipe) -> Recipe:
         """Sets function and multiplicity."""

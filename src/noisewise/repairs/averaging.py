@@ -20,6 +20,7 @@ class MovingAverage(Repair):
     changes = "the weights that are released"
     reference = "De et al. 2022, arXiv:2204.13650"
     claims = ("average",)
+    order = 7
 
     def apply(self, recipe: Recipe) -> Recipe:
         """Sets the decay."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, ClassVar, Literal
 
 from noisewise.accounting.ledger import joined
+from noisewise.clipping import Clip
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.recipe import Recipe, at_epsilon
 
@@ -21,6 +22,7 @@ CLAIMS = {
     "layers": "the one freezes the very weights among which the other chooses",
     "views": "each of them says in which versions a row is seen",
     "average": "each of them says how weights are averaged",
+    "stages": "each of them says which weights stop learning, and when",
     "phases": "each of them divides the run into phases",
     "start": "each of them says from which weights training starts",
 }
@@ -64,25 +66,28 @@ def _readable(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [_readable(item) for item in value]
+    if isinstance(value, Clip):
+        return repr(value)
     return getattr(value, "__name__", type(value).__name__)
 
 
 def repaired(recipe: Recipe, *repairs: Repair, epsilon: float | None = None, delta: float | None = None) -> Recipe:
     """The recipe with all repairs applied; with `epsilon` and `delta`, calibrated anew so that everything costs that much.
 
-    Two repairs that decide the same thing are refused, with the reason. A repair whose stated cost is not what happens to
-    the ledger is refused.
+    Two repairs that decide the same thing are refused, with the reason; so is one that should have come before those that
+    the recipe already has. A repair whose stated cost is not what happens to the ledger is refused.
     """
     if (epsilon is None) != (delta is None):
         raise ConfigError(
             "epsilon and delta go together: give both to calibrate the noise anew, or neither to keep it."
         )
-    check_compatible(repairs)
+    check_compatible((*recipe.repairs, *repairs))
+    _check_order(recipe.repairs, repairs)
     for repair in sorted(repairs, key=lambda repair: repair.order):
         before = recipe
         recipe = repair.apply(before)
         _check_cost(repair, before, recipe)
-        recipe = replace(recipe, repairs=(*before.repairs, repair.describe()))
+        recipe = replace(recipe, repairs=(*before.repairs, repair))
     return recipe if epsilon is None or delta is None else at_epsilon(recipe, epsilon, delta)
 
 
@@ -101,7 +106,21 @@ def check_compatible(repairs: Sequence[Repair]) -> None:
                 )
 
 
+def _check_order(before: Sequence[Repair], repairs: Sequence[Repair]) -> None:
+    for earlier, late in product(before, repairs):
+        if late.order < earlier.order:
+            raise ConfigError(
+                f"{late.name} comes before {earlier.name}, which this recipe already has. Give both in one call of `repaired`."
+            )
+
+
 def _check_cost(repair: Repair, before: Recipe, after: Recipe) -> None:
+    for word in ("adjacency", "unit"):
+        old, new = getattr(before.mechanism, word), getattr(after.mechanism, word)
+        if old != new:
+            raise PrivacyError(
+                f"repair {repair.name}: changes the {word} from {old} to {new}, and so what is promised."
+            )
     same = joined(after.lines()) == joined(before.lines())
     lie = {
         "free": None if same else "it says that it is free, but what is released changes",

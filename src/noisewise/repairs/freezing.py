@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from noisewise.errors import ConfigError
-from noisewise.recipe import Recipe
+from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
-from noisewise.support import Masked, Plan, Released, learning, together
+from noisewise.support import Fixed, Masked, Plan, Released, intersection, learning, plans_of
 
 if TYPE_CHECKING:
     import torch
@@ -118,6 +118,7 @@ class StagewiseFreezing(Repair):
     name = "stage-wise freezing"
     changes = "the support: fewer and fewer weights learn"
     reference = "Xu & Chen 2026, arXiv:2603.04881"
+    claims = ("stages",)
     order = 6
 
     def apply(self, recipe: Recipe) -> Recipe:
@@ -130,5 +131,11 @@ class StagewiseFreezing(Repair):
             )
         kind = Stages if self.mode == "freeze" else PruningStages
         plan = kind(tuple(round(share * recipe.mechanism.steps) for share in self.at), self.shares, self.scope)
-        support = together(recipe.mechanism.support, plan)
-        return replace(recipe, mechanism=replace(recipe.mechanism, support=support))
+        if not prunable(dict(recipe.model.named_parameters()), fixed_support(recipe)):
+            raise ConfigError("stage-wise freezing: no layer's weight learns, so there is nothing to freeze.")
+        return with_support(recipe, plan)
+
+
+def fixed_support(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe freezes throughout."""
+    return intersection(plan.support for plan in plans_of(recipe.mechanism.support) if isinstance(plan, Fixed))

@@ -27,6 +27,7 @@ class GlobalAdapt(Repair):
     changes = "the clipping rule, whose screen follows a noised count"
     reference = "Esipova et al. 2022, arXiv:2206.07737"
     claims = ("rule",)
+    order = 2
     cost: ClassVar[Cost] = "ledger"
 
     def apply(self, recipe: Recipe) -> Recipe:

@@ -27,6 +27,7 @@ class GlobalClipping(Repair):
     changes = "the clipping rule"
     reference = "Bu et al. 2022, arXiv:2106.07830"
     claims = ("rule",)
+    order = 2
 
     def apply(self, recipe: Recipe) -> Recipe:
         """Global(C, Z) with the bound that the recipe has."""

@@ -27,6 +27,7 @@ class GroupBounds(Repair):
     changes = "the clipping rule: one bound for each group, from noised counts"
     reference = "Xu, Du, Wu 2021, arXiv:2003.03699"
     claims = ("rule",)
+    order = 2
     cost: ClassVar[Cost] = "ledger"
 
     def apply(self, recipe: Recipe) -> Recipe:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from noisewise.errors import ConfigError
-from noisewise.recipe import Recipe
+from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
-from noisewise.support import Fixed, together
+from noisewise.support import Fixed
 
 
 class LowRank(nn.Module):
@@ -83,6 +83,7 @@ class LoRA(Repair):
         ]
         if not chosen:
             raise ConfigError(f"LoRA: no nn.Linear or nn.Conv2d layer (without groups) matches {self.layers!r}.")
+        _check_own(model, chosen)
         for name in chosen:
             model.set_submodule(name, LowRank(model.get_submodule(name), self.rank, self.alpha, generator))  # type: ignore[arg-type]
         additions = {f"{name}.{part}" for name in chosen for part in ("a", "b")}
@@ -91,12 +92,26 @@ class LoRA(Repair):
             for name, _ in model.named_parameters()
             if name not in additions and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.also)
         }
-        support = together(recipe.mechanism.support, Fixed(frozen))
-        return replace(recipe, model=model, mechanism=replace(recipe.mechanism, support=support))
+        return with_support(replace(recipe, model=model), Fixed(frozen))
 
 
 def _fits(module: nn.Module) -> bool:
     return type(module) is nn.Linear or (type(module) is nn.Conv2d and module.groups == 1)
+
+
+def _check_own(model: nn.Module, layers: list[str]) -> None:
+    """Layers have a name to be replaced by, and share their weights with nobody."""
+    if "" in layers:
+        raise ConfigError(
+            "LoRA: the model is a single layer, which cannot be replaced within itself. Use nn.Sequential."
+        )
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    for layer in layers:
+        shared = owners[id(model.get_submodule(layer).weight)]
+        if len(shared) > 1:
+            raise ConfigError(f"LoRA: {shared} are one tensor; an addition to one would not be there in the other.")
 
 
 def merged(model: nn.Module) -> nn.Module:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import ConfigError
-from noisewise.recipe import Recipe
+from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
 from noisewise.repairs.public import PublicTraining, last_linear
-from noisewise.support import only, together
+from noisewise.support import only
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,4 @@ class FineTuning(Repair):
         """A fixed support."""
         names = [name for name, _ in recipe.model.named_parameters()]
         pattern = {"last layer": lambda: f"{last_linear(recipe.model)}.*", "biases": lambda: "*bias"}.get(self.what)
-        learners = only(names, pattern() if pattern else self.what)
-        support = together(recipe.mechanism.support, learners)
-        return replace(recipe, mechanism=replace(recipe.mechanism, support=support))
+        return with_support(recipe, only(names, pattern() if pattern else self.what))

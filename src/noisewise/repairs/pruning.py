@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from noisewise.accounting import Ledger, Line
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.recipe import Phase, Recipe, train_openly
+from noisewise.recipe import Phase, Recipe, cut, train_openly, with_support
 from noisewise.repairs.base import Cost, Repair
-from noisewise.repairs.freezing import Scope, prunable, smallest
+from noisewise.repairs.freezing import Scope, fixed_support, prunable, smallest
 from noisewise.repairs.public import PublicTraining
-from noisewise.sampling import steps_for
-from noisewise.support import Fixed, intersection, learning, plans_of, together
+from noisewise.support import Fixed, learning
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,16 @@ class MagnitudePruning(Repair):
         """The pruned recipe; for a mask from earlier epochs, a phase that ends with pruning."""
         if not 0 < self.share < 1:
             raise ConfigError(f"magnitude pruning: share={self.share!r} of the weights to remove must be in (0, 1).")
+        if not prunable(dict(recipe.model.named_parameters()), fixed_support(recipe)):
+            raise ConfigError("magnitude pruning: no layer's weight learns, so there is nothing to prune.")
         if isinstance(self.source, EarlierEpochs):
             return self._after_a_phase(recipe, self.source)
         scores = self._scores(recipe)
         if isinstance(self.source, PrivateModel):
-            recipe = replace(recipe, ledger=_composed(recipe, self.source.ledger.lines))
+            recipe = _composed(recipe, self.source.ledger)
         if isinstance(self.source, PrivateRecords):
             line = Line(dp_accounting.NonPrivateDpEvent(), "pruning mask from private records (not private)", 1, 0)
-            recipe = replace(recipe, ledger=_composed(recipe, [line]))
+            recipe = _composed(recipe, Ledger(recipe.mechanism.adjacency, [line]))
         return self._pruned(recipe, scores)
 
     def _scores(self, recipe: Recipe) -> dict[str, Tensor]:
@@ -132,48 +133,37 @@ class MagnitudePruning(Repair):
         )
 
     def _pruned(self, recipe: Recipe, scores: Mapping[str, Tensor]) -> Recipe:
-        within = _fixed(recipe)
+        within = fixed_support(recipe)
         weights = prunable(dict(recipe.model.named_parameters()), within)
         missing = [name for name in weights if name in scores and scores[name].shape != weights[name].shape]
         if missing:
             raise ConfigError(f"magnitude pruning: the source's {missing} have another shape than the model's.")
         ranked = {name: scores[name] for name in weights if name in scores}
-        if not ranked:
-            raise ConfigError(
-                "magnitude pruning: no layer's weight learns that the source knows, so nothing can be pruned."
-            )
+        unknown = [name for name in weights if name not in scores]
+        if not ranked or (unknown and isinstance(self.source, PrivateModel)):
+            raise ConfigError(f"magnitude pruning: the source knows no {unknown}, so these cannot be pruned.")
         masks = smallest(ranked, learning({name: weights[name] for name in ranked}, within), self.share, self.scope)
         model = copy.deepcopy(recipe.model)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name in masks:
                     parameter.mul_(masks[name].to(parameter.device))
-        support = together(recipe.mechanism.support, Fixed(masks))
-        return replace(recipe, model=model, mechanism=replace(recipe.mechanism, support=support))
+        return with_support(replace(recipe, model=model), Fixed(masks))
 
     def _after_a_phase(self, recipe: Recipe, source: EarlierEpochs) -> Recipe:
-        whole = recipe.mechanism
-        steps = steps_for(source.epochs, whole.sampler.n, whole.sampler.batch_size)
-        if steps >= whole.steps:
-            raise ConfigError(
-                f"magnitude pruning: {source.epochs} epochs are {steps} of {whole.steps} steps; leave some for what follows."
-            )
+        first, rest = cut(recipe.mechanism, source.epochs, self.name)
 
         def prune(before: Recipe, model: nn.Module) -> Recipe:
             return self._pruned(before, {name: p.detach().abs() for name, p in model.named_parameters()})
 
-        phase = Phase(mechanism=replace(whole, steps=steps), after=prune)
-        return replace(recipe, phases=(*recipe.phases, phase), mechanism=replace(whole, steps=whole.steps - steps))
+        phase = Phase(mechanism=first, after=prune)
+        return replace(recipe, phases=(*recipe.phases, phase), mechanism=rest)
 
 
-def _fixed(recipe: Recipe) -> dict[str, Any]:
-    return intersection(plan.support for plan in plans_of(recipe.mechanism.support) if isinstance(plan, Fixed))
-
-
-def _composed(recipe: Recipe, lines: list[Line]) -> Ledger:
-    adjacency = recipe.mechanism.adjacency
+def _composed(recipe: Recipe, other: Ledger) -> Recipe:
+    """With another ledger added; one of other neighbours is refused by the recipe."""
     before = [] if recipe.ledger is None else recipe.ledger.lines
-    return Ledger(adjacency, [*before, *lines])
+    return replace(recipe, ledger=Ledger(other.adjacency, [*before, *other.lines]))
 
 
 def _from_records(recipe: Recipe, source: PrivateRecords) -> dict[str, Tensor]:

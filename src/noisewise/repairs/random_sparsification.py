@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from noisewise.errors import ConfigError
-from noisewise.recipe import Recipe
+from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
-from noisewise.support import Masked, Plan, Released, learning, together
+from noisewise.support import Masked, Plan, Released, learning
 
 if TYPE_CHECKING:
     import torch
@@ -95,9 +95,7 @@ class RandomSparsification(Repair):
     def apply(self, recipe: Recipe) -> Recipe:
         """The plan of masks, as long as the recipe's mechanism."""
         periods = epochs_of(recipe) * self.refreshes
-        plan = RandomMasks(self.final, recipe.mechanism.steps, min(periods, recipe.mechanism.steps), self.cooling)
-        support = together(recipe.mechanism.support, plan)
-        return replace(recipe, mechanism=replace(recipe.mechanism, support=support))
+        return with_support(recipe, RandomMasks(self.final, recipe.mechanism.steps, periods, self.cooling))
 
 
 def epochs_of(recipe: Recipe) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from noisewise.recipe import Recipe
+from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Cost, Repair
 from noisewise.repairs.random_sparsification import check_rate, epochs_of, masks_from_flat, sparsity
-from noisewise.support import Masked, Observed, Plan, Released, learning, together
+from noisewise.support import Masked, Observed, Plan, Released, learning
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,8 @@ class RankedMasks(Plan):
             if not isinstance(mask, bool) and observed.std:
                 noise = torch.randn(seen.shape, generator=generator, dtype=torch.float32).to(seen)
                 seen = torch.where(mask.to(seen.device), seen, observed.std * noise)
-            kept[f"sum {name}"] = seen.clone() if fresh else memory[f"sum {name}"] + seen
+            before = None if fresh else memory.get(f"sum {name}")
+            kept[f"sum {name}"] = seen.clone() if before is None else before.to(seen.device) + seen
         return kept
 
 
@@ -109,6 +110,4 @@ class RankedSparsification(Repair):
     def apply(self, recipe: Recipe) -> Recipe:
         """The plan of masks, as long as the recipe's mechanism."""
         kind = UnnoisedRankedMasks if self.unnoised else RankedMasks
-        plan = kind(self.final, recipe.mechanism.steps, min(epochs_of(recipe), recipe.mechanism.steps))
-        support = together(recipe.mechanism.support, plan)
-        return replace(recipe, mechanism=replace(recipe.mechanism, support=support))
+        return with_support(recipe, kind(self.final, recipe.mechanism.steps, epochs_of(recipe)))

@@ -15,6 +15,7 @@ from noisewise.runs import RunFolder, read_json, read_summary, write_atomically
 from noisewise.words import (
     NEIGHBOURS,
     certainty,
+    fixed,
     level,
     meaning,
     number,
@@ -147,13 +148,18 @@ def _subject(summary: Mapping[str, Any], privacy: Mapping[str, Any], epsilon: fl
 def _results(folder: RunFolder) -> list[Any]:
     from noisewise import audits
 
-    return [audits.read(path) for path in sorted((folder.sensitive / "audits").glob("*.json"))]
+    order = {name: place for place, name in enumerate(audits.AUDITS)}
+    paths = (folder.sensitive / "audits").glob("*.json")
+    return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
 
 
 def _price(results: list[Any]) -> dict[str, Any]:
     """The second and third card: what privacy cost overall, and whom."""
-    from noisewise.audits import Disparity
+    from noisewise.audits import Disparity, ErrorDisparity
 
+    errors = next((result for result in results if isinstance(result, ErrorDisparity)), None)
+    if errors is not None:
+        return _price_of_errors(errors)
     found = next((result for result in results if isinstance(result, Disparity)), None)
     if found is None:
         return {"cost": None, "pays": None}
@@ -195,6 +201,35 @@ def _price(results: list[Any]) -> dict[str, Any]:
         lines.append("With so few test rows per class, chance can still explain it.")
     worst = f"Served worst: class {extremes['worst']}, {percent(extremes['lowest'])}. " + _apart(extremes)
     return {"cost": cost, "pays": {"value": f"class {part.name}", "lines": lines, "note": worst}}
+
+
+def _price_of_errors(found: Any) -> dict[str, Any]:
+    """The same for a regression: squared errors, where more is worse."""
+    own, twin, change = (found.headline.get(name) for name in ("mse", "twin mse", "cost"))
+    assert own is not None
+    people = f"{found.everyone.n:,} test rows, {level(own)} intervals"
+    rows = [("private", fixed(own.value), f"{fixed(own.low)}–{fixed(own.high)}")]
+    cost = {"value": fixed(own.value), "unit": "mean squared error", "interval": "", "rows": rows, "note": f"{people}."}
+    if change is None or twin is None:
+        return {"cost": cost | {"note": f"{people}. No twin to compare with."}, "pays": None}
+    rows.append(("without privacy", fixed(twin.value), f"{fixed(twin.low)}–{fixed(twin.high)}"))
+    sign = "+" if change.value > 0 else ""
+    cost |= {
+        "value": f"{sign}{fixed(change.value)}",
+        "unit": "in mean squared error",
+        "interval": f"interval {fixed(change.low)} to {fixed(change.high)}",
+    }
+    paying = [(by, found.extremes(by)) for by in found.partitions if "pays_most" in found.extremes(by)]
+    if not paying:
+        return {"cost": cost, "pays": None}
+    by, extremes = max(paying, key=lambda pair: pair[1]["largest_cost"].value)
+    largest = extremes["largest_cost"]
+    lines = [
+        f"Mean squared error {fixed(largest.value)} above the twin's (interval {fixed(largest.low)} to {fixed(largest.high)}, "
+        "allowing for the choice)."
+    ]
+    worst = f"Served worst: {by} {extremes['worst']}, {fixed(extremes['highest'].value)}."
+    return {"cost": cost, "pays": {"value": f"{by} {extremes['pays_most']}", "lines": lines, "note": worst}}
 
 
 def _apart(extremes: Mapping[str, Any]) -> str:

@@ -1,0 +1,353 @@
+"""What audits share: people by class and group, private model against twin, extremes, table cells, drawing, a bar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from noisewise.audits import intervals
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Estimate
+from noisewise.errors import DataError
+from noisewise.words import fixed, number, percent, percent_interval, points, points_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+    from noisewise.data import Data
+
+MODELS = ("private", "twin")
+SMALLEST = 20  # people; fewer are counted, not shown
+MOST_ROWS = 24  # of a figure; the worst ones are drawn, the tables hold all
+PAIRS = {"difference": ("private", "twin"), "gain": ("scaled", "private")}  # first minus second
+TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
+
+Rows = Mapping[str, np.ndarray]
+Estimates = dict[str, Estimate]
+Outcomes = dict[str, dict[str, np.ndarray]]
+
+
+# People ----------------------------------------------------------------------------------------------------------------
+
+
+def named_parts(
+    data: Data, one_of: Callable[[Tensor], Tensor] = lambda labels: labels
+) -> dict[str, dict[str, np.ndarray]]:
+    """Places of each class (where targets are classes) and of each group, by name; see `large_enough`.
+
+    Places are rows, unless `one_of` makes other labels of those of the rows, e.g. one for each person.
+    """
+    for taken in TAKEN:
+        if taken in data.groups:
+            raise DataError(f"a group column is called {taken!r}, which has a meaning here: rename it.")
+    columns = data.groups if data.task == "regression" else {"class": data.y, **data.groups}
+    names = {"class": data.classes, **data.group_names}
+    found = {}
+    for by, labels in columns.items():
+        mine, called = one_of(labels).numpy(), dict(enumerate(names.get(by, ())))
+        found[by] = {
+            str(called.get(label, label)): np.flatnonzero(mine == label) for label in sorted(set(mine.tolist()))
+        }
+    return found
+
+
+def people(data: Data, rows: np.ndarray) -> int:
+    """How many people own these rows."""
+    return len(rows) if data.unit is None else len(np.unique(data.unit.numpy()[rows]))
+
+
+def large_enough(data: Data, rows: Rows) -> dict[str, np.ndarray]:
+    """The parts that may be shown: those of at least 20 people."""
+    return {name: index for name, index in rows.items() if people(data, index) >= SMALLEST}
+
+
+def hidden(data: Data, rows: Rows) -> dict[str, int]:
+    """How many parts are too small to be shown, and how many people are in these."""
+    shown = large_enough(data, rows)
+    left = [index for name, index in rows.items() if name not in shown]
+    return {"hidden_parts": len(left), "hidden_people": people(data, np.concatenate(left)) if left else 0}
+
+
+def hidden_in_words(found: Mapping[str, Any], several: str, smallest: int = SMALLEST) -> list[str]:
+    """What `hidden` found, if anything: `several` names the parts."""
+    if not found["hidden_parts"]:
+        return []
+    return [
+        f"{found['hidden_parts']} {several} with fewer than {smallest} people each ({found['hidden_people']} people in "
+        "all) are not shown."
+    ]
+
+
+def several(by: str) -> str:
+    """`classes`, or `groups by column`."""
+    return "classes" if by == "class" else f"groups by {by}"
+
+
+def titled(by: str) -> str:
+    """`Class`, or the column's name with a capital."""
+    return "Class" if by == "class" else by.capitalize()
+
+
+Kind = TypeVar("Kind")
+
+
+def divided(
+    data: Data,
+    partitions: Mapping[str, Rows],
+    part: Callable[[str, str, np.ndarray], Kind],
+    extremes: Callable[[Sequence[Kind], Rows], Mapping[str, Any]],
+) -> tuple[list[Kind], dict[str, dict[str, Any]]]:
+    """Every part that is large enough, made by `part(by, name, rows)`; and of each partition what is hidden and extreme."""
+    parts: list[Kind] = []
+    found = {}
+    for by, rows in partitions.items():
+        shown = large_enough(data, rows)
+        mine = [part(by, name, index) for name, index in shown.items()]
+        found[by] = {**hidden(data, rows), **extremes(mine, shown)}
+        parts += mine
+    return parts, found
+
+
+# Private model and twin ------------------------------------------------------------------------------------------------
+
+
+def pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Which of these models are compared: `difference` is private - twin, `gain` scaled - private."""
+    there = set(models)
+    return {name: pair for name, pair in PAIRS.items() if there.issuperset(pair)}
+
+
+def shares(hits: Mapping[str, np.ndarray], level: float) -> Estimates:
+    """Share of true entries by model (Wilson), and paired differences (Tango)."""
+    found = {which: intervals.share(flags, level) for which, flags in hits.items()}
+    for name, (first, second) in pairs(hits).items():
+        found[name] = intervals.share_difference(hits[first], hits[second], level)
+    return found
+
+
+def means(values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf) -> Estimates:
+    """Mean by model (Student t, no lower than `floor`), and paired differences."""
+    found = {which: intervals.mean(column, level, floor) for which, column in values.items()}
+    for name, (first, second) in pairs(values).items():
+        found[name] = intervals.mean_difference(values[first], values[second], level)
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class, group or class in a group, a decile of difficulty, or everyone.
+
+    Estimates under `private`, and with a twin `twin` and `difference`; no `loss` where an audit has none for every row.
+    """
+
+    by: str
+    name: str
+    n: int
+    accuracy: Estimates
+    loss: Estimates = field(default_factory=dict)
+
+
+def part_of(by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float) -> Part:
+    """Accuracy and mean loss of some rows, from `{model: {"hits": ..., "losses": ...}}`; `losses` may be missing."""
+    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level)
+    losses = {which: of["losses"][rows] for which, of in outcomes.items() if "losses" in of}
+    return Part(by, name, len(rows), accuracy, means(losses, level, floor=0.0))
+
+
+class Named(Protocol):
+    """A part of the people."""
+
+    @property
+    def by(self) -> str:
+        """What divides the people."""
+
+    @property
+    def name(self) -> str:
+        """Of the part."""
+
+
+def row_name(part: Named) -> str:
+    """What a table calls a part."""
+    return "everyone" if part.by == "everyone" else f"{part.by} {part.name}"
+
+
+class Measure(NamedTuple):
+    """How a column becomes an estimate, how two are paired, and which end is the worst, with the word for it."""
+
+    one: Callable[[np.ndarray, float], Estimate]
+    paired: Callable[[np.ndarray, np.ndarray, float], Estimate]
+    pick: Callable[..., Any]
+    worst: Callable[[Sequence[Estimate], float], Estimate]
+    word: str
+
+
+SHARE = Measure(intervals.share, intervals.share_difference, min, intervals.smallest, "lowest")
+ERROR = Measure(partial(intervals.mean, floor=0.0), intervals.mean_difference, max, intervals.largest, "highest")
+
+
+def extremes(columns: Rows, rows: Rows, level: float, measure: Measure = SHARE) -> dict[str, Any]:
+    """Worst part, gap, ratio and largest cost of `{model: one value per row}`, with intervals that hold together.
+
+    `worst` and `pays_most` are names; `lowest` (of errors `highest`), `gap`, `ratio`, with a twin `largest_cost`,
+    `twin_gap` and `excess_gap` (gap - twin gap) estimates. Empty with fewer than two parts.
+    Guarantee: Bonferroni over all parts (and both models, where both count), so that the choice is allowed for.
+    """
+    if len(rows) < 2:
+        return {}
+    single, both = intervals.each(level, len(rows)), intervals.each(level, 2 * len(rows))
+
+    def estimates(which: str, each: float) -> list[Estimate]:
+        return [measure.one(columns[which][index], each) for index in rows.values()]
+
+    def worst_name(among: Sequence[Estimate]) -> str:
+        return measure.pick(zip(rows, among, strict=True), key=lambda pair: pair[1].value)[0]
+
+    mine = estimates("private", single)
+    found: dict[str, Any] = {
+        "worst": worst_name(mine),
+        measure.word: measure.worst(mine, level),
+        "gap": intervals.spread(mine, level),
+        "ratio": intervals.ratio(mine, level),
+    }
+    if "twin" not in columns:
+        return found
+    costs = [measure.paired(columns["private"][index], columns["twin"][index], single) for index in rows.values()]
+    wide, narrow = (intervals.spread(estimates(which, both), level) for which in MODELS)
+    return found | {
+        "pays_most": worst_name(costs),
+        "largest_cost": measure.worst(costs, level),
+        "twin_gap": intervals.spread(estimates("twin", single), level),
+        "excess_gap": intervals.difference(wide, narrow, level),
+    }
+
+
+# Cells of a table ------------------------------------------------------------------------------------------------------
+
+
+def share_cell(e: Estimate) -> str:
+    """`94.1 (86.4–98.0)`, in per cent."""
+    return f"{percent(e)} ({percent_interval(e)})".replace(" %", "")
+
+
+def points_cell(e: Estimate) -> str:
+    """`−2.8 (−5.4 to −0.7)`, in points."""
+    return f"{points(e)} ({points_interval(e)})"
+
+
+def cell(e: Estimate, written: Callable[[float], str] = number) -> str:
+    """`value (low, high)`, each written in the same way."""
+    return f"{written(e.value)} ({written(e.low)}, {written(e.high)})"
+
+
+def fixed_cell(e: Estimate, places: int = 2) -> str:
+    """`0.22 (0.20, 0.24)`."""
+    return cell(e, partial(fixed, places=places))
+
+
+def accuracy_cells(estimates: Mapping[str, Estimate]) -> list[str]:
+    """Shares in per cent, their difference in points."""
+    return [points_cell(e) if which in PAIRS else share_cell(e) for which, e in estimates.items()]
+
+
+def shares_in_words(estimates: Mapping[str, Estimate]) -> str:
+    """`private 94.1 %, twin 97.0 %`."""
+    return ", ".join(f"{which} {percent(e)}" for which, e in estimates.items() if which in MODELS)
+
+
+# Drawing ---------------------------------------------------------------------------------------------------------------
+
+
+def dot(ax: Axes, e: Estimate, place: float, colour: str, marker: str = "o", *, filled: bool = True, scale: float = 100,
+        upright: bool = False) -> None:  # fmt: skip
+    """A value and its interval: along the row `place`, or upright in the column `place`."""
+    line, face = [scale * e.low, scale * e.high], colour if filled else ax.get_facecolor()
+    ax.plot(*_turned(line, [place, place], upright), color=colour, linewidth=1.8, zorder=2)
+    where = _turned([scale * e.value], [place], upright)
+    ax.plot(*where, marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+
+
+def _turned(values: list[float], places: list[float], upright: bool) -> tuple[list[float], list[float]]:
+    return (places, values) if upright else (values, places)
+
+
+def dots(ax: Axes, rows: Sequence[Mapping[str, Estimate]], *, scale: float = 100, upright: bool = False, first: int = 0,
+         apart: float = 0.16) -> None:  # fmt: skip
+    """The private model filled and its twin hollow, next to each other, one pair for each row (or column)."""
+    for place, estimates in enumerate(rows, start=first):
+        shift = (-apart if upright else apart) if "twin" in estimates else 0.0
+        dot(ax, estimates["private"], place + shift, PRIVATE, scale=scale, upright=upright)
+        if "twin" in estimates:
+            dot(ax, estimates["twin"], place - shift, TWIN, "D", filled=False, scale=scale, upright=upright)
+
+
+def name_rows(ax: Axes, names: Iterable[str]) -> None:
+    """One tick for each row, with its name; first at the bottom."""
+    names = list(names)
+    ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
+    ax.set_ylim(-0.6, len(names) - 0.4)
+
+
+def dress(ax: Axes, across: str, up: str = "", grid: Literal["x", "y", "both", "none"] | None = None) -> Axes:
+    """Labels, a faint grid (along x; both ways where `up` has a label) and no frame: the look of every figure."""
+    grid = grid or ("both" if up else "x")
+    ax.set_xlabel(across, color=INK)
+    ax.set_ylabel(up, color=INK)
+    ax.tick_params(colors=INK, length=0, which="both")
+    if grid != "none":
+        ax.grid(axis=grid, color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return ax
+
+
+# Progress --------------------------------------------------------------------------------------------------------------
+
+
+class Advance(Protocol):
+    """Moves a bar on by `count`; `label` stands before it from then on, `note` is printed above it."""
+
+    def __call__(self, count: int = 1, *, label: str | None = None, note: str | None = None) -> None:
+        """Move on."""
+
+
+class Bar:
+    """`with Bar(show, total, label) as advance:` progress on the error stream; silent unless asked for."""
+
+    def __init__(self, show: bool, total: int, label: str = "gradients"):
+        self._show, self._total, self._label = show, total, label
+
+    def __enter__(self) -> Advance:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=not self._show)
+        self._progress.start()
+        task = self._progress.add_task(self._label, total=self._total)
+
+        def advance(count: int = 1, *, label: str | None = None, note: str | None = None) -> None:
+            if note is not None and self._show:
+                self._progress.console.print(note)
+            self._progress.update(task, advance=count, description=label)
+
+        return advance
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+Item = TypeVar("Item")
+
+
+def tracked(items: Iterable[Item], show: bool, total: int, label: str) -> Iterator[Item]:
+    """The items, with a bar that moves on after each."""
+    with Bar(show, total, label) as advance:
+        for item in items:
+            yield item
+            advance()

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from noisewise.audits.parts import (
+    ERROR,
+    MODELS,
+    Bar,
+    accuracy_cells,
+    divided,
+    dots,
+    dress,
+    extremes,
+    fixed_cell,
+    hidden,
+    hidden_in_words,
+    large_enough,
+    means,
+    name_rows,
+    named_parts,
+    pairs,
+    part_of,
+    people,
+    shares,
+    tracked,
+)
+from noisewise.audits.result import Estimate
+from noisewise.data import Data
+from noisewise.errors import DataError
+
+
+def crowd(**extra) -> Data:
+    """90 rows of two classes in three wards of 50, 25 and 15."""
+    ward = torch.repeat_interleave(torch.arange(3), torch.tensor([50, 25, 15]))
+    return Data(torch.zeros(90, 1), torch.arange(90) % 2, groups={"ward": ward}, classes=("no", "yes"),
+                group_names={"ward": ("a", "b")}, **extra)  # fmt: skip
+
+
+# --- people
+
+
+def test_parts_have_their_names_and_their_rows() -> None:
+    found = named_parts(crowd())
+    assert list(found) == ["class", "ward"]
+    assert list(found["class"]) == ["no", "yes"]
+    assert list(found["ward"]) == ["a", "b", "2"]  # without a name: its number
+    assert found["class"]["yes"].tolist() == list(range(1, 90, 2))
+    assert found["ward"]["b"].tolist() == list(range(50, 75))
+    regression = Data(torch.zeros(90, 1), torch.zeros(90), groups=crowd().groups)
+    assert list(named_parts(regression)) == ["ward"]
+
+
+def test_places_may_be_people() -> None:
+    firsts = torch.arange(0, 90, 3)
+    assert named_parts(crowd(), lambda labels: labels[firsts])["ward"]["b"].tolist() == list(range(17, 25))
+
+
+@pytest.mark.parametrize("name", ["class", "everyone", "difficulty"])
+def test_a_name_with_a_meaning_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match=f"'{name}', which has a meaning"):
+        named_parts(Data(torch.zeros(4, 1), torch.zeros(4).long(), groups={name: torch.zeros(4)}))
+
+
+def test_people_are_counted_not_rows() -> None:
+    rows = named_parts(crowd())["ward"]
+    assert list(large_enough(crowd(), rows)) == ["a", "b"]
+    assert hidden(crowd(), rows) == {"hidden_parts": 1, "hidden_people": 15}
+    twos = crowd(unit=torch.arange(90) // 2)  # 25, 13 and 8 people, one of them in two wards
+    assert [people(twos, index) for index in rows.values()] == [25, 13, 8]
+    assert list(large_enough(twos, rows)) == ["a"]
+    assert hidden(twos, rows) == {"hidden_parts": 2, "hidden_people": 20}
+    assert hidden(twos, {"a": rows["a"]}) == {"hidden_parts": 0, "hidden_people": 0}
+
+
+def test_what_is_hidden_is_said() -> None:
+    assert hidden_in_words({"hidden_parts": 0, "hidden_people": 0}, "classes") == []
+    (said,) = hidden_in_words({"hidden_parts": 2, "hidden_people": 20}, "classes")
+    assert said == "2 classes with fewer than 20 people each (20 people in all) are not shown."
+
+
+def test_every_part_is_described_once_and_small_ones_are_only_counted() -> None:
+    seen = []
+
+    def part(by: str, name: str, rows: np.ndarray) -> str:
+        seen.append((by, name, len(rows)))
+        return name
+
+    parts, found = divided(
+        crowd(), named_parts(crowd()), part, lambda mine, shown: {"of": list(mine), "in": list(shown)}
+    )
+    assert seen == [("class", "no", 45), ("class", "yes", 45), ("ward", "a", 50), ("ward", "b", 25)]
+    assert parts == ["no", "yes", "a", "b"]
+    assert found["ward"] == {"hidden_parts": 1, "hidden_people": 15, "of": ["a", "b"], "in": ["a", "b"]}
+
+
+# --- private model and twin
+
+
+def test_models_are_compared_where_both_are_there() -> None:
+    assert pairs(["private"]) == {}
+    assert pairs(["private", "twin"]) == {"difference": ("private", "twin")}
+    assert pairs(["private", "scaled"]) == {"gain": ("scaled", "private")}
+    columns = {name: np.random.default_rng(seed).random(50) for seed, name in enumerate(("private", "twin", "scaled"))}
+    found = means(columns, 0.9)
+    assert found["difference"].value == pytest.approx((columns["private"] - columns["twin"]).mean())
+    assert found["gain"].value == pytest.approx((columns["scaled"] - columns["private"]).mean())
+    assert set(shares({name: column > 0.5 for name, column in columns.items()}, 0.9)) == set(found)
+
+
+def test_a_part_without_losses_has_none() -> None:
+    hits, losses = np.arange(40) % 4 > 0, np.arange(40) / 10
+    rows = np.arange(20)
+    part = part_of("class", "1", rows, {"private": {"hits": hits}}, 0.95)
+    assert (part.n, part.accuracy["private"].value, part.loss) == (20, 0.75, {})
+    full = part_of("class", "1", rows, {m: {"hits": hits, "losses": losses} for m in MODELS}, 0.95)
+    assert full.accuracy["private"] == part.accuracy["private"]
+    assert full.loss["twin"].value == pytest.approx(0.95)
+    assert full.loss["difference"].value == 0
+
+
+def test_extremes_hold_for_all_parts_together() -> None:
+    """Against intervals of SciPy at the levels of Bonferroni, and hulls written out."""
+    generator = np.random.default_rng(0)
+    rows = {"a": np.arange(0, 40), "b": np.arange(40, 100), "c": np.arange(100, 130)}
+    hits = {which: generator.random(130) < 0.7 for which in MODELS}
+    found = extremes(hits, rows, 0.95)
+
+    def wilson(which: str, level: float) -> list[tuple[float, float, float]]:
+        ends = []
+        for index in rows.values():
+            test = binomtest(int(hits[which][index].sum()), len(index))
+            interval = test.proportion_ci(level, method="wilson")
+            ends.append((test.statistic, interval.low, interval.high))
+        return ends
+
+    values, lows, highs = zip(*wilson("private", 1 - 0.05 / 3), strict=True)
+    assert found["worst"] == list(rows)[int(np.argmin(values))]
+    assert (found["lowest"].value, found["lowest"].low) == (pytest.approx(min(values)), pytest.approx(min(lows)))
+    assert found["gap"].high == pytest.approx(max(highs) - min(lows))
+    assert found["ratio"].value == pytest.approx(min(values) / max(values))
+    costs = {name: hits["private"][i].mean() - hits["twin"][i].mean() for name, i in rows.items()}
+    assert found["pays_most"] == min(costs, key=lambda name: costs[name])
+    assert found["largest_cost"].value == pytest.approx(min(costs.values()))
+    wide, narrow = (np.array(wilson(which, 1 - 0.05 / 6)) for which in MODELS)
+    most = (wide[:, 2].max() - wide[:, 1].min()) - max(narrow[:, 1].max() - narrow[:, 2].min(), 0)
+    assert found["excess_gap"].high == pytest.approx(most)
+    assert extremes({"private": hits["private"]}, rows, 0.95).keys() == {"worst", "lowest", "gap", "ratio"}
+    assert extremes(hits, {"a": rows["a"]}, 0.95) == {}
+
+
+def test_of_errors_the_highest_is_the_worst() -> None:
+    rows = {"a": np.arange(30), "b": np.arange(30, 60)}
+    errors = {
+        "private": np.repeat([1.0, 3.0], 30) + np.arange(60) % 2,
+        "twin": np.repeat([1.0, 1.0], 30) + np.arange(60) % 2,
+    }
+    found = extremes(errors, rows, 0.95, ERROR)
+    assert (found["worst"], found["pays_most"]) == ("b", "b")
+    assert found["highest"].value == pytest.approx(3.5)
+    assert found["largest_cost"].value == pytest.approx(2.0)
+    assert found["excess_gap"].value == pytest.approx(2.0)
+
+
+# --- tables, figures, progress
+
+
+def estimate(value: float, half: float = 0.05) -> Estimate:
+    return Estimate(value, value - half, value + half, 100, 0.95, NormalDist.__name__)
+
+
+def test_cells() -> None:
+    pair = {"private": estimate(0.8), "twin": estimate(0.9), "difference": estimate(-0.1)}
+    assert accuracy_cells(pair) == ["80.0 (75.0–85.0)", "90.0 (85.0–95.0)", "−10.0 (−15.0 to −5.0)"]
+    assert fixed_cell(estimate(-0.1234), 3) == "−0.123 (−0.173, −0.073)"
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("twin", [False, True])
+def test_a_dot_is_the_value_and_its_line_the_interval(upright: bool, twin: bool) -> None:
+    ax = Figure().add_subplot()
+    pair = {"private": estimate(0.8)} | ({"twin": estimate(0.9)} if twin else {})
+    dots(ax, [pair, pair], upright=upright, first=1)
+    lines = [line.get_ydata() if upright else line.get_xdata() for line in ax.lines]
+    places = [line.get_xdata() if upright else line.get_ydata() for line in ax.lines]
+    assert [list(line) for line in lines[:2]] == [pytest.approx([75, 85]), pytest.approx([80])]
+    assert len(lines) == (8 if twin else 4)
+    if twin:
+        assert [list(line) for line in lines[2:4]] == [pytest.approx([85, 95]), pytest.approx([90])]
+        assert places[1][0] + places[3][0] == pytest.approx(2)  # either side of row 1
+        assert places[1][0] != places[3][0]
+    else:
+        assert [place[0] for place in places] == [1, 1, 2, 2]
+
+
+def test_names_are_names_and_frames_are_gone() -> None:
+    ax = Figure().add_subplot()
+    name_rows(ax, iter(["a", "$b$"]))
+    dress(ax, "across", "up", grid="y")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "$b$"]
+    assert not any(label.get_parse_math() for label in ax.get_yticklabels())
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("across", "up")
+    assert not any(side.get_visible() for side in ax.spines.values())
+    assert [line.get_visible() for line in (ax.xaxis.get_gridlines()[0], ax.yaxis.get_gridlines()[0])] == [False, True]
+
+
+@pytest.mark.parametrize("show", [False, True])
+def test_the_bar_counts_and_is_silent_unless_asked_for(show: bool, capsys) -> None:
+    with Bar(show, 5, "runs") as advance:
+        advance(2, note="two are done")
+        advance()
+        advance(2, label="runs: last done")
+    assert list(tracked(iter("abc"), show, 3, "letters")) == ["a", "b", "c"]
+    out, err = capsys.readouterr()
+    assert out == ""
+    for word in ("5/5", "two are done", "runs: last done", "letters", "3/3"):
+        assert (word in err) == show

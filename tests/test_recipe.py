@@ -1,0 +1,269 @@
+"""Recipes: values that are carried out in phases, at an epsilon for everything together, and go on where they stopped."""
+
+import copy
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import dp_accounting as dp
+import pytest
+import torch
+
+import tiny
+from noisewise.accounting import Ledger, Line
+from noisewise.clipping import Flat
+from noisewise.data import Data, Splits
+from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
+from noisewise.runs import RunFolder, read_json
+from noisewise.schedule import Schedule
+from noisewise.support import Fixed, Plan
+
+DELTA, EPSILON = 1e-3, 0.05
+
+
+def recipe(*phases, **settings):
+    data, ledger = Data(*tiny.data()), settings.pop("ledger", None)
+    return Recipe(
+        model=tiny.model(), data=Splits(data, data, data), loss_fn=tiny.loss_fn,
+        mechanism=tiny.mechanism(**{"noise_multiplier": 50.0, **settings}), phases=phases, ledger=ledger,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9),
+    )  # fmt: skip
+
+
+def phase(**settings):
+    return Phase(
+        mechanism=tiny.mechanism(**{"noise_multiplier": 50.0, "steps": 6, **settings.pop("plan", {})}), **settings
+    )
+
+
+def composed(*plans):
+    """By dp-accounting alone: (noise multiplier, steps) of Poisson batches of 8 of 40."""
+    accountant = dp.pld.PLDAccountant()
+    for sigma, steps in plans:
+        accountant.compose(dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(sigma)), steps)
+    return accountant.get_epsilon(DELTA)
+
+
+def test_everything_adds_up():
+    before = Ledger("add-remove", tiny.mechanism(noise_multiplier=80.0).lines())
+    whole = recipe(phase(plan={"noise_multiplier": 60.0}), ledger=before)
+    assert whole.epsilon(DELTA) == pytest.approx(composed((80.0, 12), (60.0, 6), (50.0, 12)), rel=1e-9)
+    assert fit(whole, insecure_seed=0, progress=False).ledger.lines == whole.lines()
+    assert before.lines == tiny.mechanism(noise_multiplier=80.0).lines()  # the recipe's ledger stays as it is
+
+
+@pytest.mark.parametrize("ablation", ["plain", "clip-only", "noise-only"])
+def test_one_open_phase_makes_epsilon_infinite(ablation):
+    whole = recipe(phase(ablation=ablation))
+    assert math.isinf(whole.epsilon(DELTA))
+    assert not whole.private
+    assert recipe(phase()).private
+
+
+@pytest.mark.parametrize("spent", [None, 200.0])
+@pytest.mark.parametrize("phases", [0, 1, 2])
+def test_calibration_meets_the_budget_for_everything_together(phases, spent):
+    before = None if spent is None else Ledger("add-remove", tiny.mechanism(noise_multiplier=spent).lines())
+    found = at_epsilon(recipe(*[phase()] * phases, ledger=before), EPSILON, DELTA)
+    sigma = found.mechanism.noise_multiplier
+    assert all(part.mechanism.noise_multiplier == sigma for part in found.phases)
+    total = composed(*([] if spent is None else [(spent, 12)]), *[(sigma, 6)] * phases, (sigma, 12))
+    assert 0.995 * EPSILON < total <= EPSILON
+    assert found.epsilon(DELTA) == pytest.approx(total, rel=1e-9)
+
+
+def test_noise_keeps_its_proportions():
+    louder = at_epsilon(recipe(phase(plan={"noise_multiplier": 100.0})), EPSILON, DELTA)
+    assert louder.phases[0].mechanism.noise_multiplier == pytest.approx(2 * louder.mechanism.noise_multiplier)
+    assert 0.995 * EPSILON < louder.epsilon(DELTA) <= EPSILON
+    shape = Schedule(((0, 1.0), (6, 3.0)))
+    mixed = at_epsilon(recipe(phase(plan={"noise_multiplier": 2.0}), noise_multiplier=shape), EPSILON, DELTA)
+    first, later = (mixed.mechanism.noise_at(step) for step in (0, 6))
+    assert [later / first, mixed.phases[0].mechanism.noise_at(0) / first] == pytest.approx([3.0, 2.0])
+    assert 0.995 * EPSILON < mixed.epsilon(DELTA) <= EPSILON
+    turned = at_epsilon(recipe(phase(plan={"noise_multiplier": shape}), noise_multiplier=2.0), EPSILON, DELTA)
+    assert turned.phases[0].mechanism.noise_at(6) / turned.mechanism.noise_multiplier == pytest.approx(1.5)
+    for one, other in ((None, 50.0), (50.0, None), (0.0, 50.0)):
+        with pytest.raises(ConfigError, match="what is calibrated keeps proportions, and these"):
+            at_epsilon(recipe(phase(plan={"noise_multiplier": one}), noise_multiplier=other), EPSILON, DELTA)
+    open_noise = at_epsilon(recipe(phase(plan={"noise_multiplier": None}), noise_multiplier=None), EPSILON, DELTA)
+    assert open_noise.phases[0].mechanism.noise_multiplier == open_noise.mechanism.noise_multiplier
+
+
+def test_no_noise_meets_an_epsilon_if_a_part_is_open():
+    open_line = Line(dp.NonPrivateDpEvent(), "a mask", 1, 0)
+    zero = Schedule(((0, 0.0), (3, 1.0)))
+    wrong = (
+        recipe(phase(ablation="plain")),
+        recipe(ledger=Ledger("add-remove", [open_line])),
+        recipe(noise_multiplier=zero),
+    )
+    for whole in wrong:
+        with pytest.raises(ConfigError, match="no noise can meet it, since a part of this recipe is not private"):
+            at_epsilon(whole, EPSILON, DELTA)
+
+
+def test_neighbours_of_one_kind_only():
+    with pytest.raises(PrivacyError, match="counts zero-out neighbours, the mechanism add-remove"):
+        recipe(ledger=Ledger("zero-out"))
+    with pytest.raises(PrivacyError, match="their epsilons cannot be added"):
+        recipe(phase(plan={"adjacency": "zero-out"}))
+
+
+def test_phases_begin_where_the_one_before_ended_and_may_change_what_follows():
+    seen = []
+
+    def after(before, model):
+        seen.append(copy.deepcopy(model.state_dict()))
+        return replace(
+            before, model=model, mechanism=replace(before.mechanism, steps=1, support=Fixed({"0.bias": False}))
+        )
+
+    base = recipe(phase(after=after))
+    end = fit(base, insecure_seed=0, progress=False)
+    assert torch.equal(end.model[0].bias, seen[0]["0.bias"])
+    assert not torch.equal(end.model[0].bias, tiny.model()[0].bias)
+    assert [line.count for line in end.ledger.lines] == [7]
+
+
+def test_a_phase_may_have_an_optimizer_of_its_own():
+    def frozen(parameters):
+        return torch.optim.SGD(parameters, lr=0.0)
+
+    base = recipe(
+        phase(optimizer=frozen, after=lambda before, model: replace(before, model=seen.append(model) or model))
+    )
+    seen = []
+    fit(base, insecure_seed=0, progress=False)
+    assert tiny.same(seen[0], tiny.model())
+
+
+def test_several_recipes_go_on_from_one_model():
+    first = fit(recipe(), insecure_seed=0, progress=False)
+    begun = copy.deepcopy(first.model)
+    ends = [
+        fit(continued(recipe(clip=Flat(bound)), first), insecure_seed=1, progress=False) for bound in (1.0, 1.0, 0.5)
+    ]
+    assert tiny.same(first.model, begun)
+    assert first.ledger.releases == 12
+    assert tiny.same(ends[0].model, ends[1].model)
+    assert not tiny.same(ends[0].model, ends[2].model)
+    assert all(end.ledger.releases == 24 for end in ends)
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+class StopAt:
+    """Ctrl-C in the middle of a step, as a terminal sends it."""
+
+    def __init__(self, observation):
+        self.left = observation
+
+    def __call__(self, observation):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("at", [1, 6, 7, 12, 18])
+def test_a_run_that_was_stopped_between_or_inside_phases_goes_on_as_it_was(at, tmp_path):
+    """Two phases of 6 steps, then 12: stopped at their first, last and middle steps."""
+    settings = {"insecure_seed": 3, "progress": False, "checkpoint_seconds": 1000}
+    whole = fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), out=tmp_path / "whole", **settings)
+    out = tmp_path / "parts"
+    with pytest.raises(Interrupted, match=str(out)) as stopped:
+        fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), out=out, recorders=[StopAt(at)], **settings)
+    assert "sensitive" not in str(stopped.value)
+    with pytest.raises(RunError, match="holds an unfinished run"):
+        fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), out=out, **settings)
+    resumed = fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), out=out, resume=True, **settings)
+    assert tiny.same(resumed.model, whole.model)
+    for name in ("model.safetensors", "ledger.json", "summary.json", "metrics.jsonl"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert [path.name for path in (out / "sensitive").iterdir()] == ["lock"]
+
+
+def test_a_run_killed_before_it_forgot_its_secrets_is_taken_up(tmp_path):
+    """run.json says complete, but the checkpoint and the phase are still there."""
+    settings = {"insecure_seed": 3, "progress": False, "checkpoint_seconds": 1000}
+    out, kept = tmp_path / "run", tmp_path / "kept"
+    with pytest.raises(Interrupted):
+        fit(recipe(phase()), out=out, recorders=[StopAt(10)], **settings)
+    shutil.copytree(out / "sensitive", kept)
+    whole = fit(recipe(phase()), out=out, resume=True, **settings)
+    shutil.copytree(kept, out / "sensitive", dirs_exist_ok=True)
+    assert tiny.same(fit(recipe(phase()), out=out, resume=True, **settings).model, whole.model)
+    assert [path.name for path in (out / "sensitive").iterdir()] == ["lock"]
+
+
+def test_a_finished_run_is_not_touched(tmp_path):
+    fit(recipe(phase()), out=tmp_path / "run", insecure_seed=0, progress=False)
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for resume in (False, True):
+        with pytest.raises(RunError, match="holds a finished run"):
+            fit(recipe(phase()), out=tmp_path / "run", resume=resume, insecure_seed=0, progress=False)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
+
+
+def test_the_summary_counts_all_phases(tmp_path):
+    trained = fit(recipe(phase()), out=tmp_path / "run", delta=DELTA, progress=False)
+    summary = read_json(RunFolder(tmp_path / "run").summary)
+    assert summary["privacy"]["epsilon"] == pytest.approx(composed((50.0, 18)), rel=1e-9)
+    assert summary["privacy"]["plan_epsilon"] == pytest.approx(composed((50.0, 12)), rel=1e-9)
+    assert trained.status.status == "private"
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+class Every(Plan):
+    """Everything learns."""
+
+    def at(self, step, released, generator):
+        """Everything."""
+        return {}
+
+
+def test_fixed_supports_hold_in_all_phases_and_plans_in_the_last():
+    base = recipe(phase())
+    fixed, plan = Fixed({"0.bias": False}), Every()
+    changed = with_support(with_support(base, fixed), plan)
+    assert changed.phases[0].mechanism.support == fixed
+    assert changed.mechanism.support.plans == (fixed, plan)
+    assert base.mechanism.support == base.phases[0].mechanism.support == Fixed()
+
+
+def test_a_cut_plan_is_the_plan():
+    noise = Schedule(((0, 30.0), (4, 20.0), (9, 10.0)))
+    whole = tiny.mechanism(noise_multiplier=noise)
+    for epochs, steps in ((1, 5), (2, 10), (0.8, 4)):
+        first, rest = cut(whole, epochs, "test")
+        assert (first.steps, rest.steps) == (steps, 12 - steps)
+        values = [first.noise_at(k) for k in range(steps)] + [rest.noise_at(k) for k in range(12 - steps)]
+        assert values == [noise.at(step) for step in range(12)]
+
+
+def test_open_training_leaves_its_model_and_the_random_state_alone():
+    model, state = tiny.model(), torch.get_rng_state()
+    data = Data(*tiny.data())
+    trained = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    assert tiny.same(model, tiny.model())
+    assert torch.equal(torch.get_rng_state(), state)
+    losses = [tiny.loss_fn(own, tiny.data()).mean().item() for own in (model, trained)]
+    assert losses[1] < 0.7 * losses[0]
+    again = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    assert tiny.same(trained, again)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    fit(recipe(), out=tmp_path / "run", insecure_seed=0, progress=False)
+    loaded = load_weights(tiny.model(), tmp_path / "run" / "model.safetensors")
+    assert not tiny.same(loaded, tiny.model())
+    with pytest.raises(RunError, match="does not hold the weights of this run's model"):
+        load_weights(torch.nn.Linear(2, 2), tmp_path / "run" / "model.safetensors")
+    with pytest.raises(RunError, match="does not exist"):
+        load_weights(tiny.model(), tmp_path / "nothing")
