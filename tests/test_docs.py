@@ -69,3 +69,17 @@ def test_the_first_python_example_of_the_readme_runs(tmp_path):
         command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_measured_pages_are_those_of_their_results():
+    """docs/repairs_measured.md is written from committed results, not by hand."""
+    results = PROJECT / "benchmarks" / "results"
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); from repairs import page; "
+        "print(page(*(json.load(open(name)) for name in sys.argv[2:])), end='')"
+    )
+    names = [results / "fashion_mnist_repairs.json", results / "fashion_mnist_tuning.json"]
+    written = subprocess.run(
+        [sys.executable, "-c", code, PROJECT / "benchmarks", *names], check=True, capture_output=True, text=True
+    ).stdout
+    assert written == (PROJECT / "docs" / "repairs_measured.md").read_text()

@@ -181,7 +181,8 @@ def private_step(
         for recorder in recorders:
             recorder(Observation(step, index, clipped.norms, clip, support))
         state.step += 1  # whatever happens next, this step's noise is not drawn again
-        parts = {PURPOSE: (clipped.grads, sigma)}
+        purpose = PURPOSE if ablation == "private" else f"{ablation} (not private)"
+        parts = {purpose: (clipped.grads, sigma)}
         if clipped.query is not None:
             parts[QUESTION] = (clipped.query, mechanism.question if sigma and mechanism.question else 0.0)
         if state.course.unnoised:
@@ -194,7 +195,7 @@ def private_step(
             step=step,
             first_step=state.first_step,
         )
-        grads, clear = answers[PURPOSE], answers.get(RANKING)
+        grads, clear = answers[purpose], answers.get(RANKING)
         if isinstance(clip, Adaptive):
             state.clip = clip.update(answers[QUESTION], mechanism.expected_batch_size)
     else:
@@ -347,14 +348,17 @@ def _check_start(
 def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest) -> None:
     """Refuse an augmentation that mixes rows (mixup and the like) or draws from elsewhere than its generator.
 
-    Asked of made-up rows: replacing one of them must leave the versions of the others as they are, for several draws.
+    Asked of made-up rows: replacing one of them must leave the versions of the others as they are, for several draws. What
+    draws nothing must also give the same versions when a row is left out. Limit: of what does draw, draws are taken to be
+    independent of place and number of rows, as those of dropout are; then a neighbour's other rows are seen alike.
     """
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         made = synthetic(like, 4) if not length(like) else take(like, torch.arange(4) % length(like))
         other = synthetic(like, 4)
     rows = take(made, slice(0, 4))
-    for seed in range(5):
+    seen = []
+    for seed in range(20):
         versions = [function(rows, torch.Generator().manual_seed(seed)) for _ in range(2)]
         if length(versions[0]) != 4:
             raise ConfigError(f"augment returned {length(versions[0])} rows for 4: one for each.")
@@ -363,6 +367,7 @@ def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest)
                 "augment gives different versions for the same generator: a resumed run would not be the run that was "
                 "interrupted. Draw from the generator that is passed in."
             )
+        seen.append(versions[0])
         for row in range(4):
             replaced = map_tensors(torch.clone, rows)
             for tensor, new in zip(leaves(replaced), leaves(other), strict=True):
@@ -375,6 +380,14 @@ def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest)
                         "augment: replacing one row changed the version of another, as mixup does. One unit would then be in "
                         "several gradients and could move the sum by more than the bound. Change each row on its own."
                     )
+    if all(torch.equal(a, b) for other in seen for a, b in zip(leaves(seen[0]), leaves(other), strict=True)):
+        fewer = function(take(rows, slice(1, 4)), torch.Generator().manual_seed(0))
+        for a, b in zip(leaves(seen[0]), leaves(fewer), strict=True):
+            if a[1:].shape != b.shape or not torch.equal(a[1:], b):
+                raise CoupledSamples(
+                    "augment: leaving one row out changed the versions of the others: they depend on how many rows there are "
+                    "or where they stand. Change each row on its own."
+                )
 
 
 def _plain_sum(
@@ -770,7 +783,11 @@ def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]
 def _communication(state: State, coordinates: int) -> dict[str, Any]:
     """What the run's updates weigh on the wire."""
     course = state.course
-    seeded = all(plan.seeded or isinstance(plan, Fixed) for plan in course.plans)
+    whole = [
+        isinstance(plan, Fixed) and all(isinstance(mask, bool) for mask in plan.support.values())
+        for plan in course.plans
+    ]
+    seeded = all(plan.seeded or known for plan, known in zip(course.plans, whole, strict=True))
     return asdict(
         payload(
             coordinates, state.step, values=course.values, indices=course.indices, masks=course.masks, seeded=seeded

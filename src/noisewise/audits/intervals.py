@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from noisewise.audits.result import LEVEL, Estimate
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
 
 
 def z_score(level: float) -> float:
