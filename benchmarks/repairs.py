@@ -52,7 +52,7 @@ SEARCH = {
     "global clipping": [
         {"screen": screen, "lr_factor": screen * part}
         for screen in (4.0, 10.0, 25.0, 50.0)
-        for part in (0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+        for part in (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
         if part >= 0.25 or screen >= 10
     ],
     "augmentation": [{"pad": pad, "flips": flips, "views": 4} for pad, flips in ((1, True), (2, True), (1, False))],

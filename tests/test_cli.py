@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -7,17 +8,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
+from rich.console import Console
 
 from noisewise import cli
 from noisewise.audits import AUDITS
+from noisewise.audits.result import Table
 from noisewise.config import Config, configure, execute, twin_weights
 from noisewise.defaults import default_adjacency, default_delta
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
-from noisewise.runs import RunFolder, read_json
+from noisewise.runs import RunFolder, Status, read_json
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.words import number
 
@@ -228,7 +232,7 @@ def test_planning_needs_no_torch(arguments: list[str]) -> None:
         f"sys.argv = ['noisewise', *{arguments!r}]\n"
         "try: cli.main()\n"
         "except SystemExit as stopped: assert not stopped.code, stopped.code\n"
-        "heavy = {'torch', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
+        "heavy = {'torch', 'matplotlib', 'sklearn', 'noisewise.audits', 'noisewise.config'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert '--help' not in sys.argv or not {'numpy', 'scipy', 'dp_accounting'} & set(sys.modules)\n"
     )
@@ -299,6 +303,75 @@ def test_an_insecure_seed_is_shown_as_not_private(noisewise) -> None:
     assert "not-private: noise reproducible: do not publish" in found.words
     assert "epsilon ∞" in found.words
     assert "may be published" not in found.words
+
+
+def test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on(noisewise, monkeypatch) -> None:
+    """The bound of quantile clipping moved, so what clipping did at the end is not known; who gets how much is."""
+    wanted = {name: AUDITS[name] for name in ("clipping-bias", "disparity")}
+    monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.config.AUDITS", wanted)
+    assert noisewise("train", *QUICK, "--clip", "quantile", "--out", "a", "--no-twin", "--quiet").code == 0
+    found = noisewise("audit", "a")
+    assert found.code == 0
+    assert "clipping-bias cannot be asked of this run: the bound of Quantile" in found.words
+    assert "test rows right" in found.words
+    named = noisewise("audit", "a", "--only", "clipping-bias")
+    assert named.code == 2
+    assert "moved during training" in named.words
+
+
+def test_convergence_is_about_gradient_steps_from_the_start(noisewise) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").code == 0
+    found = noisewise("audit", "a", "--only", "convergence", "--only", "convergence")
+    assert found.code == 0
+    assert found.out.count("Where they were measured") == 1
+    result = read_json(Path("a/sensitive/audits/convergence.json"))
+    assert result["values"]["names"] == ["start", "model"]
+    assert result["values"]["constants"]["lr"] == pytest.approx(0.5 / (1 - 0.9))
+    assert noisewise("train", *QUICK, "--optimizer", "adam", "--out", "b", "--no-twin", "--quiet").code == 0
+    refused = noisewise("audit", "b", "--only", "convergence")
+    assert refused.code == 2
+    assert "optimizer='adam'" in refused.words
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_tables_are_never_cut(width: int) -> None:
+    """Every word of every cell is there, no line is too long, and each part of a table names its rows."""
+    columns = ["", "people", "clipped, %", "own, clipped", "instability", "random steep [x]"]
+    rows = [
+        [f"row {k}", "1,001", "97.3 (94.8–98.6)", "0.21 (0.19, 0.23)", "0.943 (0.728, 1.16)", "100.0 %"] for k in (1, 2)
+    ]
+    shown = io.StringIO()
+    console = Console(file=shown, width=width, highlight=False)
+    cli._print_result(console, Shown([Table("A caption that is longer than the table", columns, rows)]))
+    text = shown.getvalue()
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    for word in " ".join([*columns, *rows[0]]).split():
+        assert word in text.split(), word
+    groups = text.count("row 1")
+    assert groups == text.count("row 2")
+    assert groups == {40: 3, 80: 1, 120: 1}[width]
+
+
+class Shown(NamedTuple):
+    """As much of a result as is printed."""
+
+    content: list[Table]
+    status: Status = Status("private", "every release is in the ledger")
+
+    def tables(self) -> list[Table]:
+        return self.content
+
+    def sentences(self) -> list[str]:
+        return ["Said."]
+
+
+def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--quiet").code == 0
+    (Path("a") / "sensitive" / "twin.safetensors").unlink()
+    found = noisewise("audit", "a", "--only", "disparity")
+    assert "finish it with noisewise train --resume --out a" in found.words
 
 
 def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:

@@ -233,7 +233,7 @@ def test_unfinished_and_foreign_folders_are_refused(run: RunFolder, tmp_path) ->
     with pytest.raises(RunError, match="is no run folder"):
         open_run(tmp_path)
     (tmp_path / "run.json").write_text('{"state": "interrupted"}')
-    with pytest.raises(RunError, match="unfinished run"):
+    with pytest.raises(RunError, match=f"unfinished run.*--resume --out {tmp_path}"):
         open_run(tmp_path)
     other = execute(quick(twin=False), tmp_path / "c", progress=False)
     other.model.write_bytes(b"not weights")

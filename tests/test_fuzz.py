@@ -224,7 +224,7 @@ def planned_epsilon(delta):
     return Mechanism(sampler=Poisson(1258, 64), steps=3, noise_multiplier=4.0).epsilon(delta)
 
 
-COMMANDS = [("report",), ("audit",), ("train", "--resume", "--out")]
+COMMANDS = [("report",), ("audit", "--only", "disparity"), ("train", "--resume", "--out")]
 
 
 BEGUN = ("config.toml", "run.json", "sensitive/checkpoint.safetensors")

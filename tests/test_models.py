@@ -171,6 +171,19 @@ def test_the_seed_is_the_initialisation_and_the_global_state_is_left_alone(name)
     assert not any(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (0, 28, 28), (1, 28.0, 28)])
+@pytest.mark.parametrize("name", ["mlp", "logistic", "cnn", "h-cnn"])
+def test_inputs_of_nothing_are_refused(name, shape) -> None:
+    with pytest.raises(ConfigError, match=f"model '{name}'.*shape"):
+        build(name, shape, 2, 0)
+
+
+def test_generators_of_other_devices_are_left_alone(monkeypatch) -> None:
+    """torch.manual_seed sets them too, and nothing sets them back."""
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the generators of GPUs were seeded"))
+    assert build("logistic", (3,), 2, 0)[1].weight.shape == (2, 3)
+
+
 # -------------------------------------------------------------------------------------------------- what is refused
 
 

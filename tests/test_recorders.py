@@ -210,12 +210,11 @@ def test_people_with_several_rows(tmp_path) -> None:
 
 def test_rules_that_move_are_refused_or_followed(tmp_path) -> None:
     plan = Mechanism(sampler=Poisson(40, 8), clip=Quantile(), noise_multiplier=2.0, steps=3)
-    if "clip" in Observation._fields:
-        run(tmp_path, [recorder(tmp_path, clip=plan)], plan=plan)
-        assert len(set(read(tmp_path).series("bound")[1])) == 3
-    else:
-        with pytest.raises(ConfigError, match="moves during training"):
-            recorder(tmp_path, clip=plan)
+    watched = recorder(tmp_path, clip=plan)
+    run(tmp_path, [watched], plan=plan)
+    assert len(set(read(tmp_path).series("bound")[1])) == 3
+    with pytest.raises(ConfigError, match="does not say where it stands"):
+        watched(Observation(0, torch.arange(3), torch.ones(1, 3)))
 
 
 def test_settings_that_do_not_fit(tmp_path) -> None:

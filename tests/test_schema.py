@@ -255,7 +255,7 @@ def test_a_schema_read_off_private_rows_is_refused_until_it_is_confirmed() -> No
 
 
 def test_a_noised_schema_carries_its_ledger_and_never_changes_it() -> None:
-    schema = Schema.from_dict({**SCHEMA.to_dict(), "origin": "noised", "ledger": ledger()})
+    schema = Schema.from_dict({**SCHEMA.to_dict(), "origin": "noised", "counted": "id", "ledger": ledger()})
     first = schema.ledger
     assert first is not None
     first.record(dp_accounting.GaussianDpEvent(1.0), "gradient", 1)
@@ -300,17 +300,19 @@ def schemas(draw):
     targets = st.builds(lambda r, s: Target(*r, s), LIMITS, st.floats(1e-3, 1e3))
     origin = draw(st.sampled_from(["declared", "rows", "noised"]))
     columns = {name: draw(kinds) for name in rest}
+    unit = draw(st.sampled_from([None, unit]))
     return Schema(
         label=label,
         target=draw(st.one_of(classes, targets)),
         columns={**columns, rest[0]: draw(st.one_of(numbers(), CATEGORIES, hashes()))},
         groups=draw(st.sampled_from([{}, {group: draw(CATEGORIES)}])),
-        unit=draw(st.sampled_from([None, unit])),
+        unit=unit,
         separator=draw(st.sampled_from([",", ";", "\t", "|"])),
         missing=draw(st.lists(VALUES, max_size=3, unique=True)),
         origin=origin,
         confirmed=draw(st.booleans()),
         spent=ledger() if origin == "noised" else None,
+        counted=unit if origin == "noised" else None,
     )
 
 
@@ -354,7 +356,7 @@ def test_a_damaged_schema_is_refused_or_valid(schema, data) -> None:
     message = ""
     try:
         found = Schema.from_dict(raw)
-    except ConfigError as error:
+    except (ConfigError, PrivacyError) as error:
         found, message = schema, str(error)
     assert message.startswith("schema: ") == bool(message)
     assert Schema.from_dict(found.to_dict()) == found
@@ -465,3 +467,30 @@ def test_a_group_is_a_feature_only_if_asked() -> None:
     )
     assert asked.feature_names[-3:] == ("sex=m", "sex=f", "sex=other")
     assert asked.encode(PEOPLE).x[:, -3:].argmax(1).tolist() == [1, 0, 1, 2]
+
+
+def test_everything_else_has_a_name_of_its_own() -> None:
+    kind = Category(("other", "any other"))
+    assert kind.names == ("other", "any other", "any any other")
+    assert len(set(kind.labels("sex"))) == 3
+    schema = Schema(
+        label="y", target=Classes(("0", "1")), columns={"a": Number(0, 1)}, groups={"sex": Category(("m", "other"))}
+    )
+    names = schema.encode({"a": [0, 1], "y": [0, 1], "sex": ["x", "other"]}).group_names["sex"]
+    assert names == ("m", "other", "any other")
+
+
+def test_a_noised_choice_holds_for_those_it_counted() -> None:
+    """Each row was counted, so a person of many rows has spent more than the ledger says; and the other way round."""
+    about = {"label": "y", "target": Classes(("0", "1")), "columns": {"a": Number(0, 1)}, "origin": "noised"}
+    rows = Schema(**about, spent=ledger())
+    people = Schema(**about, spent=ledger(), unit="who", counted="who")
+    for raw in (rows.to_dict() | {"unit": "who"}, people.to_dict() | {"unit": "whom"}):
+        with pytest.raises(PrivacyError, match="Choose anew with this unit"):
+            Schema.from_dict(raw)
+    without = people.to_dict()
+    del without["unit"]
+    with pytest.raises(PrivacyError, match="counted people by 'who': its ledger does not hold for single rows"):
+        Schema.from_dict(without)
+    with pytest.raises(ConfigError, match="counted='who' without a noised choice"):
+        Schema(**about | {"origin": "declared"}, unit="who", counted="who")

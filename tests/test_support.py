@@ -10,6 +10,7 @@ import torch
 from noisewise import support
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Mechanism
+from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.sampling import Poisson
 from noisewise.support import (
     EVERYTHING,
@@ -218,7 +219,7 @@ def test_a_course_that_was_saved_goes_on_as_it_was():
     expected = walk(whole, range(8))
     begun = walk(first, range(4))
     again = Course(plan, 7)
-    again.load(first.save(), WEIGHTS)
+    again.load(first.save(), WEIGHTS, 4)
     assert begun + walk(again, range(4, 8)) == expected
     for one, other in zip(again.standing, whole.standing, strict=True):
         assert one.period == other.period
@@ -231,7 +232,35 @@ def test_a_course_that_was_saved_goes_on_as_it_was():
 def test_a_course_of_other_plans_is_refused():
     saved = Course(together(Drawn(), Fixed({"b": False})), 0).save()
     with pytest.raises(ValueError, match="2 plans were saved, there are 1"):
-        Course(Drawn(), 0).load(saved, WEIGHTS)
+        Course(Drawn(), 0).load(saved, WEIGHTS, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("standing", 0, "period"), 5, "stands at period 5 after 3 steps"),
+        (("standing", 0, "support"), {"a": ~HALF}, "masks of Fixed.* are not those of its seed"),
+        (("standing", 1, "support"), {"a": HALF, "b": True}, "masks of RandomMasks.* are not those of its seed"),
+        (("standing", 1, "memory"), {"sum a": 3.0}, r"remembers \[3.0\]"),
+        (("sent", 0), None, "were sent in 3 steps"),
+        (("sent", 1), 10**6, "were sent in 3 steps"),
+        (("sent", 2), 9, "were sent in 3 steps"),
+    ],
+)
+def test_what_cannot_have_been_saved_is_refused(place, value, message):
+    plan = together(Fixed({"a": HALF}), RandomMasks(0.5, 6, 2))
+    course = Course(plan, 3)
+    for step in range(3):
+        course.at(step, WEIGHTS)
+        course.observe(step, {}, None, 1.0)
+    saved = course.save()
+    Course(plan, 3).load(saved, WEIGHTS, 3)
+    target = saved
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        Course(plan, 3).load(saved, WEIGHTS, 3)
 
 
 def test_what_is_sent_is_counted():

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +115,11 @@ def test_no_file_and_no_table(tmp_path) -> None:
         list(parts_of({"a": [1], "b": [1, 2]}, ",", 5))
     with pytest.raises(DataError, match="occurs twice"):
         list(parts_of(pd.DataFrame([[1, 2]], columns=["a", "a"]), ",", 5))
+    with pytest.raises(DataError, match="a Series: must be a path"):
+        list(parts_of(pd.Series({"a": 1}), ",", 5))
+    for column in (1, "xyz"):
+        with pytest.raises(DataError, match=f"column 'a' is {column!r}: must be a sequence"):
+            list(parts_of({"a": column}, ",", 5))
     with pytest.raises(ConfigError, match="rows=0"):
         parts_of({"a": [1]}, ",", 0)
 
@@ -137,6 +143,8 @@ def test_values_of_a_table_become_what_a_file_would_hold() -> None:
     assert part.columns["a"] == ["x", "", "", "", "", "", "2", "2.5", "3", "4", "True", "1e+300"]
     (frame,) = parts_of(pd.DataFrame({"a": [1, None, 3]}), ",", 99)
     assert frame.columns["a"] == ["1", "", "3"]
+    (tensors,) = parts_of({"a": torch.tensor([1.0, math.nan]), "b": torch.tensor([3, 4])}, ",", 99)
+    assert tensors.columns == {"a": ["1", ""], "b": ["3", "4"]}
 
 
 @pytest.mark.parametrize("mark", SEPARATORS)

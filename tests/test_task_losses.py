@@ -75,3 +75,10 @@ def test_the_task_chooses_the_loss_and_the_number_of_outputs():
 def test_classes_are_not_read_off_the_labels():
     with pytest.raises(ConfigError, match="names no classes"):
         outputs_for(Data(X, CLASSES))
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3])
+def test_no_label_means_nobody(label):
+    """PyTorch skips -100 with a loss of 0."""
+    with pytest.raises(IndexError, match=f"{label} is out of bounds"):
+        cross_entropy(the_first(3), (X, CLASSES.where(CLASSES != 1, label)))

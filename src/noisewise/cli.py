@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from noisewise import __version__
-from noisewise.errors import ConfigError, Interrupted, NoisewiseError, NoisewiseWarning, RunError
+from noisewise.errors import ConfigError, DataError, Interrupted, NoisewiseError, NoisewiseWarning, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,7 @@ app = typer.Typer(
 
 PLAN, TRAINING, TWIN, RUN = "Privacy plan", "Training", "Twin", "Run"
 COLUMNS, OTHERS = "Columns", "Columns that are not declared"
+GAP = 2  # cells between the columns of a table
 HOW = ("out", "config", "resume", "quiet", "epochs")  # options of `train` that are no settings of the run
 
 
@@ -194,13 +195,13 @@ def train(
 def audit(
     run: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder of a finished run.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.", metavar="NAME")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also the audits that take minutes.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that look deeper: landscape, kernel, convergence, ...")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say which audits there are and how long they take.")] = False,
 ) -> None:
     """Measure what privacy cost, who pays, and why, on the test part, against the twin.
 
-    Without options the audits that take seconds to a minute: who gets how much, calibration, robustness, membership,
-    clipping, features against noise. None of them retrains. Results go to sensitive/audits/ in the run folder.
+    Without options the audits that take seconds, or minutes for large models: who gets how much, calibration, robustness,
+    membership, clipping, features against noise. None of them retrains. Results go to sensitive/audits/ in the run folder.
     """
     if listing:
         _list_audits()
@@ -625,30 +626,73 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
     run = configured.open_run(path)
     fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
-    for name in only or [name for name in fitting if everything or AUDITS[name].usual]:
+    for name in dict.fromkeys(only or [name for name in fitting if everything or AUDITS[name].usual]):
         console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
-        _print_result(console, configured.audit(run, name, progress=True))
+        try:
+            _print_result(console, configured.audit(run, name, progress=True))
+        except (ConfigError, DataError) as error:
+            if only:
+                raise
+            _note(f"{name} cannot be asked of this run: {error}")  # the others can
     if run.twin is None:
-        console.print("This run has no twin, so what privacy cost is not known: train with --twin to see it.")
+        remedy = f"finish it with noisewise train --resume --out {path}" if run.config.twin else "train with --twin to see it"
+        console.print(f"This run has no twin, so what privacy cost is not known: {remedy}.", soft_wrap=True)
     if next_step:
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)
 
 
 def _print_result(console: Console, result: Result) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     for table in result.tables():
-        shown = Table(title=table.caption, title_justify="left", title_style="bold", box=None, header_style="dim")
-        for index, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
-        for row in table.rows:
-            shown.add_row(*row)
         console.print()
-        console.print(shown)
+        console.print(Text(table.caption, "bold"))
+        texts = [[str(name), *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
+        for group in _that_fit(texts, console.width):
+            shown = Table(box=None, header_style="dim")
+            for place, width in zip(group, _widths([texts[place] for place in group], console.width), strict=True):
+                shown.add_column(_plain(texts[place][0]), justify="right" if place else "left", width=width)
+            for row in table.rows:
+                shown.add_row(*(_plain(row[place]) for place in group))
+            console.print(shown)
     console.print()
     for sentence in result.sentences():
         console.print(f"• {sentence}", markup=False)
     console.print(f"\n[dim]status: {result.status.status} ({result.status.reason})[/]")
+
+
+def _that_fit(texts: list[list[str]], width: int) -> list[list[int]]:
+    """Columns of a table in groups that are no wider than the terminal, the first column in each; no word is cut."""
+    groups = [[0]]
+    for place in range(1, len(texts)):
+        wanted = [*groups[-1], place]
+        if len(wanted) > 2 and sum(_least([texts[each] for each in wanted])) + GAP * len(wanted) > width:
+            groups.append([0])
+        groups[-1].append(place)
+    return groups
+
+
+def _widths(texts: list[list[str]], width: int) -> list[int]:
+    """Of columns that fit: what each cannot do without, then the rest of the line one by one to the one that lacks most."""
+    found, wanted = _least(texts), [_longest(column) for column in texts]
+    for _ in range(width - sum(found) - GAP * len(found)):
+        lacks = [wish - has for wish, has in zip(wanted, found, strict=True)]
+        if max(lacks) == 0:
+            break
+        found[lacks.index(max(lacks))] += 1
+    return found
+
+
+def _least(texts: list[list[str]]) -> list[int]:
+    """The first column is not broken, the others between words only."""
+    return [_longest(texts[0]), *(_longest([w for text in c for w in text.split() or [""]]) for c in texts[1:])]
+
+
+def _longest(texts: list[str]) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts))
 
 
 def _report(path: Path, out: Path | None) -> None:

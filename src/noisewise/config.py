@@ -34,6 +34,7 @@ from noisewise.recipe import Recipe, load_weights
 from noisewise.runs import RunFolder, Status, read_status, write_atomically, write_json
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
 from noisewise.train import train
+from noisewise.words import number
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -269,7 +270,7 @@ def prepare(config: Config) -> Recipe:
         spent = plan.epsilon(config.delta)
         if spent is None or spent > config.epsilon:
             raise PrivacyError(
-                f"noise_multiplier={config.noise_multiplier} costs epsilon {spent:.4g}, more than the epsilon="
+                f"noise_multiplier={config.noise_multiplier} costs epsilon {number(spent)}, more than the epsilon="
                 f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
             )
     mechanism = replace(plan, clip=_rule(config, [name for name, _ in model.named_parameters()]))
@@ -434,8 +435,9 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     """The model, its twin and the data splits of a finished run folder."""
     folder = RunFolder(path)
     if not folder.complete:
-        state = "is no run folder" if not folder.run.exists() else "holds an unfinished run"
-        remedy = "Finish it with `noisewise train --resume --out DIR`." if folder.run.exists() else "Check the name."
+        begun = folder.run.exists() or folder.checkpoint.exists()
+        state = "holds an unfinished run" if begun else "is no run folder"
+        remedy = f"Finish it with `noisewise train --resume --out {folder.path}`." if begun else "Check the name."
         raise RunError(f"{folder.path} {state}. {remedy}")
     config, status = Config.read(folder.config), read_status(folder)
     data = load(config.data, config.seed, config.valid)
@@ -477,9 +479,18 @@ def _needed(run: Run, what: str) -> Any:
         case "loss_fn":
             return loss_for(run.data.train)
         case "lr":
+            if run.config.optimizer != "sgd":
+                raise ConfigError(
+                    f"optimizer={run.config.optimizer!r}: this audit is about the learning rate of plain gradient steps. Train "
+                    "with --optimizer sgd to ask it."
+                )
             return run.config.lr
+        case "momentum":
+            return run.config.momentum
         case "start":
             return _built(run.config, run.data).eval()
+        case "path":
+            return (_built(run.config, run.data).eval(),)
     raise ConfigError(f"an audit needs {what!r}, which a run does not have.")
 
 

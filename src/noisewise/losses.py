@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from noisewise.nest import Nest
 
 LossFn = Callable[[Any, "Nest"], Tensor]
+NO_CLASS = -(2**63)  # no label: PyTorch's default, -100, would give that person a loss of 0 without a word
 
 
 def cross_entropy(model: Any, batch: Nest) -> Tensor:
@@ -39,7 +40,7 @@ def cross_entropy(model: Any, batch: Nest) -> Tensor:
         )
     if y.is_floating_point():
         raise DataError(f"cross entropy with targets of type {y.dtype}: classes are integers. Use squared_error.")
-    return F.cross_entropy(outputs, y.long(), reduction="none")
+    return F.cross_entropy(outputs, y.long(), reduction="none", ignore_index=NO_CLASS)
 
 
 def squared_error(model: Any, batch: Nest) -> Tensor:

@@ -125,6 +125,9 @@ def propose(
     for name in (label, *groups, *([] if unit is None else [unit]), *known):
         if name not in names:
             raise ConfigError(f"{name!r}: no such column. The header has {listed(names)}.")
+    roles = [label, *groups, *([] if unit is None else [unit])]
+    if twice := sorted({name for name in roles if roles.count(name) > 1}):
+        raise ConfigError(f"column {listed(twice)}: named as two of label, group and unit. Name each column once.")
     if unit in known:
         raise ConfigError(f"{unit!r} is the unit, and declared as a column too: it says whose row it is, nothing else.")
     if header_only and epsilon is not None:
@@ -166,6 +169,7 @@ def propose(
         missing=MISSING,
         origin="declared" if not open_columns or header_only else "rows" if reads else "noised",
         spent=None if ledger is None else ledger.to_dict(),
+        counted=None if ledger is None else unit,
     )
     if reads:
         how, notes = READ, _notes_on_reading(len(open_columns))
@@ -323,7 +327,8 @@ def _noised(
 
     First, each value falls into one public cell of its column: missing, one of the signed powers of two (a number), or one
     of 2^16 hash buckets (any other text). One row moves one count in each of k columns by 1, so the L2 sensitivity of all
-    counts together is sqrt(k). Second, within the range so found, 64 equal cells for each number column.
+    counts together is sqrt(k). Second, within the range so found, 64 equal cells for each number column; the ledger holds
+    this release also where no column looks like numbers.
     A cell counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / cells)`: an empty column shows a filled
     cell with probability of at most 1 %. Everything else is post-processing.
 
@@ -365,14 +370,15 @@ def _noised(
             ranges[name] = _magnitude_range(heavy)
         else:
             kinds[name] = WIDE
-    if ranges:
-        cells = {name: (_equal_cells(*limits), CELLS) for name, limits in ranges.items()}
-        answers, std = noised(_counted(path, separator, unit, cells), len(ranges), "schema: ranges", 1)
-        for name, (low, high) in ranges.items():
-            heavy = np.flatnonzero(answers[name] > std * ndtri(1 - FALSE_CELL / CELLS))
-            edges = np.linspace(low, high, CELLS + 1)
-            narrow = (float(edges[heavy[0]]), float(edges[heavy[-1] + 1])) if heavy.size else (low, high)
-            kinds[name] = _filled(*narrow, indicator=gaps[name])
+    cells = {name: (_equal_cells(*limits), CELLS) for name, limits in ranges.items()}
+    # Also where nothing is asked: that no column looks like numbers is seen in the first answer, and a cost that depends
+    # on an answer is not what was promised.
+    answers, std = noised(_counted(path, separator, unit, cells), max(1, len(ranges)), "schema: ranges", 1)
+    for name, (low, high) in ranges.items():
+        heavy = np.flatnonzero(answers[name] > std * ndtri(1 - FALSE_CELL / CELLS))
+        edges = np.linspace(low, high, CELLS + 1)
+        narrow = (float(edges[heavy[0]]), float(edges[heavy[-1] + 1])) if heavy.size else (low, high)
+        kinds[name] = _filled(*narrow, indicator=gaps[name])
     return kinds, ledger, delta
 
 

@@ -105,14 +105,13 @@ class ClipRecorder:
         from noisewise.adaptive import Adaptive
         from noisewise.mechanism import Mechanism
         from noisewise.schedule import at
-        from noisewise.train import Observation
 
         said = getattr(observation, "clip", None)
         if said is not None:
             return said
         planned = self.clip.clip if isinstance(self.clip, Mechanism) else self.clip
         rule: Clip = at(planned, step)
-        if isinstance(rule, Adaptive) and "clip" not in Observation._fields:
+        if isinstance(rule, Adaptive) and observation is not None:
             raise ConfigError(
                 f"{rule!r}: its bound moves during training, and a step does not say where it stands. Record runs with "
                 "rules that are known in advance."
@@ -231,7 +230,7 @@ def _forget(path: Path, step: int) -> None:
     except OSError as error:
         raise RunError(f"{path.parent} cannot be used ({error.strerror}): choose another folder.") from None
     if path.exists():
-        kept = [json.dumps(line) for line in _lines(path, damaged="drop") if line["step"] < step]
+        kept = [json.dumps(line) for line in _lines(path) if line["step"] < step]
         write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
 
@@ -245,7 +244,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _lines(path: Path, damaged: str) -> list[dict[str, Any]]:
+def _lines(path: Path) -> list[dict[str, Any]]:
     """Lines of a recording; the last one may have been cut short by a kill, others are damage."""
     try:
         raw = path.read_text().splitlines()
@@ -259,7 +258,7 @@ def _lines(path: Path, damaged: str) -> list[dict[str, Any]]:
                 raise TypeError(f"step {line['step']!r}")
             found.append(line)
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            if place == len(raw) - 1 and damaged == "drop":
+            if place == len(raw) - 1:
                 continue
             raise RunError(f"{path}, line {place + 1}, is damaged ({error}): restore it, or record anew.") from None
     return found
@@ -372,7 +371,7 @@ class Recording:
 def read(folder: str | os.PathLike[str], name: str = "clipping") -> Recording:
     """What a recorder wrote in a run folder; a last line that a kill cut short is left out."""
     _check_name(name)
-    lines = _lines(_path(folder, name), damaged="drop")
+    lines = _lines(_path(folder, name))
     return Recording(name, sorted(lines, key=lambda line: line["step"]))
 
 

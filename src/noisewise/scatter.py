@@ -297,18 +297,18 @@ def _read(path: Path) -> Tensor | None:
 
 
 def _write(path: Path, values: Tensor) -> None:
+    import tempfile
+
     from safetensors.torch import save_file
 
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        temporary.touch(mode=0o600)
-        values = values.cpu().contiguous()
-        save_file({"features": values}, temporary, metadata={"sha256": _digest(values, path.stem)})
-        temporary.chmod(0o600)
-        os.replace(temporary, path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # mode 700, and of this process alone
+            new = Path(folder) / path.name
+            values = values.cpu().contiguous()
+            save_file({"features": values}, new, metadata={"sha256": _digest(values, path.stem)})
+            new.chmod(0o600)
+            os.replace(new, path)
     except OSError as error:
         raise ConfigError(
             f"cache folder {path.parent}: {error.strerror or error}. Set NOISEWISE_CACHE to a folder that can be written."
         ) from None
-    finally:
-        temporary.unlink(missing_ok=True)

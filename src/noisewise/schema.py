@@ -99,8 +99,11 @@ class Category:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the codes 0, 1, ..."""
-        return (*self.values, OTHER) if self.other else self.values
+        """Names of the codes 0, 1, ..., all different: audits tell groups apart by them."""
+        rest = OTHER
+        while rest in self.values:
+            rest = f"any {rest}"
+        return (*self.values, rest) if self.other else self.values
 
     def labels(self, name: str) -> tuple[str, ...]:
         """Names of the encoded columns."""
@@ -217,7 +220,7 @@ class Schema:
     only where `columns` names them too. unit: column that says whose row it is. columns: every other column, in the
     order of the encoded features. missing: texts that mean "no number here". origin: where ranges and categories come
     from: `declared` (public knowledge), `noised` (released; `ledger` holds it) or `rows` (read off the rows: needs
-    `confirmed`).
+    `confirmed`). counted: of a noised choice, the unit column of which each person was counted once; None: every row was.
 
     Guarantee: the encoding of a row depends on the schema and on that row only; every row is encoded or an error names
     it; an encoding of private rows by a schema read off them is refused until it is confirmed as public knowledge.
@@ -233,6 +236,7 @@ class Schema:
     origin: str = "declared"
     confirmed: bool = False
     spent: Mapping[str, Any] | None = None
+    counted: str | None = None
 
     def __post_init__(self) -> None:
         """Columns that fit together."""
@@ -265,6 +269,13 @@ class Schema:
             if not ledger.lines:
                 raise ConfigError("a noised schema with an empty ledger: keep the one that was written with it.")
             object.__setattr__(self, "spent", ledger.to_dict())
+        if self.counted is not None and self.spent is None:
+            raise ConfigError(f"counted={self.counted!r} without a noised choice: leave it out.")
+        if self.spent is not None and self.counted != self.unit:
+            raise PrivacyError(
+                f"unit {self.unit!r} in a schema whose noised choice counted {_whom(self.counted)}: its ledger does not "
+                f"hold for {_whom(self.unit)}. Choose anew with this unit: `noisewise schema ... --unit NAME --epsilon E`."
+            )
         if not self.width:
             raise ConfigError("no column is a feature: give at least one a kind other than ignore.")
 
@@ -403,6 +414,7 @@ class Schema:
             "label": _kind_to_dict(self.label, self.target),
             "groups": [_kind_to_dict(name, kind) for name, kind in self.groups.items()],
             "columns": [_kind_to_dict(name, kind) for name, kind in self.columns.items()],
+            **({} if self.counted is None else {"counted": self.counted}),
             **({} if self.spent is None else {"ledger": dict(self.spent)}),
         }
 
@@ -413,11 +425,13 @@ class Schema:
             return cls._from_dict(raw)
         except (ConfigError, RunError) as error:
             raise ConfigError(f"{name}: {error}") from None
+        except PrivacyError as error:
+            raise PrivacyError(f"{name}: {error}") from None
 
     @classmethod
     def _from_dict(cls, raw: Any) -> Schema:
         needed = ("format", "origin", "confirmed", "separator", "missing", "label", "groups", "columns")
-        _check_entries("the schema", raw, needed, ("unit", "ledger"))
+        _check_entries("the schema", raw, needed, ("unit", "counted", "ledger"))
         if raw["format"] != FORMAT or type(raw["format"]) is not int:
             raise ConfigError(f"format {raw['format']!r}: this version reads `format = {FORMAT}`.")
         label, target = _kind_from_dict(raw["label"])
@@ -432,6 +446,7 @@ class Schema:
             origin=raw["origin"],
             confirmed=raw["confirmed"],
             spent=raw.get("ledger"),
+            counted=raw.get("counted"),
         )
 
     def to_toml(self, remarks: Mapping[str, str] | None = None) -> str:
@@ -470,6 +485,7 @@ HEADING = """\
 #   groups    columns that audits split people by; list one under [[columns]] too if the model shall use it.
 # origin: declared (public knowledge), noised (released; the ledger below adds to the cost of training) or rows (read off
 #   the rows: set confirmed = true when you have checked every range and every list against public knowledge).
+# counted: of a noised choice, the unit column that it was made with; another unit needs another choice.
 """
 
 
@@ -538,6 +554,10 @@ def _check_entries(what: str, raw: Any, needed: Iterable[str], optional: Iterabl
         raise ConfigError(f"{what} lacks {listed(lost)}; a schema is complete.")
     if optional is not None and (extra := sorted(set(raw) - {*needed, *optional})):
         raise ConfigError(f"{what} has unknown entries {listed(extra)}. Known are {listed((*needed, *optional))}.")
+
+
+def _whom(unit: str | None) -> str:
+    return "single rows" if unit is None else f"people by {short(unit)}"
 
 
 def _check_name(name: Any) -> None:

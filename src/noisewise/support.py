@@ -374,19 +374,36 @@ class Course:
             "sent": [self.values, self.indices, self.masks],
         }
 
-    def load(self, saved: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-        """Inverse of `save`."""
+    def load(self, saved: Mapping[str, Any], weights: Mapping[str, Tensor], step: int) -> None:
+        """Inverse of `save` for a run that has made `step` steps; what cannot have been saved by it is refused."""
         if len(saved["standing"]) != len(self.plans):
             raise ValueError(f"{len(saved['standing'])} plans were saved, there are {len(self.plans)}")
-        for standing, raw in zip(self.standing, saved["standing"], strict=True):
-            check(raw["support"] or {}, weights)
-            standing.period, standing.memory = raw["period"], dict(raw["memory"])
-            standing.support = None if raw["support"] is None else _on_devices(raw["support"], weights)
-        self.values, self.indices, self.masks = saved["sent"]
-        own = [standing.support for standing in self.standing if standing.support is not None]
-        if len(own) == len(self.plans):
-            frozen = {name: False for name, weight in weights.items() if not weight.requires_grad}
-            self._join([frozen, *own], weights)
+        import torch
+
+        last = max(step - 1, 0)
+        values = {name: weight.detach() for name, weight in weights.items()}
+        chosen: list[Support] = [{name: False for name, weight in weights.items() if not weight.requires_grad}]
+        for number, (plan, standing, raw) in enumerate(zip(self.plans, self.standing, saved["standing"], strict=True)):
+            period, support, memory = raw["period"], raw["support"], dict(raw["memory"])
+            if period != plan.period(last) or type(period) is not int:
+                raise ValueError(f"{plan!r} stands at period {period!r} after {step} steps")
+            if not all(isinstance(value, torch.Tensor) for value in memory.values()):
+                raise ValueError(f"{plan!r} remembers {list(memory.values())}")
+            check(support, weights)
+            after_fixed = all(isinstance(other, Fixed) for other in self.plans[:number])
+            if isinstance(plan, Fixed) or (plan.seeded and after_fixed):  # known without the file
+                released = Released(values, intersection(chosen), None, {})
+                if encode(plan.at(last, released, self._generator(number, period))) != encode(support):
+                    raise ValueError(f"the masks of {plan!r} are not those of its seed")
+            standing.period, standing.support, standing.memory = period, _on_devices(support, weights), memory
+            chosen.append(standing.support)
+        self._join(chosen, weights)
+        size = sum(weight.numel() for weight in weights.values())
+        sent, indices, masks = saved["sent"]
+        whole = all(type(count) is int for count in saved["sent"])
+        if not whole or not 0 <= masks <= step + 1 or not 0 <= sent <= size * step or not 0 <= indices <= size * masks:
+            raise ValueError(f"{saved['sent']} values, indices and masks were sent in {step} steps")
+        self.values, self.indices, self.masks = sent, indices, masks
 
 
 def _on_devices(support: Support, weights: Mapping[str, Tensor]) -> Support:

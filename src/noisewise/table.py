@@ -122,18 +122,28 @@ def _by_column(header: list[str], rows: list[list[str]]) -> dict[str, list[str]]
 
 def _table_parts(table: Any, rows: int) -> Iterator[Rows]:
     """A DataFrame or a mapping of columns."""
-    if not hasattr(table, "keys"):
+    if not hasattr(table, "keys") or getattr(table, "ndim", 2) != 2:  # a Series has keys too: its rows
         raise DataError(f"a {type(table).__name__}: must be a path, a pandas DataFrame, or a dict of columns.")
     keys = list(table)  # of a mapping, and of a DataFrame
     names = [str(key).strip() for key in keys]
     if twice := {name for name in names if names.count(name) > 1}:
         raise DataError(f"the table: column {listed(sorted(twice))} occurs twice. Rename one of them.")
-    columns = {name: [_as_text(v) for v in table[key]] for name, key in zip(names, keys, strict=True)}
+    columns = {name: _column(name, table[key]) for name, key in zip(names, keys, strict=True)}
     if len({len(values) for values in columns.values()}) > 1:
         raise DataError("the table: its columns have different lengths. Give one value per row and column.")
     count = len(next(iter(columns.values()), ()))
     for first in range(0, count, rows):
         yield Rows("the table", {name: values[first : first + rows] for name, values in columns.items()}, first + 1)
+
+
+def _column(name: str, values: Any) -> list[str]:
+    if hasattr(
+        values, "detach"
+    ):  # the text of a tensor's entry would be "tensor(1.)", which is in no list of categories
+        values = values.tolist()
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise DataError(f"the table: column {name!r} is {short(values)}: must be a sequence with one value per row.")
+    return [_as_text(value) for value in values]
 
 
 def _as_text(value: Any) -> str:

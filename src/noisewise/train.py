@@ -679,7 +679,7 @@ class _Run:
             state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
             state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
             self.model.load_state_dict(tree["model"])
-            state.course.load(tree["course"], dict(self.model.named_parameters()))
+            state.course.load(tree["course"], dict(self.model.named_parameters()), state.step)
             self.optimizer.load_state_dict(tree["optimizer"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(tree["scheduler"])

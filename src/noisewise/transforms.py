@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noisewise.data.base import Data
+from noisewise.data.base import Data, check_seed
 from noisewise.errors import ConfigError, DataError
 from noisewise.nest import Nest
 
@@ -138,7 +138,8 @@ def flip_and_crop(
     """For `noisewise.train.Augment`: each image moved by up to `pad` pixels each way and flipped or not, at random.
 
     `rows` is the images, or a tuple or list whose first entry is the images (such as (x, y)); the rest is kept.
-    Guarantee: what happens to a row depends on that row, its place and the generator only, so units stay independent.
+    Guarantee: each row is changed on its own, by draws that are independent of each other and alike for all rows, so units
+    stay independent.
     Reference: De et al. 2022, arXiv:2204.13650: flips, and crops of 4 pixels with a mirrored border.
     """
     if not isinstance(pad, int) or pad < 0:
@@ -167,6 +168,7 @@ def subsample_class(data: Data, sizes: Mapping[int | str, int], seed: int = 0) -
     """
     if data.task != "classification":
         raise DataError("subsample_class on real-valued targets: there are no classes.")
+    check_seed(seed)
     wanted = {_label(data, name): size for name, size in sizes.items()}
     if len(wanted) < len(sizes):
         raise ConfigError(f"sizes {dict(sizes)}: a class is named twice.")

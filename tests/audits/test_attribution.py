@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from noisewise import Mechanism, Poisson
+from noisewise.adaptive import Quantile
 from noisewise.audits.attribution import RUNS, Attribution, _trained, attribution, split
 from noisewise.clipping import Flat
 from noisewise.data import Data
@@ -242,3 +243,9 @@ def test_it_needs_a_train_and_a_test_part() -> None:
         attribution(zeros, (DATA[0], DATA[1].take(torch.arange(0))), **settings)
     with pytest.raises(ConfigError, match="must be an nn"):
         attribution(lambda seed: None, DATA, **settings)
+
+
+def test_a_bound_that_follows_the_clipping_cannot_be_taken_apart() -> None:
+    moving = Mechanism(sampler=Poisson(ROWS, BATCH), clip=Quantile(), noise_multiplier=1.0, steps=2)
+    with pytest.raises(ConfigError, match="another bound"):
+        attribution(zeros, DATA, loss_fn=cross_entropy, mechanism=moving, optimizer=sgd)

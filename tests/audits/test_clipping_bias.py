@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from noisewise.adaptive import GroupBounds, Quantile
+from noisewise.audits import read
 from noisewise.audits.clipping_bias import (
     ClippingBias,
     Moments,
@@ -31,6 +32,7 @@ from noisewise.errors import ConfigError, DataError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
+from noisewise.runs import write_json
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
 from noisewise.testing import reveal
@@ -369,3 +371,33 @@ def test_without_a_direction_nothing_is_said() -> None:
         clipping_bias(model, still, clip=Flat(1.0), loss_fn=flat_loss, batches=0)
     with pytest.raises(ConfigError, match="units=31"):
         clipping_bias(model, data, clip=Flat(1.0), units=31)
+
+
+def separable() -> tuple[nn.Module, Data]:
+    generator = torch.Generator().manual_seed(0)
+    data = Data(torch.randn(40, 3, generator=generator), torch.arange(40) % 2, classes=("a", "b"))
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return nn.Linear(3, 2), data
+
+
+@pytest.mark.parametrize("units", [None, 30])
+def test_where_nothing_passes_there_is_no_angle(units: int | None, tmp_path) -> None:
+    model, data = separable()
+    result = clipping_bias(model, data, clip=Global(1e-9, 2e-9), units=units)
+    assert "cosine" not in result.headline
+    assert result.headline["clipped"].value == 1
+    assert any("no angle between them" in sentence for sentence in result.sentences())
+    write_json(tmp_path / "a.json", result.to_dict())
+    again = read(tmp_path / "a.json")
+    assert again.sentences() == result.sentences()
+
+
+def test_batches_of_one_unit_have_no_spread() -> None:
+    """R of a single gradient is 0 and its cosine with itself 1."""
+    model, data = separable()
+    result = clipping_bias(model, data, clip=Flat(1.0), batch_size=1, batches=3)
+    assert [batch["debiased_ratio"] for batch in result.batches] == [0, 0, 0]
+    assert [batch["alignment"] for batch in result.batches] == pytest.approx([1, 1, 1])
+    some = Moments.of(np.random.default_rng(0).normal(1, 1, (12, 3)), np.ones(12), population=50)
+    assert some.debiased_ratio == some.ratio().value

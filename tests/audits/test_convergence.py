@@ -33,6 +33,7 @@ from noisewise.errors import ConfigError
 from noisewise.losses import cross_entropy, squared_error
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
+from noisewise.schedule import Schedule
 from noisewise.support import Fixed
 
 KNOWN = Constants(
@@ -295,3 +296,31 @@ def test_result_is_reloaded_and_drawn() -> None:
     assert [row[0] for row in again.tables()[2].rows] == ["model"]
     assert model.training
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_momentum_counts_as_a_longer_step_and_is_said() -> None:
+    model, data, plan = problem()
+    still, moving = (convergence(model, data, mechanism=plan, lr=0.3, momentum=mu) for mu in (0.0, 0.9))
+    assert moving.constants.lr == pytest.approx(3.0)
+    assert private_bound(moving.constants) == pytest.approx(private_bound(replace(still.constants, lr=3.0)))
+    assert any("no momentum" in sentence for sentence in moving.sentences())
+    assert not any("momentum" in sentence for sentence in still.sentences())
+    with pytest.raises(ConfigError, match="momentum=1"):
+        convergence(model, data, mechanism=plan, lr=0.3, momentum=1)
+
+
+def test_points_are_named_and_a_missing_start_is_said() -> None:
+    model, data, plan = problem()
+    whole = convergence(model, data, mechanism=plan, lr=0.3, path=[model, model])
+    assert [row[0] for row in whole.tables()[2].rows] == ["start", "point 2", "model"]
+    alone = convergence(model, data, mechanism=plan, lr=0.3)
+    assert any("No start was given" in sentence for sentence in alone.sentences())
+    assert not any("No start was given" in sentence for sentence in whole.sentences())
+
+
+@pytest.mark.parametrize("change", [{"noise_multiplier": Schedule(((0, 1.0), (5, 2.0)))},
+                                    {"clip": Schedule(((0, Flat(1.0)), (5, Flat(2.0))))}])  # fmt: skip
+def test_schedules_are_refused(change) -> None:
+    model, data, plan = problem()
+    with pytest.raises(ConfigError, match="one for all steps"):
+        convergence(model, data, mechanism=replace(plan, **change), lr=0.3)

@@ -442,3 +442,13 @@ def test_regression_has_groups_only() -> None:
     assert found.partitions == ["g"]
     assert len(found.parts("g")) == 2
     assert found.sentences()
+
+
+def test_padding_is_not_recorded() -> None:
+    """Norms of padded batches end with zeros of rows that are not there: their factor would be 1."""
+    plain, padded = (Factors(plan(), torch.tensor([0, 0, 1])) for _ in range(2))
+    norms = torch.tensor([[2.0, 0.5, 4.0]])
+    plain(Observation(0, torch.tensor([0, 1, 2]), norms))
+    padded(Observation(0, torch.tensor([0, 1, 2]), torch.cat([norms, torch.zeros(1, 4)], 1)))
+    assert padded.of(0).tolist() == plain.of(0).tolist() == [0.5, 1.0]
+    assert padded.of(1).tolist() == plain.of(1).tolist() == [0.25]

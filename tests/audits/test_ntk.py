@@ -245,3 +245,23 @@ def test_result_is_reloaded_and_drawn() -> None:
 def test_an_instance_reads_its_own_norms() -> None:
     instance = Instance("x", (FIRST, SECOND), np.array([1.0, -2.0]) / 2, 1.0)
     assert instance.norms == pytest.approx(np.array([[np.sqrt(10), 2 * np.sqrt(10)], [2, 2 * np.sqrt(10)]]))
+
+
+def test_as_many_rows_as_there_are_and_fit(monkeypatch) -> None:
+    """The classifier's widest parameter has so many weights; every row has three outputs."""
+    model, few = classifier(), people().take(torch.arange(9))
+    assert ntk(model, few, clip=Flat(1.0)).settings["rows"] == 9
+    widest = max(parameter.numel() for parameter in model.parameters())
+    outputs = model(few.x[:1]).numel()
+    monkeypatch.setattr(sys.modules["noisewise.audits.ntk"], "LARGEST", 5 * outputs * widest + 1)
+    result = ntk(model, people(), clip=Flat(1.0))
+    assert result.settings["rows"] == 5
+    assert "On 5 rows" in result.sentences()[0]
+
+
+def test_outputs_that_no_weight_moves_have_a_kernel_of_zeros() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    still = Data(torch.zeros(6, 3), torch.arange(6) % 2, classes=("a", "b"))
+    result = ntk(model, still, clip=Flat(1.0))
+    assert result.values["layers"] == {"weight": 0.0}
+    assert result.headline["predicted"].value == 0

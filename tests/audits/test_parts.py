@@ -64,7 +64,7 @@ def test_places_may_be_people() -> None:
 @pytest.mark.parametrize("name", ["class", "everyone", "difficulty"])
 def test_a_name_with_a_meaning_is_refused(name: str) -> None:
     with pytest.raises(DataError, match=f"'{name}', which has a meaning"):
-        named_parts(Data(torch.zeros(4, 1), torch.zeros(4).long(), groups={name: torch.zeros(4)}))
+        named_parts(Data(torch.zeros(4, 1), torch.zeros(4).long(), groups={name: torch.zeros(4).long()}))
 
 
 def test_people_are_counted_not_rows() -> None:

@@ -315,4 +315,4 @@ def test_data_larger_than_memory_is_streamed(tmp_path) -> None:
     assert size > 200_000_000
     assert streamed < size / 4
     assert fetched < size / 4  # from the disk while training: the rows of 10 batches, not their surroundings
-    assert whole > size
+    assert whole > 0.9 * size  # what is counted as the child's own varies by some pages

@@ -170,6 +170,32 @@ def test_an_archive_without_the_member_is_named(publisher, cache, monkeypatch) -
         find(NAME)
 
 
+def test_who_fetches_the_same_archive_at_the_same_time_does_not_take_it_away(publisher, cache, monkeypatch) -> None:
+    _, address, asked = publisher
+
+    def made(path: Path) -> bytes:
+        if len(asked) == 1:  # another process comes, fetches, and is done before this one has read anything
+            files._download(NAME, FILES[NAME], cache / NAME)
+        return path.read_bytes()
+
+    register(monkeypatch, address + "toy.bin", made=made, of=f"sha256:{sha256(CONTENT)}")
+    assert find(NAME).read_bytes() == CONTENT
+    assert len(asked) == 2
+    assert [path.name for path in cache.rglob("*")] == ["toys", "toy.bin"]
+
+
+def test_what_cannot_be_made_leaves_nothing_behind(publisher, cache, monkeypatch) -> None:
+    _, address, _ = publisher
+
+    def full(path: Path) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    register(monkeypatch, address + "toy.bin", made=full, of=f"sha256:{sha256(CONTENT)}")
+    with pytest.raises(DataError, match=r"No space left on device.*NOISEWISE_CACHE"):
+        find(NAME)
+    assert list(cache.rglob("*")) == []
+
+
 def test_a_made_file_is_checked_too(publisher, cache, monkeypatch) -> None:
     _, address, _ = publisher
     register(

@@ -62,6 +62,16 @@ def test_what_is_missing_is_said(csv):
         sets.load("nowhere.csv")
 
 
+def test_nothing_that_is_asked_for_is_passed_over(csv, tmp_path):
+    """A folder's rows stay as private as they were saved, whatever is said of them later."""
+    disk.save(sets.load(csv, schema=SCHEMA), tmp_path / "stored")
+    assert not sets.load(tmp_path / "stored").test.public
+    for name in ("digits", tmp_path / "stored"):
+        for asked in ({"public": True}, {"schema": SCHEMA}):
+            with pytest.raises(ConfigError, match="for a CSV file"):
+                sets.load(name, **asked)
+
+
 def noised(csv):
     """The table by ranges that were chosen with noise, and what that spent."""
     schema = propose(

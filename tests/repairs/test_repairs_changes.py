@@ -330,6 +330,31 @@ def test_batch_level_mixing_is_refused_before_training(function):
         trained(recipe)
 
 
+def by_number(rows, generator):
+    return rows[0] / len(rows[0]), rows[1]
+
+
+def by_place(rows, generator):
+    return rows[0] * (torch.arange(len(rows[0])) % 2).view(-1, 1, 1, 1), rows[1]
+
+
+@pytest.mark.parametrize("function", [by_number, by_place])
+def test_versions_that_depend_on_number_or_place_of_rows_are_refused(function):
+    like = (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(CoupledSamples, match="leaving one row out changed the versions of the others"):
+        check_augment(function, like)
+
+
+def rarely(rows, generator):
+    return mixup(rows, generator) if torch.rand(1, generator=generator) < 0.2 else rows
+
+
+def test_mixing_that_happens_now_and_then_is_found():
+    like = (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(CoupledSamples, match="replacing one row"):
+        check_augment(rarely, like)
+
+
 def test_other_sources_of_randomness_and_lost_rows_are_refused():
     def elsewhere(rows, generator):
         return rows[0] + torch.rand(()), rows[1]

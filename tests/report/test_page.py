@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -200,3 +201,42 @@ def test_the_template_is_in_the_wheel(tmp_path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "noisewise/report/page.html" in names
     assert not any(name.startswith("tests") for name in names)
+
+
+@pytest.mark.parametrize("name, spoken", [("wine_quality", "wine quality"), ("digits", "digits")])
+def test_the_lead_is_a_sentence(run: RunFolder, tmp_path, name: str, spoken: str) -> None:
+    folder = copied(run, tmp_path)
+    summary = read_json(folder.summary)
+    write_json(folder.summary, summary | {"model": "mlp", "data": summary["data"] | {"name": name}})
+    words = Text(report.render(folder.path)).words
+    assert f"A model (mlp) was trained on 1,258 rows of {spoken} so that" in words
+    assert f"{spoken.capitalize()} is a public data set" in words
+    write_json(folder.summary, summary | {"model": ""})
+    assert "A model was trained on 1,258 rows" in Text(report.render(folder.path)).words
+
+
+def test_cards_name_groups_and_say_what_chance_explains(run: RunFolder, tmp_path) -> None:
+    """Classes are served alike, a group is not: the card names it. In a regression without any difference it says so."""
+    generator = torch.Generator().manual_seed(0)
+    x, side = torch.randn(200, 2, generator=generator), torch.arange(200) % 2
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        private, twin = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    parts = {"groups": {"side": side}, "group_names": {"side": ("left", "right")}}
+    folder = copied(run, tmp_path)
+    saved = folder.sensitive / "audits/disparity.json"
+    found = disparity(private, Data(x, (x[:, 0] > 0).long(), classes=("a", "b"), **parts), twin=twin)
+    write_json(saved, found.to_dict())
+    pays = found.extremes("side")["pays_most"]
+    assert f"By side {pays} pays most:" in Text(report.render(folder.path)).words
+    line = torch.nn.Linear(2, 1)
+    same = disparity(line, Data(x, x[:, 0], **parts), twin=line)
+    write_json(saved, same.to_dict())
+    words = Text(report.render(folder.path)).words
+    assert "Chance can explain the difference." in words
+    assert "Chance can still explain it." in words
+
+
+def copied(run: RunFolder, tmp_path: Path) -> RunFolder:
+    """The run in a folder of its own, to be changed."""
+    return RunFolder(shutil.copytree(run.path, tmp_path / "copy"))

@@ -44,7 +44,8 @@ __all__ = [
 class Audit:
     """An audit of a finished run: its function, and what that needs beside model, data and twin.
 
-    needs: members (training rows), mechanism, loss_fn, lr, start (the model before training). usual: `noisewise audit DIR`
+    needs: members (training rows), mechanism, loss_fn, lr and momentum of SGD, start (the model before training), path
+    (models along the run: the start). usual: `noisewise audit DIR`
     asks it unless told otherwise. classes: only for classification. twin: it compares with one.
     model: it looks at the run's model and data, not only at its mechanism.
     """
@@ -77,7 +78,7 @@ AUDITS = {
     "feature-noise": Audit(feature_noise, ("mechanism", "loss_fn"), usual=True),
     "landscape": Audit(landscape, ("start", "loss_fn")),
     "ntk": Audit(ntk, ("mechanism", "loss_fn")),
-    "convergence": Audit(convergence, ("mechanism", "loss_fn", "lr"), twin=False),
+    "convergence": Audit(convergence, ("mechanism", "loss_fn", "lr", "momentum", "path"), twin=False),
     "engine-epsilon": Audit(engine_epsilon, ("mechanism", "loss_fn"), twin=False, model=False),
     "reconstruction": Audit(reconstruction, ("mechanism", "loss_fn"), classes=True),
 }

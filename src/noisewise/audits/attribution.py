@@ -246,6 +246,7 @@ def attribution(
     the steps, so part of its share can be won back by another rate.
     Retrains: four runs for each seed, so twenty times one run's time with five seeds.
     """
+    _refuse_adaptive(mechanism)
     train_part, test = _parts_of(data)
     seeds = _checked(seeds)
     measure = _measure(measure, test)
@@ -315,6 +316,16 @@ def _extremes(parts: Sequence[Share], level: float, reach: float) -> dict[str, A
         "pays_most": max(parts, key=lambda part: part.effects["total"].value).name,
         "largest_total": intervals.largest(totals, level),
     }
+
+
+def _refuse_adaptive(mechanism: Mechanism) -> None:
+    from noisewise.adaptive import Adaptive
+
+    if isinstance(mechanism.clip, Adaptive):
+        raise ConfigError(
+            f"{mechanism.clip!r}: its bound follows what was clipped, so that noise alone, or clipping alone, would run with "
+            "another bound. Attribute with one that is known in advance, e.g. Flat(1.0)."
+        )
 
 
 def _parts_of(data: Sequence[Data]) -> tuple[Data, Data]:

@@ -158,13 +158,22 @@ class Moments:
         The interval is made for 1/R, which is nearly normal and has no pole, and turned over: it has no end where the mean
         gradient cannot be told from 0.
         """
-        found = self._estimate(lambda moment: _signal(moment("g", "g"), self.population), level)
+        found = self._estimate(self._inverse_ratio, level)
         value, low, high = (1 / s if s > 0 else math.inf for s in (found.value, found.high, found.low))
         return Estimate(value, low, high, found.n, level, found.method)
 
     def cosine(self, level: float = LEVEL) -> Estimate:
         """Cosine of the clipped and the true mean gradient: exact, or debiased with a jackknife interval."""
         return self._estimate(_cosine, level, floor=-1.0, ceiling=1.0)
+
+    @property
+    def debiased_ratio(self) -> float:
+        """The value of `ratio`; infinite where the mean gradient cannot be told from 0."""
+        signal = float(self._inverse_ratio(partial(self._product, drop=False))[0])
+        return 1 / signal if signal > 0 else math.inf
+
+    def _inverse_ratio(self, moment: Callable[[str, str], _Pair]) -> np.ndarray:
+        return _signal(moment("g", "g"), self.population)
 
     def _estimate(
         self, statistic: Statistic, level: float, *, floor: float = -math.inf, ceiling: float = math.inf
@@ -464,8 +473,8 @@ class Part:
 class ClippingBias(Result):
     """How clipping changes the mean gradient, and whom it shortens.
 
-    headline: `R`, `cosine` (of clipped and true mean gradient), `clipped` (share of units), `factor` (mean); with a twin
-    `twin R` and `twin cosine`, the same at the twin's weights.
+    headline: `R`, `cosine` (of clipped and true mean gradient; left out where one of them cannot be told from 0),
+    `clipped` (share of units), `factor` (mean); with a twin `twin R` and `twin cosine`, the same at the twin's weights.
     values: `bounds` on `<c, gbar/||gbar||>` with their values, whether they apply and hold; `batches`, the same checks on
     random batches in the limit of a small bound, where the printed theorem's condition is met; `parts`.
     Reference: Watson et al. 2023, arXiv:2311.06839, section 3 (R). Deviation: their Theorem 3.2 is false and shown only
@@ -562,12 +571,17 @@ class ClippingBias(Result):
 
     def sentences(self) -> list[str]:
         """How many are clipped, how far the step turns, which bounds hold, who is clipped most."""
-        cosine, ratio, clipped = (self.headline[name] for name in ("cosine", "R", "clipped"))
+        ratio, clipped, cosine = self.headline["R"], self.headline["clipped"], self.headline.get("cosine")
+        turned = (
+            "The clipped or the true mean gradient cannot be told from 0, so there is no angle between them"
+            if cosine is None
+            else f"The clipped mean gradient has cosine {_with_interval(cosine)} with the true one (1: clipping does not "
+            "turn it)"
+        )
         said = [
             f"{percent(clipped)} of {clipped.n:,} units are clipped; on average a gradient keeps "
             f"{100 * self.headline['factor'].value:.0f} % of its length.",
-            f"The clipped mean gradient has cosine {_with_interval(cosine)} with the true one (1: clipping does not turn "
-            f"it); gradients differ from their mean by R = {_with_interval(ratio)} of its squared length.",
+            f"{turned}; gradients differ from their mean by R = {_with_interval(ratio)} of its squared length.",
         ]
         if (kept := self.printed_holds()) is not None:
             said.append(
@@ -700,6 +714,7 @@ def clipping_bias(
     }
     if other is not None:
         headline |= {"twin R": other.ratio(level), "twin cosine": other.cosine(level)}
+    headline = {name: e for name, e in headline.items() if not math.isnan(e.value)}
     parts = [
         vars(Part(by, name, len(rows), intervals.share(clipped[rows], level), intervals.mean(factor[rows], level, floor=0.0),
                   *_turns(found, place)))
@@ -761,7 +776,7 @@ def _check(moments: Moments) -> dict[str, float | None]:
     ratio = moments.plain_ratio
     return {
         "ratio": ratio,
-        "debiased_ratio": value if math.isfinite(value := moments.ratio().value) else None,
+        "debiased_ratio": value if math.isfinite(value := moments.debiased_ratio) else None,
         "alignment": moments.alignment,
         "printed": printed_bound(1.0, ratio),
         "corrected": corrected_bound(1.0, ratio),

@@ -224,7 +224,8 @@ class Convergence(Result):
     headline: `best sparsity` r* (where Delta_C > 0), `bound` (Theorem 3.5 at r = 0) and `reached` (its left side,
     measured at the model). values: `constants`, `points` (start, ..., model), `curve` U(r), the three bounds.
     Deviation: G is measured at single weights and so too small; min L is taken as 0; averages over steps are averages
-    over the points given; r* keeps the learning rate that the paper drops.
+    over the points given; r* keeps the learning rate that the paper drops. The theorems are about steps without momentum mu;
+    with it eta is taken as `lr / (1 - mu)`, the way that a gradient goes in the end.
     """
 
     kind: ClassVar[str] = "convergence"
@@ -267,6 +268,13 @@ class Convergence(Result):
             f"{number(self.headline['reached'].value)}. These are estimates: the smoothness {number(c.smoothness)} is a "
             "lower bound, taken at single weights.",
         ]
+        if self.settings["momentum"]:
+            said.append(
+                f"The theorems know no momentum: {number(self.settings['momentum'])} is counted as the learning rate "
+                f"{number(self.settings['lr'])} / (1 − {number(self.settings['momentum'])}) = {number(c.lr)}."
+            )
+        if len(self.points) == 1:
+            said.append("No start was given: these are bounds for as many steps that begin at the model.")
         if best is None:
             said.append(
                 "Clipping's asymmetry makes the bracket Δ_C negative: the bound says nothing about sparsity here."
@@ -287,7 +295,7 @@ class Convergence(Result):
         """Constants, bounds, points."""
         c = self.constants
         names = {
-            "smoothness": "G, largest |eigenvalue| of the Hessian (estimate)", "loss_gap": "Δ_L = L(start) − 0",
+            "smoothness": "G, largest |eigenvalue| of the Hessian (estimate)", "loss_gap": "Δ_L = L(first point) − 0",
             "variance": "σ_g² = E‖g − ∇‖²", "asymmetry": "b, asymmetry of the deviations",
             "weights": "P, weights that learn", "steps": "T", "batch": "B", "bound": "C", "noise": "σ", "lr": "η",
         }  # fmt: skip
@@ -312,6 +320,7 @@ def convergence(
     *,
     mechanism: Mechanism,
     lr: float,
+    momentum: float = 0.0,
     loss_fn: LossFn | None = None,
     support: Support | None = None,
     path: Sequence[nn.Module] = (),
@@ -327,7 +336,8 @@ def convergence(
         model: the trained model.
         data: the training part.
         mechanism: sampler (B), flat clipping (C), one noise multiplier (sigma), steps (T), support (P).
-        lr: the learning rate eta.
+        lr: the learning rate of SGD.
+        momentum: of SGD; counted as a learning rate of `lr / (1 - momentum)`.
         loss_fn: `(model, batch) -> [batch]`; by default that of the data's task.
         support: which coordinates learn, where the mechanism's changes from step to step.
         path: models along the run, the start first; without it the bounds are of T steps that start at the model.
@@ -340,15 +350,20 @@ def convergence(
     import torch
 
     from noisewise.clipping import Flat
+    from noisewise.schedule import Schedule
 
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
     rule, support = chosen_rule(mechanism, None, support)
     if not isinstance(rule, Flat):
         raise ConfigError(f"{rule!r}: these theorems are about flat clipping. Use Flat.")
+    if isinstance(mechanism.noise_multiplier, Schedule) or isinstance(mechanism.clip, Schedule):
+        raise ConfigError("a schedule of noise or rules: these theorems are about one for all steps.")
     noise = mechanism.noise_at(mechanism.steps - 1)
     if not (math.isfinite(lr) and lr > 0):
         raise ConfigError(f"lr={lr!r}: a finite number above 0.")
+    if not 0 <= momentum < 1:
+        raise ConfigError(f"momentum={momentum!r}: must be in [0, 1).")
     loss, draw = chosen_loss(loss_fn, data), np.random.default_rng(0) if generator is None else generator
     few = torch.from_numpy(np.sort(draw.choice(data.units, min(hessian_units, data.units), replace=False)))
     models = [*path, model]
@@ -359,7 +374,7 @@ def convergence(
         batch=mechanism.expected_batch_size,
         bound=float(rule.bound),
         noise=float(noise),
-        lr=float(lr),
+        lr=lr / (1 - momentum),
         weights=_learning(model, support),
         smoothness=max(point.smoothness for point in points),
         loss_gap=points[0].loss,
@@ -380,7 +395,7 @@ def convergence(
         values={
             "constants": asdict(constants),
             "points": [asdict(point) for point in points],
-            "names": [f"point {k}" for k in range(1, len(points))] + ["model"],
+            "names": [*["start"][: len(path)], *(f"point {k}" for k in range(2, len(points))), "model"],
             "bounds": {
                 "3.2, noisy SGD, on the mean of ‖∇‖²": noisy_bound(constants),
                 "3.4, clipped SGD, on the mean of P h(∇) ‖∇‖": clipped_bound(constants),
@@ -394,7 +409,7 @@ def convergence(
             },
         },
         settings={"units": data.units, "hessian_units": len(few), "points": len(points), "level": level,
-                  "least_loss": 0.0, "kappa": "sqrt(1 - r)"},
+                  "least_loss": 0.0, "kappa": "sqrt(1 - r)", "lr": float(lr), "momentum": float(momentum)},
         status=gradient_status(data, None),
     )  # fmt: skip
 

@@ -34,11 +34,14 @@ from noisewise.audits.parts import (
     means,
     name_rows,
     named_parts,
+    of_rows,
+    owners,
     part_of,
     people,
     row_name,
     several,
     shares_in_words,
+    tested,
     titled,
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
@@ -198,7 +201,7 @@ class Disparity(Result):
         everyone = self.everyone
         own = everyone.accuracy["private"]
         said = [
-            f"The private model gets {percent(own)} of {everyone.n:,} test rows right ({level_of(own)} interval "
+            f"The private model gets {percent(own)} of {self._tested()} right ({level_of(own)} interval "
             f"{percent_interval(own)})."
         ]
         if self.has_twin:
@@ -209,6 +212,9 @@ class Disparity(Result):
         for column, found in self.values["cells"].items():
             said += self._extremes_in_words(_crossing(column), found)
         return said + self._difficulty_in_words()
+
+    def _tested(self) -> str:
+        return tested(self.settings["rows"], self.everyone.n)
 
     def cost_in_words(self) -> str:
         """What privacy cost overall."""
@@ -340,7 +346,7 @@ ERRORS = {"mse": "mean squared error", "mae": "mean absolute error", "bias": "bi
 class ErrorDisparity(Result):
     """Errors of a regression, of everyone and by group, and how much of them is privacy's.
 
-    `mse = mean (f(x) - y)^2`, `mae = mean |f(x) - y|`, `bias = mean (f(x) - y)`; intervals are Student's t over rows.
+    `mse = mean (f(x) - y)^2`, `mae = mean |f(x) - y|`, `bias = mean (f(x) - y)`; intervals are Student's t.
     headline: `mse`, `mae`, `bias`; with a twin `twin mse` and `cost` (private - twin: here a *positive* cost is a loss).
     Guarantee: intervals of the extremes allow for having picked them among all groups of a column.
     """
@@ -390,8 +396,8 @@ class ErrorDisparity(Result):
         """Overall error and its cost; which group is served worst; what is not shown."""
         own = self.everyone.mse["private"]
         said = [
-            f"The private model's mean squared error on {self.everyone.n:,} test rows is {fixed(own.value)} "
-            f"({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
+            f"The private model's mean squared error on {tested(self.settings['rows'], self.everyone.n)} is "
+            f"{fixed(own.value)} ({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
         ]
         if self.has_twin:
             cost = self.everyone.mse["difference"]
@@ -449,7 +455,8 @@ def disparity(
 ) -> Disparity | ErrorDisparity:
     """Accuracy and cross-entropy of everyone, each class, each group and each class within a group of `data`.
 
-    Accuracy has Wilson's interval, mean loss Student's t; differences are paired, both models see the same people.
+    Accuracy has Wilson's interval, mean loss Student's t; differences are paired, both models see the same people. Where
+    people have several rows, shares and means are over rows, and intervals allow for rows of one person being alike.
     Between the groups g of a column, with classes one against the rest (two classes: label 1 only; more: all of them):
 
     - demographic parity difference `max_c (max_g - min_g) P(says c | g)`, ratio `min_c min_g / max_g` of the same
@@ -477,19 +484,21 @@ def disparity(
     outcomes = {"private": _outcomes(model, data)}
     if twin is not None:
         outcomes["twin"] = _outcomes(twin, data)
-    hits = {which: of["hits"] for which, of in outcomes.items()}
+    hits, owner = {which: of["hits"] for which, of in outcomes.items()}, owners(data)
+    describe = partial(part_of, outcomes=outcomes, level=level, owner=owner)
     by_name = named_parts(data)
     crossed = {_crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
     parts, found = divided(
         data,
         by_name | crossed,
-        partial(part_of, outcomes=outcomes, level=level),
-        lambda _, shown: extremes(hits, shown, level),
+        describe,
+        lambda _, shown: extremes(hits, shown, level, owner=owner),
     )
-    everyone = part_of("everyone", "all", np.arange(len(data)), outcomes, level)
+    everyone = describe("everyone", "all", np.arange(len(data)))
     fairness = {column: _fairness(data, large_enough(data, by_name[column]), outcomes, level) for column in data.groups}
-    deciles = _deciles(model, data, twin, reference, outcomes, level) if reference else []
-    difficulty = _difficulty(deciles)
+    tenths = _tenths(model, data, twin, reference) if reference else []
+    deciles = [describe("difficulty", str(number), rows) for number, rows in enumerate(tenths, start=1)]
+    difficulty = _difficulty(deciles, _largest_rise(hits["private"], tenths, owner, level)) if deciles else {}
     status = status_of(data, twin)
     if reference:
         status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
@@ -525,7 +534,7 @@ def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, 
     """Demographic parity and equalised odds between groups, as `disparity` defines them."""
     if len(groups) < 2:
         return {}
-    truth, width = data.y.numpy(), int(outcomes["private"]["classes"][0])
+    truth, width, owner = data.y.numpy(), int(outcomes["private"]["classes"][0]), owners(data)
     labels = [1] if width == 2 else list(range(width))
     conditions = [index[truth[index] == label] for label in labels for index in groups.values()]
     conditions += [index[truth[index] != label] for label in labels for index in groups.values()]
@@ -542,7 +551,10 @@ def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, 
         if not kept:
             return [], []
         said, single = outcomes[which]["said"], intervals.each(level, models * sum(len(rows) for _, rows in kept))
-        shares = [[intervals.share(said[index] == label, single) for index in rows.values()] for label, rows in kept]
+        shares = [
+            [intervals.share(said[index] == label, single, of_rows(owner, index)) for index in rows.values()]
+            for label, rows in kept
+        ]
         return [intervals.spread(of, level) for of in shares], [intervals.ratio(of, level) for of in shares]
 
     everyone = [groups for _ in labels]
@@ -564,14 +576,7 @@ def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, 
     return {name: value for name, value in found.items() if value != {}}
 
 
-def _deciles(
-    model: nn.Module,
-    data: Data,
-    twin: nn.Module | None,
-    reference: Sequence[nn.Module],
-    outcomes: Outcomes,
-    level: float,
-) -> list[Part]:
+def _tenths(model: nn.Module, data: Data, twin: nn.Module | None, reference: Sequence[nn.Module]) -> list[np.ndarray]:
     """Ten equal parts of the rows, easiest first for the reference ensemble."""
     if any(judge is audited for judge in reference for audited in (model, twin)):
         raise ConfigError(
@@ -584,36 +589,28 @@ def _deciles(
         )
     difficulty = np.mean([_outcomes(judge, data)["losses"] for judge in reference], axis=0)
     order = np.argsort(difficulty, kind="stable")
-    return [
-        part_of("difficulty", str(number), np.sort(rows), outcomes, level)
-        for number, rows in enumerate(np.array_split(order, DECILES), start=1)
-    ]
+    tenths = [np.sort(rows) for rows in np.array_split(order, DECILES)]
+    if min(people(data, rows) for rows in tenths) < SMALLEST:
+        raise DataError(f"a tenth of the {len(data)} rows is of fewer than {SMALLEST} people: needs more test data.")
+    return tenths
 
 
-def _difficulty(deciles: Sequence[Part]) -> dict[str, Estimate]:
-    """Falls and rises of accuracy over the deciles, which are different people."""
-    if not deciles:
-        return {}
+def _difficulty(deciles: Sequence[Part], rise: Estimate) -> dict[str, Estimate]:
+    """Falls and rises of accuracy over the deciles, which are different rows."""
     own = [part.accuracy["private"] for part in deciles]
-    found = {"drop": intervals.independent_difference(own[-1], own[0]), "largest_rise": _largest_rise(own)}
+    found = {"drop": intervals.independent_difference(own[-1], own[0]), "largest_rise": rise}
     if "difference" in deciles[0].accuracy:
         hardest, easiest = deciles[-1].accuracy["difference"], deciles[0].accuracy["difference"]
         found["extra_cost"] = intervals.independent_difference(hardest, easiest)
     return found
 
 
-def _largest_rise(shares: Sequence[Estimate]) -> Estimate:
+def _largest_rise(hits: np.ndarray, tenths: Sequence[np.ndarray], owner: np.ndarray | None, level: float) -> Estimate:
     """Largest step up between neighbours, from intervals that hold together."""
-    level = shares[0].level
-    single = intervals.each(level, len(shares) - 1)
-    again = [intervals.share(_flags(e), single) for e in shares]
-    steps = [intervals.independent_difference(after, before) for before, after in pairwise(again)]
+    single = intervals.each(level, len(tenths) - 1)
+    shares = [intervals.share(hits[rows], single, of_rows(owner, rows)) for rows in tenths]
+    steps = [intervals.independent_difference(after, before) for before, after in pairwise(shares)]
     return intervals.largest(steps, level)
-
-
-def _flags(share: Estimate) -> np.ndarray:
-    """Outcomes that have this share."""
-    return np.arange(share.n) < round(share.value * share.n)
 
 
 def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
@@ -621,6 +618,8 @@ def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
     from torch.nn.functional import cross_entropy
 
     found = logits(model, data)
+    if not bool(found.isfinite().all()):
+        raise DataError("a model gives outputs that are not finite: it decides nothing. Did training diverge?")
     losses = cross_entropy(found, data.y, reduction="none")
     said = found.argmax(1)
     return {
@@ -652,14 +651,15 @@ def _error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level
     residuals = {"private": _residuals(model, data)}
     if twin is not None:
         residuals["twin"] = _residuals(twin, data)
-    squares = {which: np.square(of) for which, of in residuals.items()}
+    squares, owner = {which: np.square(of) for which, of in residuals.items()}, owners(data)
+    describe = partial(_error_part, residuals=residuals, level=level, owner=owner)
     parts, found = divided(
         data,
         named_parts(data),
-        partial(_error_part, residuals=residuals, level=level),
-        lambda _, shown: extremes(squares, shown, level, ERROR),
+        describe,
+        lambda _, shown: extremes(squares, shown, level, ERROR, owner),
     )
-    everyone = _error_part("everyone", "all", np.arange(len(data)), residuals, level)
+    everyone = describe("everyone", "all", np.arange(len(data)))
     headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
     if twin is not None:
         headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
@@ -676,16 +676,19 @@ def _residuals(model: nn.Module, data: Data) -> np.ndarray:
     found = outputs(model, data.x)
     if found.shape not in ((len(data),), (len(data), 1)):
         raise DataError(f"the model gives outputs of shape {list(found.shape)}: a regression needs one number per row.")
+    if not bool(found.isfinite().all()):
+        raise DataError("a model gives outputs that are not finite: it has no error. Did training diverge?")
     return (found.reshape(-1) - data.y.double()).numpy()
 
 
-def _error_part(by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float) -> ErrorPart:
+def _error_part(
+    by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None
+) -> ErrorPart:
     def measured(change: Callable[[np.ndarray], np.ndarray], floor: float) -> dict[str, Estimate]:
-        return means({which: change(of[rows]) for which, of in residuals.items()}, level, floor)
+        return means({which: change(of[rows]) for which, of in residuals.items()}, level, floor, of_rows(owner, rows))
 
-    return ErrorPart(
-        by, name, len(rows), measured(np.square, 0.0), measured(np.abs, 0.0), measured(lambda r: r, -np.inf)
-    )
+    mse = measured(np.square, 0.0)
+    return ErrorPart(by, name, mse["private"].n, mse, measured(np.abs, 0.0), measured(lambda r: r, -np.inf))
 
 
 def _measure_cell(e: Estimate | None) -> str:

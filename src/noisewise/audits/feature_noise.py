@@ -124,8 +124,10 @@ class Factors:
 
     def __call__(self, observation: Observation) -> None:
         """Record a step; `train` and `private_step` call this."""
-        factors = rule_factors(self._mechanism.clip_at(observation.step), observation.norms).amin(0)
-        self._found.append((self._labels[observation.units.cpu()].numpy(), factors.double().cpu().numpy()))
+        units = observation.units.cpu()
+        norms = observation.norms[:, : len(units)]  # what is behind them is padding
+        factors = rule_factors(self._mechanism.clip_at(observation.step), norms).amin(0)
+        self._found.append((self._labels[units].numpy(), factors.double().cpu().numpy()))
 
     def of(self, label: int) -> np.ndarray:
         """Factors of a group's units over all steps so far."""

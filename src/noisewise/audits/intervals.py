@@ -1,4 +1,7 @@
-"""Intervals for shares and means, one model or two models on the same people. All in closed form or by root finding."""
+"""Intervals for shares and means, one model or two models on the same people. All in closed form or by root finding.
+
+`owner` says whose row each is. Rows of one person are not independent: then people are counted, not rows.
+"""
 
 from __future__ import annotations
 
@@ -20,47 +23,59 @@ def z_score(level: float) -> float:
     return float(norm.ppf((1 + level) / 2))
 
 
-def share(hits: ArrayLike, level: float = LEVEL) -> Estimate:
+def share(hits: ArrayLike, level: float = LEVEL, owner: ArrayLike | None = None) -> Estimate:
     """Share of true entries, with the Wilson score interval.
 
-    `(p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`. Reference: Wilson 1927.
+    `(p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`; with several rows of one person n is what the rows are
+    `_worth`. Reference: Wilson 1927; Dean, Pagano 2015, Journal of Survey Statistics and Methodology 3:484.
     """
     flags = _column(hits).astype(bool)
-    n, p, z = len(flags), float(flags.mean()), z_score(level)
+    owners = _owners(owner, len(flags))
+    n, p, z = _worth(flags.astype(np.float64), owners, level), float(flags.mean()), z_score(level)
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     # at p = 0 and p = 1 one end is exactly p; rounding must not push it past
-    return Estimate(p, max(min(centre - half, p), 0.0), min(max(centre + half, p), 1.0), n, level, "Wilson")
+    low, high = max(min(centre - half, p), 0.0), min(max(centre + half, p), 1.0)
+    return Estimate(p, low, high, _people(owners, len(flags)), level, _method("Wilson", owners))
 
 
-def mean(values: ArrayLike, level: float = LEVEL, floor: float = -math.inf) -> Estimate:
+def mean(values: ArrayLike, level: float = LEVEL, floor: float = -math.inf, owner: ArrayLike | None = None) -> Estimate:
     """Mean with Student's t interval, no lower than `floor`, below which no value can be.
 
-    Without end for a single value or values that are not finite.
+    Without end for a single person or values that are not finite. With several rows of one person the variance is that
+    of sums over people: `G/(G-1) sum_g (sum_{i in g} (x_i - mean))^2 / n^2`, G people, G - 1 degrees of freedom.
+    Reference: Liang, Zeger 1986.
     """
-    found = _mean(_column(values), level, "Student t")
+    found = _mean(_column(values), owner, level, "Student t")
     return replace(found, low=max(found.low, floor))
 
 
-def mean_difference(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Estimate:
-    """Mean of first - second over the same people, with the paired t interval."""
+def mean_difference(
+    first: ArrayLike, second: ArrayLike, level: float = LEVEL, owner: ArrayLike | None = None
+) -> Estimate:
+    """Mean of first - second over the same people, with the paired t interval (see `mean`)."""
     a, b = _columns(first, second)
-    return _mean(a - b, level, "paired t")
+    return _mean(a - b, owner, level, "paired t")
 
 
-def share_difference(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Estimate:
+def share_difference(
+    first: ArrayLike, second: ArrayLike, level: float = LEVEL, owner: ArrayLike | None = None
+) -> Estimate:
     """Share of `first` minus share of `second` over the same people, with Tango's score interval.
 
     Inverts the score test of `p1 - p2 = d`, with b and c the people that only the first and only the second gets:
     `(b - c - n d)^2 = z^2 n (2 q + d (1 - d))`, q the likeliest share of the latter under d. At d = 0 this is
-    McNemar's test, so the interval leaves 0 out exactly when that test rejects; it never shrinks to a point.
+    McNemar's test, so the interval leaves 0 out exactly when that test rejects; it never shrinks to a point. With several
+    rows of one person b, c and n shrink to what the rows are `_worth`.
     Reference: Tango 1998, Statistics in Medicine 17:891-908. Deviation: none.
     """
     from scipy.optimize import brentq
 
     a, b = (column.astype(bool) for column in _columns(first, second))
-    n, only_first, only_second = len(a), int((a & ~b).sum()), int((~a & b).sum())
-    value, z = (only_first - only_second) / n, z_score(level)
+    owners = _owners(owner, len(a))
+    n = _worth(a.astype(np.float64) - b, owners, level)
+    only_first, only_second = (n * float(only.mean()) for only in (a & ~b, ~a & b))
+    value, z = (float(a.sum()) - float(b.sum())) / len(a), z_score(level)
 
     def score(d: float) -> float:
         linear = (2 * n - only_first + only_second) * d - only_first - only_second
@@ -76,7 +91,8 @@ def share_difference(first: ArrayLike, second: ArrayLike, level: float = LEVEL) 
         inside = edge + (value - edge) * 1e-12
         return inside if abs(score(inside)) <= z else float(brentq(lambda d: score(d) + sign * z, inside, value))
 
-    return Estimate(value, end(-1.0, -1), end(1.0, 1), n, level, "Tango score, paired")
+    people, method = _people(owners, len(a)), _method("Tango score, paired", owners)
+    return Estimate(value, end(-1.0, -1), end(1.0, 1), people, level, method)
 
 
 def smallest(estimates: Sequence[Estimate], level: float) -> Estimate:
@@ -152,14 +168,59 @@ def independent_difference(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, low, high, min(first.n, second.n), first.level, "independent difference")
 
 
-def _mean(values: np.ndarray, level: float, method: str) -> Estimate:
+def _mean(values: np.ndarray, owner: ArrayLike | None, level: float, method: str) -> Estimate:
+    owners, value = _owners(owner, len(values)), float(values.mean())
+    people, half = _people(owners, len(values)), math.inf
+    if people > 1 and math.isfinite(value):
+        half = _t(level, people) * math.sqrt(_variance(values, owners))
+    return Estimate(value, value - half, value + half, people, level, _method(method, owners))
+
+
+def _owners(owner: ArrayLike | None, rows: int) -> np.ndarray | None:
+    """People numbered from 0; None if every row is another person's."""
+    if owner is None:
+        return None
+    known, numbers = np.unique(np.asarray(owner), return_inverse=True)
+    if numbers.shape != (rows,):
+        raise DataError(f"owners of {len(numbers)} rows for {rows} values: needs one for each.")
+    return None if len(known) == rows else numbers
+
+
+def _people(owners: np.ndarray | None, rows: int) -> int:
+    return rows if owners is None else int(owners.max()) + 1
+
+
+def _method(name: str, owners: np.ndarray | None) -> str:
+    return name if owners is None else f"{name}, by person"
+
+
+def _t(level: float, people: int) -> float:
     from scipy.stats import t
 
-    n, value = len(values), float(values.mean())
-    half = math.inf
-    if n > 1 and math.isfinite(value):
-        half = float(t.ppf((1 + level) / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Estimate(value, value - half, value + half, n, level, method)
+    return float(t.ppf((1 + level) / 2, people - 1))
+
+
+def _variance(values: np.ndarray, owners: np.ndarray | None) -> float:
+    """Of the mean of all rows, if people are independent (at least two)."""
+    off = values - values.mean()
+    sums = off if owners is None else np.bincount(owners, off)
+    return len(sums) / (len(sums) - 1) * float(np.square(sums).sum()) / len(values) ** 2
+
+
+def _worth(values: np.ndarray, owners: np.ndarray | None, level: float) -> float:
+    """How many independent rows say as much as these: `n` over the design effect, less what few people leave unknown.
+
+    The design effect is the variance of the mean over what it were with independent rows; rows that all say the same do
+    not show it, so they count as one for each person. Times `(z/t)^2`, t with a degree of freedom less than people; never
+    more than the rows. Reference: Korn, Graubard 1998, Survey Methodology 24:193.
+    """
+    rows = len(values)
+    people = _people(owners, rows)
+    if owners is None or people == 1:
+        return float(people)
+    alone, together = float(values.var()) / rows, _variance(values, owners)
+    worth = rows * alone / together if together > 0 and alone > 0 else float(rows if alone > 0 else people)
+    return min(worth * (z_score(level) / _t(level, people)) ** 2, rows)
 
 
 def _column(values: ArrayLike) -> np.ndarray:

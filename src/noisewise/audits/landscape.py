@@ -80,18 +80,18 @@ class Landscape(Result):
 
     def plot(self, ax: Axes) -> Axes:
         """Loss along each segment, and the range of losses at the ends of random directions as a bar at the right."""
+        places = [1.15 + 0.05 * index for index in range(len(self.segments))]  # right of the last tick, "1"
         for index, (name, segment) in enumerate(self.segments.items()):
             style, colour = STYLES[index % len(STYLES)], (PRIVATE, TWIN, INK)[index % 3]
             ax.plot(segment["at"], segment["losses"], style, color=colour, linewidth=1.8, label=name)
             if segment["random"]:
                 low, middle, high = np.quantile(segment["random"]["losses"], [0.05, 0.5, 0.95])
-                place = 1.05 + 0.05 * index
+                place = places[index]
                 ax.plot([place, place], [low, high], color=colour, linewidth=1.8)
                 ax.plot([place], [middle], "s", color=colour, markersize=5)
         ax.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "¼", "½", "¾", "1"])
         if any(segment["random"] for segment in self.segments.values()):
-            places = [1.05 + 0.05 * index for index in range(len(self.segments))]
-            ax.set_xticks([*ax.get_xticks(), float(np.mean(places))], labels=["0", "¼", "½", "¾", "1", "  random"])
+            ax.set_xticks([*ax.get_xticks(), float(np.mean(places))], labels=["0", "¼", "½", "¾", "1", "random"])
         everything = [loss for s in self.segments.values() for loss in s["losses"]]
         everything += [loss for s in self.segments.values() for loss in s["random"].get("losses", [])]
         if min(everything) > 0 and max(everything) > 20 * min(everything):
@@ -123,17 +123,18 @@ class Landscape(Result):
         said = []
         for name, segment in self.segments.items():
             e = segment["instability"]
+            above = number(segment["barrier"].value) if segment["barrier"].value > 0 else "nowhere"
             said.append(
-                f"From {name} the loss rises to {number(max(segment['losses']))}, {number(e.value)} above the mean of the "
-                f"ends ({level_of(e)} interval {number(e.low)} to {number(e.high)}); they are {number(segment['length'])} "
-                "apart."
+                f"From {name} the loss is at most {number(max(segment['losses']))}, {number(e.value)} above the mean of the "
+                f"ends ({level_of(e)} interval {number(e.low)} to {number(e.high)}) and {above} above the line between them; "
+                f"they are {number(segment['length'])} apart."
             )
             if segment["random"]:
                 steep, share = segment["random"]["steep"], segment["random"]["above_segment"]
                 said.append(
                     f"Of {steep.n} random directions of that length {round(steep.value * steep.n)} end above "
-                    f"{number(self.settings['steep'])} times the first model's loss, {round(share.value * share.n)} above "
-                    "everything on the segment."
+                    f"{self.settings['steep']:g} times the first model's loss, {round(share.value * share.n)} above "
+                    f"everything on the segment; the largest cosine of two of them is {number(segment['random']['closest'])}."
                 )
         for name, norms in self.norms.items():
             moved = ""
@@ -205,7 +206,7 @@ def landscape(
     """The loss on the segments between the model, its twin and their start; norms; spread of gradients.
 
     `E_a = loss((1-a) w0 + a w1)` at `points` equally spaced a in [0, 1], and `loss(w0 + ||w1 - w0|| u/||u||)` for
-    `directions` Gaussian u (parameters only), against `STEEP` times the loss at w0.
+    `directions` Gaussian u (parameters that learn), against `STEEP` times the loss at w0.
 
     Args:
         model: the private model.
@@ -579,17 +580,35 @@ def _random(
     """Losses at the ends of random directions, and how many are steep or above the whole segment."""
     if not directions or not length:
         return {}
-    names = _names(scratch)
+    learning = [name for name, parameter in scratch.named_parameters() if parameter.requires_grad]
+    names = learning or _names(scratch)  # nothing learns in a model that was frozen after training
+    drawn = [np.random.default_rng(seed) for seed in generator.integers(1 << 63, size=directions)]
+    again = copy.deepcopy(drawn)  # to draw the same directions piece by piece, since all at once may be large
     ends = [
-        float(_row_losses(scratch, moved(origin, names, length, generator), data, loss_fn, step).mean())
-        for _ in range(directions)
+        float(_row_losses(scratch, moved(origin, names, length, each), data, loss_fn, step).mean()) for each in drawn
     ]
     losses = np.array(ends)
     return {
+        "closest": largest_cosine(sum(origin[name].numel() for name in names), again),
         "losses": ends,
         "steep": intervals.share(losses > STEEP * found.losses[0], level),
         "above_segment": intervals.share(losses > max(found.losses), level),
     }
+
+
+def largest_cosine(size: int, generators: Sequence[np.random.Generator], chunk: int = 1 << 16) -> float | None:
+    """Largest cosine of two of the Gaussian directions that `moved` draws from these generators; None for a single one.
+
+    Reference: Watson et al. 2023 state it for their 100 random directions.
+    """
+    count = len(generators)
+    products = np.zeros((count, count))
+    for first in range(0, size, chunk):
+        pieces = np.stack([generator.standard_normal(min(chunk, size - first)) for generator in generators])
+        products += pieces @ pieces.T
+    lengths = np.sqrt(np.diag(products))
+    cosines = (products / np.outer(lengths, lengths))[np.triu_indices(count, 1)]
+    return float(cosines.max()) if len(cosines) else None
 
 
 def moved(

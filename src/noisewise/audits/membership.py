@@ -433,6 +433,13 @@ def _balanced(members: Data, others: Data, rows: int, generator: np.random.Gener
 
     if members.x is others.x or (members.x.shape == others.x.shape and torch.equal(members.x, others.x)):
         raise DataError("members and non-members are the same rows: pass training rows as members, and held-out rows.")
+    if members.unit is not None and others.unit is not None:
+        shared = np.intersect1d(members.unit.numpy(), others.unit.numpy())
+        if len(shared):
+            raise DataError(
+                f"{len(shared)} people have rows among the members and among the others: whoever was trained on in part is no "
+                "non-member. Leave them out of one side; if they only have the same numbers, number everyone differently."
+            )
     picked = [_one_each(part, generator) for part in (members, others)]
     size = min(len(picked[0]), len(picked[1]), rows)
     if size < SMALLEST:

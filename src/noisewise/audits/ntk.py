@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 TAKES = "Does not retrain; one kernel of a few rows, seconds to a minute."
 LARGEST = 1 << 26  # numbers of one layer's Jacobian that are held at a time
+ROWS = 64  # as many rows unless told otherwise, or as many as there are and fit
 ZERO = 1e-9  # relative to the matrix: what double precision cannot tell from 0
 RULES = ("none", "local flat", "local layerwise", "global flat", "global layerwise")
 
@@ -352,7 +353,7 @@ def ntk(
     twin: nn.Module | None = None,
     generator: np.random.Generator | None = None,
     progress: bool = False,
-    rows: int = 64,
+    rows: int | None = None,
     level: float = LEVEL,
 ) -> Ntk:
     """The clipped tangent kernel of some rows, and the loss change it predicts against the one that is measured.
@@ -371,7 +372,8 @@ def ntk(
         twin: a second model, with a kernel of its own.
         generator: draws the rows; a fixed one by default.
         progress: show a bar.
-        rows: how many rows; the kernel has `rows * outputs` lines.
+        rows: how many rows; the kernel has `rows * outputs` lines. By default 64, or fewer where the data has fewer or the
+            Jacobian would be too large; the result says how many.
         level: of the intervals in the headline.
     """
     import torch
@@ -380,6 +382,7 @@ def ntk(
     loss = chosen_loss(loss_fn, data)
     if data.unit is not None:
         raise DataError("people who own several rows: a line of the kernel is a row. Give data without unit=.")
+    rows = _fitting_rows(model, data, support) if rows is None else rows
     if not 2 <= rows <= len(data):
         raise ConfigError(f"rows={rows!r}: a whole number from 2 to the {len(data)} rows of the data.")
     draw = np.random.default_rng(0) if generator is None else generator
@@ -392,13 +395,26 @@ def ntk(
     with Bar(progress, work, "kernel") as advance:
         for prefix, each in models.items():
             found, traces = _dynamics(each, part, loss, rule, support, advance)
-            mine, total = found["this run"], sum(traces.values())
+            mine, total = found["this run"], sum(traces.values()) or 1.0  # outputs that no weight moves: all shares 0
             headline[f"{prefix}predicted"] = _exact(mine["rate"], rows, level, "kernel, exact for these rows")
             headline[f"{prefix}measured"] = _exact(mine["measured_rate"], rows, level, "central difference")
             values[f"{prefix}rules"] = found
             values[f"{prefix}layers"] = {name: trace / total for name, trace in traces.items()}
     settings = {"clip": repr(rule), "rows": rows, "level": level, "screen": "largest norm of the rows"}
     return Ntk(headline=headline, values=values, settings=settings, status=gradient_status(data, twin))
+
+
+def _fitting_rows(model: nn.Module, data: Data, support: Support) -> int:
+    """As many rows as there are, `ROWS` at most, whose largest Jacobian may be held."""
+    import torch
+
+    from noisewise.persample import live_parameters
+
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        outputs = model(data.x[:1].to(device)).numel()
+    widest = max(parameter.numel() for parameter in live_parameters(model, support).values())
+    return max(2, min(ROWS, len(data), LARGEST // (outputs * widest)))
 
 
 def _dynamics(

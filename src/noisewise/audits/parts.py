@@ -61,6 +61,16 @@ def people(data: Data, rows: np.ndarray) -> int:
     return len(rows) if data.unit is None else len(np.unique(data.unit.numpy()[rows]))
 
 
+def owners(data: Data) -> np.ndarray | None:
+    """Whose row each is; None where nobody is known to have several."""
+    return None if data.unit is None else data.unit.numpy()
+
+
+def of_rows(owner: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    """Whose these rows are."""
+    return None if owner is None else owner[rows]
+
+
 def large_enough(data: Data, rows: Rows) -> dict[str, np.ndarray]:
     """The parts that may be shown: those of at least 20 people."""
     return {name: index for name, index in rows.items() if people(data, index) >= SMALLEST}
@@ -86,6 +96,11 @@ def hidden_in_words(found: Mapping[str, Any], several: str, smallest: int = SMAL
 def several(by: str) -> str:
     """`classes`, or `groups by column`."""
     return "classes" if by == "class" else f"groups by {by}"
+
+
+def tested(rows: int, people: int) -> str:
+    """`1,000 test rows`, and of how many people where that is another number."""
+    return f"{rows:,} test rows" if rows == people else f"{rows:,} test rows of {people:,} people"
 
 
 def titled(by: str) -> str:
@@ -122,25 +137,27 @@ def pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: pair for name, pair in PAIRS.items() if there.issuperset(pair)}
 
 
-def shares(hits: Mapping[str, np.ndarray], level: float) -> Estimates:
+def shares(hits: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None = None) -> Estimates:
     """Share of true entries by model (Wilson), and paired differences (Tango)."""
-    found = {which: intervals.share(flags, level) for which, flags in hits.items()}
+    found = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
     for name, (first, second) in pairs(hits).items():
-        found[name] = intervals.share_difference(hits[first], hits[second], level)
+        found[name] = intervals.share_difference(hits[first], hits[second], level, owner)
     return found
 
 
-def means(values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf) -> Estimates:
+def means(
+    values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf, owner: np.ndarray | None = None
+) -> Estimates:
     """Mean by model (Student t, no lower than `floor`), and paired differences."""
-    found = {which: intervals.mean(column, level, floor) for which, column in values.items()}
+    found = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
     for name, (first, second) in pairs(values).items():
-        found[name] = intervals.mean_difference(values[first], values[second], level)
+        found[name] = intervals.mean_difference(values[first], values[second], level, owner)
     return found
 
 
 @dataclass(frozen=True)
 class Part:
-    """A class, group or class in a group, a decile of difficulty, or everyone.
+    """A class, group or class in a group, a decile of difficulty, or everyone; `n` people.
 
     Estimates under `private`, and with a twin `twin` and `difference`; no `loss` where an audit has none for every row.
     """
@@ -152,11 +169,14 @@ class Part:
     loss: Estimates = field(default_factory=dict)
 
 
-def part_of(by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float) -> Part:
+def part_of(
+    by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float, owner: np.ndarray | None = None
+) -> Part:
     """Accuracy and mean loss of some rows, from `{model: {"hits": ..., "losses": ...}}`; `losses` may be missing."""
-    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level)
+    mine = of_rows(owner, rows)
+    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, mine)
     losses = {which: of["losses"][rows] for which, of in outcomes.items() if "losses" in of}
-    return Part(by, name, len(rows), accuracy, means(losses, level, floor=0.0))
+    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, mine))
 
 
 class Named(Protocol):
@@ -179,8 +199,8 @@ def row_name(part: Named) -> str:
 class Measure(NamedTuple):
     """How a column becomes an estimate, how two are paired, and which end is the worst, with the word for it."""
 
-    one: Callable[[np.ndarray, float], Estimate]
-    paired: Callable[[np.ndarray, np.ndarray, float], Estimate]
+    one: Callable[..., Estimate]
+    paired: Callable[..., Estimate]
     pick: Callable[..., Any]
     worst: Callable[[Sequence[Estimate], float], Estimate]
     word: str
@@ -190,7 +210,9 @@ SHARE = Measure(intervals.share, intervals.share_difference, min, intervals.smal
 ERROR = Measure(partial(intervals.mean, floor=0.0), intervals.mean_difference, max, intervals.largest, "highest")
 
 
-def extremes(columns: Rows, rows: Rows, level: float, measure: Measure = SHARE) -> dict[str, Any]:
+def extremes(
+    columns: Rows, rows: Rows, level: float, measure: Measure = SHARE, owner: np.ndarray | None = None
+) -> dict[str, Any]:
     """Worst part, gap, ratio and largest cost of `{model: one value per row}`, with intervals that hold together.
 
     `worst` and `pays_most` are names; `lowest` (of errors `highest`), `gap`, `ratio`, with a twin `largest_cost`,
@@ -202,7 +224,7 @@ def extremes(columns: Rows, rows: Rows, level: float, measure: Measure = SHARE) 
     single, both = intervals.each(level, len(rows)), intervals.each(level, 2 * len(rows))
 
     def estimates(which: str, each: float) -> list[Estimate]:
-        return [measure.one(columns[which][index], each) for index in rows.values()]
+        return [measure.one(columns[which][index], each, owner=of_rows(owner, index)) for index in rows.values()]
 
     def worst_name(among: Sequence[Estimate]) -> str:
         return measure.pick(zip(rows, among, strict=True), key=lambda pair: pair[1].value)[0]
@@ -216,7 +238,10 @@ def extremes(columns: Rows, rows: Rows, level: float, measure: Measure = SHARE) 
     }
     if "twin" not in columns:
         return found
-    costs = [measure.paired(columns["private"][index], columns["twin"][index], single) for index in rows.values()]
+    costs = [
+        measure.paired(columns["private"][index], columns["twin"][index], single, owner=of_rows(owner, index))
+        for index in rows.values()
+    ]
     wide, narrow = (intervals.spread(estimates(which, both), level) for which in MODELS)
     return found | {
         "pays_most": worst_name(costs),

@@ -12,7 +12,7 @@ import numpy as np
 
 from noisewise.audits import intervals
 from noisewise.audits.outputs import evaluating
-from noisewise.audits.parts import Bar, cell
+from noisewise.audits.parts import Bar, cell, owners
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs import Status
@@ -351,7 +351,7 @@ def reconstruction(
     found = _reconstructions(model, data, chosen, given, sparsity, loss_fn or _cross_entropy, attack, rng, progress)
     blind = data.x.mean(0, keepdim=True).expand_as(chosen.x)
     span = max(float(data.x.max() - data.x.min()), 1e-12)
-    errors = {name: _errors(chosen.x, rebuilt, span, level) for name, rebuilt in {**found, BLIND: blind}.items()}
+    errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**found, BLIND: blind}.items()}
     pictures, shrunk = _pictures({"original": chosen.x, **found}, float(data.x.min()), span)
     return Reconstruction(
         headline={name: error["mse"] for name, error in errors.items()},
@@ -491,13 +491,13 @@ def _random_support(learning: Mapping[str, Tensor], sparsity: float, rng: np.ran
     return {name: part.view_as(learning[name]) for name, part in zip(learning, parts, strict=True)}
 
 
-def _errors(original: Tensor, rebuilt: Tensor, span: float, level: float) -> dict[str, Any]:
+def _errors(original: Data, rebuilt: Tensor, span: float, level: float) -> dict[str, Any]:
     """MSE and PSNR = 10 log10(span^2 / MSE), at most `PEAK`, over the records."""
-    squares = (rebuilt.double() - original.double()).square().flatten(1).mean(1).numpy()
+    squares, owner = (rebuilt.double() - original.x.double()).square().flatten(1).mean(1).numpy(), owners(original)
     ratios = np.minimum(10 * np.log10(span**2 / np.maximum(squares, 1e-300)), PEAK)
     return {
-        "mse": intervals.mean(squares, level, floor=0.0),
-        "psnr": intervals.mean(ratios, level),
+        "mse": intervals.mean(squares, level, 0.0, owner),
+        "psnr": intervals.mean(ratios, level, owner=owner),
         "each": squares.tolist(),
     }
 

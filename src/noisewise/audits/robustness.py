@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits import intervals
 from noisewise.audits.outputs import device_of, evaluating, logits, status_of
 from noisewise.audits.parts import (
+    MOST_ROWS,
     SMALLEST,
     Advance,
     Bar,
@@ -31,12 +31,14 @@ from noisewise.audits.parts import (
     means,
     name_rows,
     named_parts,
+    owners,
     part_of,
     row_name,
     several,
     share_cell,
     shares,
     shares_in_words,
+    tested,
     titled,
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
@@ -446,7 +448,7 @@ class Robustness(Result):
         return ", share of the input range" if self.settings["scale_is_range"] else ""
 
     def _plot_parts(self, ax: Axes, by: str, norm: str) -> Axes:
-        parts = self._lowest_last(by, norm)
+        parts = self._lowest_last(by, norm)[-MOST_ROWS:]
         dots(ax, [part.accuracy for part in parts])
         name_rows(ax, [part.name for part in parts])
         ax.set_xlim(-1, 101)
@@ -469,12 +471,13 @@ class Robustness(Result):
             )
             found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_sweep, norm=norm), 8))
             for by in self.partitions:
-                parts = self._lowest_last(by, norm)
+                count, parts = len(self.parts(by, norm)), self._lowest_last(by, norm)[-MOST_ROWS:]
                 if not parts:
                     continue
                 words = "; ".join(f"{part.name}: {shares_in_words(part.accuracy)}" for part in reversed(parts))
                 main = _radius(self.settings["radius"][norm], norm)
-                caption = f"Under {_SIGN[norm]} attack of radius {main}: {both}, {several(by)}, lowest on top"
+                which = several(by) + (f" (the lowest {len(parts)} of {count})" if count > len(parts) else "")
+                caption = f"Under {_SIGN[norm]} attack of radius {main}: {both}, {which}, lowest on top"
                 draw = partial(self._plot_parts, by=by, norm=norm)
                 found.append(Figure(caption, f"{caption}. {words}.", draw, len(parts)))
         return found
@@ -487,7 +490,7 @@ class Robustness(Result):
             own = point["accuracy"]["private"]
             said.append(
                 f"Changes of at most {_radius(point['radius'], norm)} ({_SIGN[norm]}{self._unit_in_words()}) that are "
-                f"made to mislead leave the private model right on {percent(own)} of {own.n:,} test rows "
+                f"made to mislead leave the private model right on {percent(own)} of {tested(self.settings['rows'], own.n)} "
                 f"({level_of(own)} interval {percent_interval(own)}); without them it is right on {percent(clean)}."
             )
             if self.has_twin:
@@ -593,7 +596,8 @@ def robustness(
     `scale=1 / 0.3081`.
 
     `rows` of the data, drawn at random, are attacked (None: all); both models see the same rows, starts and noise.
-    Accuracy has Wilson's interval, loss Student's t; differences are paired. The checks are part of the result.
+    Accuracy has Wilson's interval, loss Student's t (both by person where people have several rows); differences are
+    paired. The checks are part of the result.
     All rows are attacked until they are misled, a random 256 of them to the end: those give the loss and the
     attack without limit. A row that a smaller change misleads counts as misled at every larger radius.
     The generator draws rows, starts and noise (default: seed 0). Does not retrain; 640 rows, two norms, four radii, 20
@@ -611,13 +615,13 @@ def robustness(
     for which, network in models.items():
         _refuse_unattackable(logits(network, chosen), which)
     radii = {norm: [0.0, *sorted(radius[norm] * factor for factor in factors)] for norm in norms}
-    seed = int(generator.integers(2**62))
+    seed, owner = int(generator.integers(2**62)), owners(chosen)
     raw = _attack_all(models, chosen, radii, space, seed, progress, steps=steps, step=step, restarts=restarts)
 
     sweep: dict[str, list[dict[str, Any]]] = {
         norm: [
             {"radius": r}
-            | {name: _by_model(raw, norm, place, name, level) for name in ("accuracy", "loss", "fgsm", "noise")}
+            | {name: _by_model(raw, norm, place, name, level, owner) for name in ("accuracy", "loss", "fgsm", "noise")}
             for place, r in enumerate(radii[norm])
         ]
         for norm in norms
@@ -628,7 +632,7 @@ def robustness(
     first = norms[0]
     lost = {which: found[first].pgd[0].right & ~found[first].pgd[main[first]].right for which, found in raw.items()}
     return Robustness(
-        headline=_headline(sweep[first][main[first]]["accuracy"], lost, level),
+        headline=_headline(sweep[first][main[first]]["accuracy"], shares(lost, level, owner)),
         values={
             "sweep": sweep,
             "parts": {norm: split[norm][0] for norm in norms},
@@ -831,33 +835,32 @@ def _checks(found: _Campaign) -> list[dict[str, Any]]:
 
 
 def _by_model(
-    raw: dict[str, dict[str, _Campaign]], norm: str, place: int, name: str, level: float
+    raw: dict[str, dict[str, _Campaign]], norm: str, place: int, name: str, level: float, owner: np.ndarray | None
 ) -> dict[str, Estimate]:
     """Estimates under `private`, and with a twin `twin` and `difference`."""
     attack = name if name in ("fgsm", "noise") else "pgd"
     answers = {which: getattr(found[norm], attack)[place] for which, found in raw.items()}
     if name == "loss":
-        return means({which: a.loss for which, a in answers.items()}, level, floor=0.0)
-    return shares({which: a.right for which, a in answers.items()}, level)
+        first = None if owner is None else owner[: len(answers["private"].loss)]
+        return means({which: a.loss for which, a in answers.items()}, level, 0.0, first)
+    return shares({which: a.right for which, a in answers.items()}, level, owner)
 
 
 def _parts(data: Data, hits: dict[str, np.ndarray], level: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Everyone, each class and each group that is large enough; and the extremes."""
-    part = partial(part_of, outcomes={which: {"hits": of} for which, of in hits.items()}, level=level)
-    parts, found = divided(data, named_parts(data), part, lambda _, shown: extremes(hits, shown, level))
+    owner = owners(data)
+    part = partial(part_of, outcomes={which: {"hits": of} for which, of in hits.items()}, level=level, owner=owner)
+    parts, found = divided(data, named_parts(data), part, lambda _, shown: extremes(hits, shown, level, owner=owner))
     return [vars(each) for each in [part("everyone", "all", np.arange(len(data))), *parts]], found
 
 
-def _headline(accuracy: dict[str, Estimate], lost: dict[str, np.ndarray], level: float) -> dict[str, Estimate]:
-    found = {
-        "robust accuracy": accuracy["private"],
-        "lost to the attack": intervals.share(lost["private"], level),
-    }
+def _headline(accuracy: dict[str, Estimate], lost: dict[str, Estimate]) -> dict[str, Estimate]:
+    found = {"robust accuracy": accuracy["private"], "lost to the attack": lost["private"]}
     if "twin" in lost:
         found |= {
             "twin robust accuracy": accuracy["twin"],
             "cost": accuracy["difference"],
-            "excess lost": intervals.share_difference(lost["private"], lost["twin"], level),
+            "excess lost": lost["difference"],
         }
     return found
 

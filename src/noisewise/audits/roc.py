@@ -31,7 +31,7 @@ def auc(inside: ArrayLike, outside: ArrayLike, level: float = LEVEL) -> Estimate
         low, high = _newcombe(value, len(a), len(b), level)
         return Estimate(value, low, high, len(a) + len(b), level, "Newcombe")
     centre = math.log(value / (1 - value))
-    half = _z(level) * error / (value * (1 - value))
+    half = intervals.z_score(level) * error / (value * (1 - value))
     low, high = (float(expit(end)) for end in (centre - half, centre + half))
     return Estimate(value, low, high, len(a) + len(b), level, "DeLong, logit")
 
@@ -53,7 +53,7 @@ def auc_difference(
     if error < 1e-10:
         both = intervals.each(level, 2)
         return intervals.difference(auc(a, b, both), auc(c, d, both), level)
-    half = _z(level) * error
+    half = intervals.z_score(level) * error
     return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), len(a) + len(b), level, "DeLong, paired")
 
 
@@ -112,7 +112,7 @@ def _newcombe(value: float, m: int, n: int, level: float) -> tuple[float, float]
     """Ends t of `|value - t| = z sd(t)`, with the standard deviation of an AUC of t as Hanley and McNeil model it."""
     from scipy.optimize import brentq
 
-    mean, z = (m + n) / 2 - 1, _z(level)
+    mean, z = (m + n) / 2 - 1, intervals.z_score(level)
 
     def gap(t: float) -> float:
         variance = t * (1 - t) * (1 + mean * (1 - t) / (2 - t) + mean * t / (1 + t)) / (m * n)
@@ -121,9 +121,3 @@ def _newcombe(value: float, m: int, n: int, level: float) -> tuple[float, float]
     low = 0.0 if value == 0 else float(brentq(gap, 0.0, value - 1e-9))
     high = 1.0 if value == 1 else float(brentq(gap, value + 1e-9, 1.0))
     return low, high
-
-
-def _z(level: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.ppf((1 + level) / 2))

@@ -240,8 +240,6 @@ def _open(path: Path, data: Data, recipe: Mapping[str, Any], count: int, seed: i
     }
     about, mask = path / "shadows.json", path / "inside.safetensors"
     if not about.exists():
-        if any(path.glob("*.safetensors")):
-            raise RunError(f"{path} holds models but no shadows.json: choose another folder for the shadows.")
         inside = halves(len(data), count, np.random.default_rng([seed, 0]))
         write_json(about, wanted)
         save_tensors(mask, {"inside": torch.from_numpy(inside)})
@@ -302,6 +300,10 @@ def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, p
 def _locked(path: Path) -> Iterator[None]:
     """The folder, for the owner only and for one process at a time."""
     try:
+        if path.is_dir() and not (path / "shadows.json").exists() and {each.name for each in path.iterdir()} - {"lock"}:
+            raise RunError(
+                f"{path} holds other files but no shadows.json: choose an empty folder, it is closed to other users."
+            )
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)
         lock = (path / "lock").open("w")

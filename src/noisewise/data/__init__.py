@@ -68,11 +68,15 @@ def load(
     """Train, valid and test part of a data set by name, of a CSV file, or of a folder that `disk.save` wrote.
 
     `valid` rows are held out for choosing settings. A CSV file needs a `schema` (a `Schema`, or the file of one) that says
-    how its columns become numbers; `public`: its rows are published.
+    how its columns become numbers; `public`: its rows are published. A folder's parts are as they were saved.
     """
+    path = Path(name)
+    if (schema is not None or public) and (name in DATASETS or path.is_dir()):
+        raise ConfigError(
+            f"data {str(name)!r} with a schema, or public=True: these are for a CSV file. Leave them out."
+        )
     if name in DATASETS:
         return DATASETS[str(name)](seed) if valid is None else DATASETS[str(name)](seed, valid)
-    path = Path(name)
     if path.is_dir():
         from noisewise.data import disk
 

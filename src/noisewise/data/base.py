@@ -32,7 +32,7 @@ class Data:
     schema: Any = None
 
     def __post_init__(self) -> None:
-        """One target and one label of each group for every unit."""
+        """One target and one label of each group for every row; classes that there are; owners that can be told apart."""
         owner = {} if self.unit is None else {"unit": self.unit}
         for name, values in {"x": self.x, "y": self.y, **self.groups, **owner}.items():
             if not isinstance(values, Tensor):
@@ -45,6 +45,18 @@ class Data:
                 raise DataError(
                     f"{name} has shape {list(labels.shape)}, x {list(self.x.shape)}: the first dimension is the unit, "
                     "so both must have the same length."
+                )
+        for name, labels in {**self.groups, **owner}.items():
+            if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
+                raise DataError(
+                    f"{name} has shape {list(labels.shape)} and type {labels.dtype}: must be one whole number for each row."
+                )
+        if self.task == "classification" and self.classes and len(self):
+            low, high = int(self.y.min()), int(self.y.max())
+            if low < 0 or high >= len(self.classes):
+                raise DataError(
+                    f"y holds the class {low if low < 0 else high}, the {len(self.classes)} named classes are 0 to "
+                    f"{len(self.classes) - 1}: name every class, or correct the labels."
                 )
 
     def __len__(self) -> int:
@@ -82,7 +94,7 @@ class Data:
         return self._order[torch.where(mask, starts.unsqueeze(1) + places, starts.unsqueeze(1))], mask
 
     def take(self, index: Tensor) -> Data:
-        """Some of the units."""
+        """Some of the rows."""
         groups = {name: labels[index] for name, labels in self.groups.items()}
         unit = None if self.unit is None else self.unit[index]
         return replace(self, x=self.x[index], y=self.y[index], groups=groups, unit=unit)
@@ -96,12 +108,27 @@ class Splits(NamedTuple):
     test: Data
 
 
+def check_seed(seed: Any) -> None:
+    """A public seed is a number: None would be another split each time."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed={seed!r}: must be a whole number >= 0.")
+
+
 def split(data: Data, seed: int, *sizes: int) -> list[Data]:
-    """Disjoint random parts of the given sizes, and the rest, by a public seed."""
+    """Disjoint random parts of the given sizes, and the rest, by a public seed.
+
+    Sizes count people where `unit` is given: all rows of one person are in the same part, in their order.
+    """
+    what = "rows" if data.unit is None else "people's rows"
     for size in sizes:
         if not isinstance(size, int) or size < 0:
-            raise ConfigError(f"a part of {size!r} rows: must be a whole number >= 0.")
-    if sum(sizes) >= len(data):
-        raise ConfigError(f"parts of {list(sizes)} rows leave none of {len(data)} for training: hold out fewer.")
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(data)))
-    return [data.take(part) for part in order.split([*sizes, len(data) - sum(sizes)])]
+            raise ConfigError(f"a part of {size!r} {what}: must be a whole number >= 0.")
+    if sum(sizes) >= data.units:
+        raise ConfigError(f"parts of {list(sizes)} {what} leave none of {data.units} for training: hold out fewer.")
+    check_seed(seed)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(data.units))
+    parts = order.split([*sizes, data.units - sum(sizes)])
+    if data.unit is None:
+        return [data.take(part) for part in parts]
+    owner = torch.unique(data.unit, return_inverse=True)[1]
+    return [data.take(torch.isin(owner, part).nonzero()[:, 0]) for part in parts]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +73,11 @@ def _download(name: str, file: File, target: Path) -> None:
     if file.made is None:
         _retrieve(name, file.download, target)
         return
-    archive = _retrieve(name, file.download, cache() / "downloads" / _base(file.download.urls[0]))
-    for other, sibling in FILES.items():
-        if sibling.download == file.download and sibling.made is not None:
-            _write(cache() / other, sibling.made(archive))
-    archive.unlink(missing_ok=True)
+    with _scratch(cache()) as folder:
+        archive = _retrieve(name, file.download, folder / _base(file.download.urls[0]))
+        for other, sibling in FILES.items():
+            if sibling.download == file.download and sibling.made is not None:
+                _write(cache() / other, sibling.made(archive))
 
 
 def _retrieve(name: str, download: Download, target: Path) -> Path:
@@ -104,16 +105,23 @@ def _base(url: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, also when several processes fill the cache."""
+    with _scratch(path.parent) as folder:
+        (folder / path.name).write_bytes(content)
+        os.replace(folder / path.name, path)
+
+
+@contextmanager
+def _scratch(place: Path) -> Iterator[Path]:
+    """A folder in `place` for this call alone, gone afterwards: others may fetch the same file at the same time."""
     import tempfile
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".") as folder:
+            yield Path(folder)
     except OSError as error:
         raise DataError(
-            f"{path} could not be written ({error.strerror}). Free space, or set NOISEWISE_CACHE to another folder."
+            f"{place} could not be written ({error.strerror}). Free space, or set NOISEWISE_CACHE to another folder."
         ) from None
 
 
@@ -131,7 +139,7 @@ def _member(name: str) -> Callable[[Path], bytes]:
                 return content.read()
         except (KeyError, tarfile.TarError, EOFError, OSError) as error:
             raise DataError(
-                f"{archive.name} holds no readable {name} ({error}). Delete {archive} and try again."
+                f"{archive.name} holds no readable {name} ({error}): the publisher has changed it. Use a newer noisewise."
             ) from None
 
     return read

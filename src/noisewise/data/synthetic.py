@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.data.base import Data, Splits
+from noisewise.data.base import Data, Splits, check_seed
 from noisewise.errors import ConfigError
 
 Basis = Literal["random", "unit"]
@@ -245,6 +245,7 @@ def _splits(draw: Callable[[int, torch.Generator], Data], seed: int, n: int, val
 
 
 def _stream(seed: int, purpose: int) -> torch.Generator:
+    check_seed(seed)
     state = np.random.SeedSequence((seed, purpose)).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(state[0]) << 31 | int(state[1]) >> 1)
 

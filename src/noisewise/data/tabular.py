@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from noisewise.data.base import Data, Splits, split
 from noisewise.data.files import find
@@ -296,12 +295,7 @@ def table(
     """
     data = schema.encode(path, public=public)
     sizes = [data.units // 5 if test is None else test, data.units // 10 if valid is None else valid]
-    if data.unit is None:
-        tested, held, train = split(data, seed, *sizes)
-        return Splits(train, held, tested)
-    people, owner = torch.unique(data.unit, return_inverse=True)
-    units = Data(torch.arange(len(people)), torch.zeros(len(people)))
-    tested, held, train = (data.take(torch.isin(owner, part.x).nonzero()[:, 0]) for part in split(units, seed, *sizes))
+    tested, held, train = split(data, seed, *sizes)
     return Splits(train, held, tested)
 
 

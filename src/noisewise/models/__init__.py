@@ -74,10 +74,12 @@ def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options:
         raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}.")
     if not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1:
         raise ConfigError(f"model {name!r}: outputs={outputs!r} must be the number of classes, or 1 for a regression.")
+    if not shape or any(type(size) is not int or size < 1 for size in shape):
+        raise ConfigError(f"model {name!r}: shape={tuple(shape)!r} must be the sizes of one unit's input, all above 0.")
     known = list(inspect.signature(MODELS[name]).parameters)[2:]
     for option in options:
         if option not in known:
             raise ConfigError(f"model {name!r} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also set those of other devices
         return MODELS[name](tuple(shape), outputs, **options)

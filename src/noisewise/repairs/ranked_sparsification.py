@@ -94,7 +94,7 @@ class RankedSparsification(Repair):
     uses the noised gradient (the printed line 20 does not).
     """
 
-    final: float = 0.7
+    final: float = 0.9
     unnoised: bool = False
     name = "ranked sparsification"
     changes = "the support: masks ranked by released gradients"

@@ -26,6 +26,7 @@ from noisewise.words import (
     strength,
 )
 
+CROSSED = " × "  # in the name of a partition by two columns
 SAMPLERS = {
     "poisson": "Poisson-sampled",
     "full-batch": "everybody in every step",
@@ -114,16 +115,18 @@ def _guarantee(privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
 
 
 def _subject(summary: Mapping[str, Any], privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
-    data, model = summary["data"], summary["model"] or "model"
+    data, model = summary["data"], summary["model"]
+    kind = f" ({model})" if model else ""
     name = data.get("name", "data")
+    spoken = name.replace("_", " ")
     private = privacy["status"] == "private"
     either = NEIGHBOURS[privacy["adjacency"]].format(unit=privacy["unit"])
-    lead = f"A {model} was trained on {data['n']:,} {privacy['unit']}s of {name}"
+    lead = f"A model{kind} was trained on {data['n']:,} {privacy['unit']}s of {spoken}"
     if math.isfinite(epsilon):
         lead += f" so that anyone who sees it learns almost the same {either}."
     else:
         lead += " without a privacy guarantee."
-    public = f"{name.capitalize()} is a public data set: here it stands in for private data."
+    public = f"{spoken[:1].upper()}{spoken[1:]} is a public data set: here it stands in for private data."
     unit = privacy["unit"]
     caveats = [
         f"It protects one {unit}. Somebody with several {unit}s in the data is protected less.",
@@ -136,7 +139,7 @@ def _subject(summary: Mapping[str, Any], privacy: Mapping[str, Any], epsilon: fl
     banner = "This page shows the non-private twin and exact figures of test rows: do not publish it."
     how = "with differential privacy" if math.isfinite(epsilon) else "without a privacy guarantee"
     return {
-        "title": f"{model} on {name}, trained {how}",
+        "title": f"{model or 'Model'} on {spoken}, trained {how}",
         "lead": lead,
         "note": public if data.get("public") else "",
         "either": either,
@@ -200,6 +203,10 @@ def _price(results: list[Any]) -> dict[str, Any]:
     if largest.high >= 0:
         lines.append("With so few test rows per class, chance can still explain it.")
     worst = f"Served worst: class {extremes['worst']}, {percent(extremes['lowest'])}. " + _apart(extremes)
+    groups = {by: found.extremes(by) for by in found.partitions if by != "class" and CROSSED not in by}
+    for by, of in groups.items():
+        if "pays_most" in of:
+            worst += f" By {by} {of['pays_most']} pays most: {points(of['largest_cost'])} points."
     return {"cost": cost, "pays": {"value": f"class {part.name}", "lines": lines, "note": worst}}
 
 
@@ -218,6 +225,7 @@ def _price_of_errors(found: Any) -> dict[str, Any]:
         "value": f"{sign}{fixed(change.value)}",
         "unit": "in mean squared error",
         "interval": f"interval {fixed(change.low)} to {fixed(change.high)}",
+        "note": f"{people}." + ("" if change.excludes_zero else " Chance can explain the difference."),
     }
     paying = [(by, found.extremes(by)) for by in found.partitions if "pays_most" in found.extremes(by)]
     if not paying:
@@ -228,6 +236,8 @@ def _price_of_errors(found: Any) -> dict[str, Any]:
         f"Mean squared error {fixed(largest.value)} above the twin's (interval {fixed(largest.low)} to {fixed(largest.high)}, "
         "allowing for the choice)."
     ]
+    if largest.low <= 0:
+        lines.append("Chance can still explain it.")
     worst = f"Served worst: {by} {extremes['worst']}, {fixed(extremes['highest'].value)}."
     return {"cost": cost, "pays": {"value": f"{by} {extremes['pays_most']}", "lines": lines, "note": worst}}
 
