@@ -386,15 +386,15 @@ class Course:
         for number, (plan, standing, raw) in enumerate(zip(self.plans, self.standing, saved["standing"], strict=True)):
             period, support, memory = raw["period"], raw["support"], dict(raw["memory"])
             if period != plan.period(last) or type(period) is not int:
-                raise ValueError(f"{plan!r} stands at period {period!r} after {step} steps")
+                raise ValueError(f"{type(plan).__name__} stands at period {period!r} after {step} steps")
             if not all(isinstance(value, torch.Tensor) for value in memory.values()):
-                raise ValueError(f"{plan!r} remembers {list(memory.values())}")
+                raise ValueError(f"{type(plan).__name__} remembers {list(memory.values())}")
             check(support, weights)
             after_fixed = all(isinstance(other, Fixed) for other in self.plans[:number])
             if isinstance(plan, Fixed) or (plan.seeded and after_fixed):  # known without the file
                 released = Released(values, intersection(chosen), None, {})
                 if encode(plan.at(last, released, self._generator(number, period))) != encode(support):
-                    raise ValueError(f"the masks of {plan!r} are not those of its seed")
+                    raise ValueError(f"the masks of {type(plan).__name__} are not those of its seed")
             standing.period, standing.support, standing.memory = period, _on_devices(support, weights), memory
             chosen.append(standing.support)
         self._join(chosen, weights)
