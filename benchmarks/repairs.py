@@ -297,7 +297,8 @@ def page(results: dict, tuning: dict) -> str:
         *(f"- {method}: {'; '.join(_words(choice) for choice in choices)}" for method, choices in searched.items()),
         "",
         "The public set for pruning is MNIST (10 epochs of plain SGD). Global clipping divides the step by screen / bound; "
-        "`lr_factor` multiplies the learning rate. Settings were searched on this data set alone: whether they carry over to "
+        "`lr_factor` multiplies the learning rate; its search was widened once after a first set of final runs, since the best "
+        "setting had been the smallest one searched. Settings were searched on this data set alone: whether they carry over to "
         "others is not known.",
         "",
         f"`{results['command']}` on {', '.join(results['hardware']['gpus']) or 'CPU'}, torch {results['versions']['torch']}, "
