@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import binomtest
 from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -54,6 +55,10 @@ def honest(n: int = 2000, classes: int = 4, seed: int = 0, spread: float = 1.5, 
     generator = torch.Generator().manual_seed(seed)
     z = spread * torch.randn(n, classes, generator=generator, dtype=torch.float64)
     return Data(z, torch.multinomial(z.softmax(1), 1, generator=generator).flatten(), **extra)
+
+
+def silent(count: int = 1, **_: object) -> None:
+    """No bar."""
 
 
 def confidence_and_hits(data: Data, sharpness: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -151,8 +156,13 @@ def test_the_interval_of_ece_holds_the_truth(truth: float) -> None:
         binned = {
             "ECE": {which: (_Answers(np.arange(500), confidence, h, h, h), bin_of) for which, h in models.items()}
         }
-        chance = {"ECE": {which: _chance(a, bin_of, generator, 200) for which, (a, _) in binned["ECE"].items()}}
-        raw = _bootstrapped(binned, np.arange(500), generator, 0.95, 200)
+        chance = {
+            "ECE": {
+                which: _chance(a, {"ECE": bin_of}, generator, 200, silent)["ECE"]
+                for which, (a, _) in binned["ECE"].items()
+            }
+        }
+        raw = _bootstrapped(binned, np.arange(500), generator, 0.95, 200, silent)
         found = _from_zero(raw, chance, 0.95)["ECE"]
         held.append(found["private"].low <= truth <= found["private"].high)
         width.append(found["private"].high - found["private"].low)
@@ -251,7 +261,10 @@ def test_people_are_counted_not_rows() -> None:
     assert [len(result.values["groups"]) for result in shown] == [2, 2, 0]
     assert [any(b.accuracy for b in result.bins()) for result in shown] == [True, True, False]
     assert "MCE" not in shown[2].headline
-    assert any(f"{len([b for b in shown[2].bins() if b.n])}, with 300 rows" in words for words in shown[2].sentences())
+    assert any(f"({len([b for b in shown[2].bins() if b.n])} of 15)" in words for words in shown[2].sentences())
+    assert max(b.n for b in shown[1].bins()) <= 30
+    assert {group["n"] for group in shown[1].values["groups"]} == {30}
+    assert shown[1].headline["ECE"].n == shown[1].scores("NLL")["private"].n == 30
 
 
 def test_small_bins_are_counted_not_shown() -> None:
@@ -353,3 +366,51 @@ def test_all_of_mnist_takes_less_than_a_minute() -> None:
     result = calibration(model, data, twin=build("lenet", (1, 28, 28), 10, 1))
     assert time.perf_counter() - start < 60
     assert result.headline["ECE"].n == 10_000
+
+
+def test_intervals_by_person_do_not_shrink_with_copies_of_rows() -> None:
+    one = honest(200, groups={"ward": torch.arange(200) % 2})
+    five = one.take(torch.arange(200).repeat_interleave(5))
+    five = replace(five, unit=torch.arange(200).repeat_interleave(5))
+    single, together = (calibration(Told(2.0), data, resamples=20) for data in (one, five))
+    for score in ("over-confidence", "Brier", "NLL"):
+        ours, theirs = (result.scores(score)["private"] for result in (single, together))
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    gaps = [result.values["groups"][0]["gap"]["private"] for result in (single, together)]
+    assert (gaps[0].low, gaps[0].high) == pytest.approx((gaps[1].low, gaps[1].high))
+    for name in ("accuracy", "MCE"):
+        narrow, wide = (result.scores(name)["private"] for result in (single, together))
+        assert wide.high - wide.low >= narrow.high - narrow.low - 1e-9
+    assert [(b.n, b.accuracy is None) for b in single.bins()] == [(b.n, b.accuracy is None) for b in together.bins()]
+
+
+def test_chance_lets_rows_of_one_person_fall_together() -> None:
+    """200 people with 20 rows each that end alike: by chance ECE is that of 200 rows, not of 4,000."""
+    confidence, generator = np.full(4000, 0.8), np.random.default_rng(0)
+    bin_of = equal_width(confidence, 15)
+
+    def mean(owner: np.ndarray) -> float:
+        a = _Answers(owner, confidence, np.ones(4000), confidence, confidence)
+        return _chance(a, {"ECE": bin_of}, generator, 400, silent)["ECE"]["mean"]
+
+    expected = np.sqrt(2 / np.pi * 0.16 / np.array([4000, 200]))  # mean of |N(0, p (1 - p) / n)|
+    assert [mean(np.arange(4000)), mean(np.arange(4000) // 20)] == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize(("right", "signs"), [(True, (0, 1)), (False, (1, 0))])
+def test_a_model_that_is_always_right_or_wrong_is_not_known_to_be(right: bool, signs: tuple[int, int]) -> None:
+    """80 rows without a single error: a rate of 4.6 % is possible (Wilson), so over-confidence and ECE may be that."""
+    y = torch.arange(80) % 2
+    z = 40.0 * torch.nn.functional.one_hot(y if right else 1 - y, 2).double()
+    result = calibration(Told(), Data(z, y), twin=Told(0.9), resamples=50)
+    reach = float(np.diff(binomtest(0, 80).proportion_ci(0.95, method="wilson"))[0])
+    gap, ece = result.scores("over-confidence"), result.scores("ECE")["private"]
+    assert gap["private"].value - gap["private"].low == pytest.approx(signs[0] * reach, abs=1e-9)
+    assert gap["private"].high - gap["private"].value == pytest.approx(signs[1] * reach, abs=1e-9)
+    assert ece.high == pytest.approx(min(ece.value + reach, 1.0), abs=1e-9)
+    assert (gap["difference"].low, gap["difference"].high) == pytest.approx((-reach, reach), abs=1e-3)
+
+
+def test_resampling_shows_a_bar(capsys) -> None:
+    calibration(Told(), honest(50), resamples=20, progress=True)
+    assert "40/40" in capsys.readouterr().err

@@ -313,6 +313,7 @@ def test_points_are_named_and_a_missing_start_is_said() -> None:
     model, data, plan = problem()
     whole = convergence(model, data, mechanism=plan, lr=0.3, path=[model, model])
     assert [row[0] for row in whole.tables()[2].rows] == ["start", "point 2", "model"]
+    assert {"T": "30", "B": "10"}.items() <= dict(whole.tables()[0].rows).items()
     alone = convergence(model, data, mechanism=plan, lr=0.3)
     assert any("No start was given" in sentence for sentence in alone.sentences())
     assert not any("No start was given" in sentence for sentence in whole.sentences())

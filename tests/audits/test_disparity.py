@@ -398,3 +398,88 @@ def test_a_regression_needs_one_number_per_row() -> None:
     data = Data(torch.arange(30.0).unsqueeze(1), torch.randn(30, generator=torch.Generator().manual_seed(0)))
     with pytest.raises(DataError, match="one number per row"):
         disparity(Table(torch.zeros(30, 2)), data)
+
+
+def test_rows_of_one_person_are_not_taken_for_several_people() -> None:
+    """Every row four times over: values stay, people are counted, and no interval shrinks."""
+    data = people([60, 60], groups={"g": torch.arange(120) % 2})
+    four = torch.arange(120).repeat_interleave(4)
+    crowd = Data(data.x[four], data.y[four], groups={"g": data.groups["g"][four]}, unit=four, classes=data.classes)
+    model, twin = model_with(data, {0: 0.3, 1: 0.1}), model_with(data, {0: 0.1})
+    once, often = (disparity(model, part, twin=twin) for part in (data, crowd))
+    assert often.tables()[0].rows[0][:2] == ["everyone", "120"]
+    assert "of 480 test rows of 120 people right" in often.sentences()[0]
+    assert "of 120 test rows right" in once.sentences()[0]
+    for by in ("everyone", "class", "g", "class × g"):
+        for mine, theirs in zip(often.parts(by), once.parts(by), strict=True):
+            assert mine.n == theirs.n
+            for which in ("private", "twin", "difference"):
+                assert mine.loss[which].low == pytest.approx(theirs.loss[which].low)
+                assert mine.accuracy[which].value == pytest.approx(theirs.accuracy[which].value)
+                assert mine.accuracy[which].low <= theirs.accuracy[which].low + 1e-9
+    for name in ("lowest", "gap", "largest_cost", "excess_gap"):
+        mine, theirs = often.extremes("g")[name], once.extremes("g")[name]
+        assert mine.high - mine.low >= theirs.high - theirs.low - 1e-9
+    for measure in ("demographic parity difference", "equalised odds difference"):
+        mine, theirs = (result.fairness("g")[measure]["private"] for result in (often, once))
+        assert mine.high > theirs.high
+
+
+def test_tenths_of_many_rows_but_few_people() -> None:
+    """1,200 rows, five of each person side by side in difficulty: the rise allows for it; 19 people a tenth are refused."""
+    data = people([600, 600])
+    judge, model = model_with(data, {0: 0.2}, seed=1), model_with(data, {0: 0.2, 1: 0.3})
+    owned = Data(data.x, data.y, unit=torch.arange(1200) // 5, classes=data.classes)
+    rows, own = (disparity(model, part, reference=[judge]).difficulty["largest_rise"] for part in (data, owned))
+    assert own.value == rows.value
+    assert own.high - own.low > rows.high - rows.low
+    few = Data(data.x, data.y, unit=torch.arange(1200) % 200 + 200 * (torch.arange(1200) < 600), classes=data.classes)
+    assert disparity(model, few, reference=[judge]).deciles
+    with pytest.raises(DataError, match="fewer than 20"):
+        disparity(model, Data(data.x, data.y, unit=torch.arange(1200) // 7, classes=data.classes), reference=[judge])
+
+
+def test_a_regression_counts_people_too() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(90, 1, generator=generator), torch.randn(90, generator=generator)
+    three = torch.arange(90).repeat_interleave(3)
+    model = nn.Linear(1, 1)
+    once = disparity(model, Data(x, y, groups={"g": torch.arange(90) % 2}))
+    often = disparity(model, Data(x[three], y[three], groups={"g": three % 2}, unit=three))
+    for by in ("everyone", "g"):
+        for mine, theirs in zip(often.parts(by), once.parts(by), strict=True):
+            assert (mine.n, mine.mse["private"].high) == (theirs.n, pytest.approx(theirs.mse["private"].high))
+    assert often.extremes("g")["gap"].high == pytest.approx(once.extremes("g")["gap"].high)
+    assert "on 270 test rows of 90 people" in often.sentences()[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_diverged_decides_nothing(value: float) -> None:
+    data = people([40, 40])
+    with pytest.raises(DataError, match="not finite"):
+        disparity(Table(torch.full((80, 2), value)), data)
+    with pytest.raises(DataError, match="not finite"):
+        disparity(model_with(data, {}), data, twin=Table(torch.full((80, 2), value)))
+    with pytest.raises(DataError, match="not finite"):
+        disparity(Table(torch.full((80, 1), value)), Data(data.x, torch.zeros(80)))
+
+
+def test_a_group_without_anybody_of_a_class_has_no_rate_of_it() -> None:
+    """Group 0 is of one class only: a perfect model is not unequal because of that, where fairlearn takes 0 / 0 for 0."""
+    from fairlearn.metrics import equalized_odds_difference
+
+    y = torch.cat([torch.zeros(40, dtype=torch.long), torch.arange(80) % 2])
+    group = (torch.arange(120) >= 40).long()
+    data = Data(torch.arange(120).float().unsqueeze(1), y, groups={"g": group}, classes=("no", "yes"))
+    found = disparity(model_with(data, {}), data).fairness("g")
+    assert found["equalised odds difference"]["private"].value == 0
+    assert found["hidden"] == 1
+    theirs = equalized_odds_difference(y.numpy(), y.numpy(), sensitive_features=group.numpy())
+    assert theirs == 1
+
+
+def test_nobody_is_worst_where_all_are_alike() -> None:
+    data = people([40, 40])
+    said = disparity(model_with(data, {}), data).sentences()
+    assert "All classes are served alike, 100.0 %." in said
+    assert not any("served worst" in sentence for sentence in said)

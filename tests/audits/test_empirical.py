@@ -15,10 +15,12 @@ from scipy.stats import binomtest, norm
 from torch import nn
 
 from noisewise.accounting import Ledger
+from noisewise.adaptive import Quantile
 from noisewise.audits.empirical import (
     EngineEpsilon,
     Errors,
     OneRun,
+    _guess,
     best_threshold,
     engine_epsilon,
     epsilon_of,
@@ -366,6 +368,24 @@ def test_impossible_counts_are_refused():
         one_run_p_value(10, 5, 6, 1.0, 0.0)
 
 
+def test_the_bound_is_that_of_canaries_which_did_not_choose_the_guesses():
+    """Seed 0: either half of 400 canaries is shown by the model, the other is not."""
+    rng = np.random.default_rng(0)
+    coins, blind = rng.integers(0, 2, 400).astype(bool), rng.random(400)
+    first, second = (np.where((np.arange(400) < 200) == shown, coins + 0.1 * blind, blind) for shown in (True, False))
+    assert _guess(first, coins, 1e-5, 0.95).bound < 0.5
+    assert _guess(second, coins, 1e-5, 0.95).bound > 1
+    assert _guess(second, coins, 1e-5, 0.95).tested == 200
+
+
+def test_intervals_of_the_statistics_hold_together():
+    found = audit(trials=4000).values["statistics"]
+    for statistic in found.values():
+        low = mu_bounds(Errors(**statistic["errors"]), 1 - 0.001 / 3)[1]
+        assert statistic["mu"].low == pytest.approx(max(low, 0.0))
+        assert sum(statistic["errors"][side] for side in ("inside", "outside")) in (2048, 2049)  # the second half
+
+
 def rows(n=400, **settings):
     generator = torch.Generator().manual_seed(0)
     return Data(torch.rand(n, 6, generator=generator), torch.arange(n) % 3, **settings)
@@ -417,6 +437,39 @@ def test_mislabelled_rows_are_found_where_a_model_learns_by_heart():
     ]
     assert bounds[0] > 1.5
     assert bounds[1] < 0.3
+
+
+def test_blank_inputs_are_found_by_a_linear_model_without_noise_and_not_with_it():
+    """Seed 0: 300 rows of 200 entries, 200 canaries."""
+    generator = torch.Generator().manual_seed(0)
+    data = Data(torch.rand(300, 200, generator=generator), torch.arange(300) % 3)
+    found = [
+        one_run(
+            linear_map(200, 3),
+            data,
+            mechanism=Mechanism(sampler=FullBatch(300), steps=30, noise_multiplier=sigma),
+            canary="blank",
+            canaries=200,
+            generator=np.random.default_rng(0),
+        )
+        for sigma in (1e-3, 100.0)
+    ]
+    assert found[0].headline["lower bound"].low > 1
+    assert found[1].headline["lower bound"].low < 0.3
+    assert "no sign of privacy" in found[1].sentences()[-1]
+
+
+def linear_map(inputs, classes):
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return nn.Linear(inputs, classes)
+
+
+def test_a_rule_that_asks_questions_is_refused():
+    """A canary that is out is asked all the same: in and out differ by twice what the question's noise is made for."""
+    mechanism = Mechanism(sampler=Poisson(50, 10), clip=Quantile(1.0), steps=2, noise_multiplier=1.0)
+    with pytest.raises(ConfigError, match="its question counts every unit"):
+        one_run(linear(), rows(50), mechanism=mechanism, canaries=6)
 
 
 def test_a_trainer_with_too_little_noise_is_caught():

@@ -604,6 +604,24 @@ def test_one_row_per_person_and_as_many_members_as_others() -> None:
     assert ROWS == 10_000
 
 
+def test_whoever_has_rows_on_both_sides_is_no_non_member() -> None:
+    members, others = people(100, 1), people(100, 2)
+    inside = Data(members.x, members.y, unit=torch.arange(100))
+    with pytest.raises(DataError, match="3 people have rows among the members and among the others"):
+        membership(network(), Data(others.x, others.y, unit=torch.arange(97, 197)), members=inside)
+    apart = membership(network(), Data(others.x, others.y, unit=torch.arange(100, 200)), members=inside)
+    assert apart.settings["members"] == 100
+
+
+def test_a_folder_with_other_files_is_left_as_it_is(tmp_path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="choose an empty folder"):
+        train_shadows(Trainings(), people(60, 1), tmp_path, recipe=RECIPE, count=4)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_people_that_do_not_fit_are_refused(leak, tmp_path) -> None:
     members, others, model, _ = leak
     with pytest.raises(DataError, match="the same rows"):

@@ -27,6 +27,7 @@ from noisewise.audits.parts import (
     pairs,
     part_of,
     people,
+    rows_in_words,
     shares,
     tracked,
 )
@@ -124,6 +125,27 @@ def test_a_part_without_losses_has_none() -> None:
     assert full.loss["difference"].value == 0
 
 
+def test_people_with_several_rows_are_described_as_people() -> None:
+    """Three equal rows of each of 40 people: the mean is that of 40, a share is known less well than from 40."""
+    hits, losses, owner = np.arange(40) % 4 > 0, np.arange(40) / 10, np.arange(40).repeat(3)
+    outcomes = {m: {"hits": hits, "losses": losses} for m in MODELS}
+    often = {m: {"hits": hits[owner], "losses": losses[owner]} for m in MODELS}
+    one = part_of("g", "1", np.arange(40), outcomes, 0.95)
+    part = part_of("g", "1", np.arange(120), often, 0.95, owner)
+    assert (part.n, part.accuracy["twin"].n) == (40, 40)
+    assert part.loss["private"].high == pytest.approx(one.loss["private"].high)
+    assert part.accuracy["private"].high > one.accuracy["private"].high
+    rows = {"a": np.arange(60), "b": np.arange(60, 120)}
+    narrow, wide = (
+        extremes({m: of["hits"] for m, of in often.items()}, rows, 0.95, owner=who) for who in (None, owner)
+    )
+    for name in ("lowest", "gap", "largest_cost", "twin_gap", "excess_gap"):
+        assert wide[name].high - wide[name].low > narrow[name].high - narrow[name].low
+    assert wide["lowest"].n == 20
+    assert [rows_in_words(rows, people) for rows, people in ((1200, 1200), (1200, 40))] == [
+        "1,200 test rows", "1,200 test rows of 40 people"]  # fmt: skip
+
+
 def test_extremes_hold_for_all_parts_together() -> None:
     """Against intervals of SciPy at the levels of Bonferroni, and hulls written out."""
     generator = np.random.default_rng(0)
@@ -204,6 +226,8 @@ def test_names_are_names_and_frames_are_gone() -> None:
     dress(ax, "across", "up", grid="y")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "$b$"]
     assert not any(label.get_parse_math() for label in ax.get_yticklabels())
+    name_rows(ax, ["a" * 48, "b" * 40 + "c" * 40])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a" * 48, "b" * 32 + "…" + "c" * 15]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("across", "up")
     assert not any(side.get_visible() for side in ax.spines.values())
     assert [line.get_visible() for line in (ax.xaxis.get_gridlines()[0], ax.yaxis.get_gridlines()[0])] == [False, True]

@@ -275,3 +275,12 @@ def test_impossible_settings():
         audit(images=41)
     with pytest.raises(DataError, match="real-valued"):
         audit(data=Data(torch.ones(4, 12).long(), torch.zeros(4).long()))
+
+
+def test_records_of_few_people_say_less():
+    """Four records of two people: one degree of freedom."""
+    settings = {"attack": Attack(steps=3), "images": 4}
+    alone, two = (audit(data=vectors(4, unit=unit), **settings) for unit in (None, torch.tensor([0, 0, 1, 1])))
+    assert two.error("noisy").value == alone.error("noisy").value
+    assert (two.error("noisy").n, two.psnr("noisy").n) == (2, 2)
+    assert two.error("noisy").method == "Student t, by person"

@@ -462,6 +462,33 @@ def test_people_are_counted_not_rows(trained) -> None:
     assert result.values["extremes"]["linf"]["ward"] == {"hidden_parts": 2, "hidden_people": 17}
 
 
+def test_rows_of_one_person_are_not_taken_for_several_people(trained) -> None:
+    model, data = trained
+    settings = {"norms": ["linf"], "steps": 1, "factors": [1], "rows": 600, **UNIT}
+    owned = replace(data, unit=torch.arange(len(data)) // 5)
+    rows, people = (robustness(model, each, twin=model, **settings) for each in (data, owned))
+    assert people.headline["robust accuracy"].n == people.parts("everyone")[0].n < 201
+    assert f"of 600 test rows of {people.headline['robust accuracy'].n} people" in people.sentences()[0]
+    assert people.headline["lost to the attack"].method == "Wilson, by person"
+    assert people.sweep()[1]["loss"]["private"].n < people.headline["robust accuracy"].n
+    for name, mine in people.headline.items():
+        assert mine.value == rows.headline[name].value
+        assert mine.high - mine.low > 0.99 * (rows.headline[name].high - rows.headline[name].low)
+
+
+def test_of_many_classes_the_worst_are_drawn() -> None:
+    """30 classes of 20 rows: 24 rows in the figure, all in the table."""
+    x = torch.eye(30).repeat(20, 1)
+    model = nn.Linear(30, 30)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(30))
+    result = robustness(model, Data(x, torch.arange(30).repeat(20)), norms=["linf"], steps=1, factors=[1])
+    figure = next(figure for figure in result.figures() if "classes" in figure.caption)
+    assert "the lowest 24 of 30" in figure.caption
+    assert figure.rows == len(figure.draw(Figure().add_subplot()).get_yticklabels()) == 24
+    assert len(result.parts("class")) == 30
+
+
 def test_more_restarts_never_help_the_model(trained) -> None:
     model, data = trained
     x, y, space = data.x[:200], data.y[:200], Space.of(data.x, (0.0, 1.0), 1.0)

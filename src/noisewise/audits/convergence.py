@@ -299,7 +299,8 @@ class Convergence(Result):
             "variance": "σ_g² = E‖g − ∇‖²", "asymmetry": "b, asymmetry of the deviations",
             "weights": "P, weights that learn", "steps": "T", "batch": "B", "bound": "C", "noise": "σ", "lr": "η",
         }  # fmt: skip
-        rows = [[text, number(getattr(c, name))] for name, text in names.items()]
+        values = {name: getattr(c, name) for name in names}
+        rows = [[text, f"{v:,}" if type(v := values[name]) is int else number(v)] for name, text in names.items()]
         rows += [["Δ_C", number(c.delta_clip)], ["Δ_σ", number(c.delta_noise)], ["r*", number(c.best_sparsity)]]
         bounds = [[name, number(value)] for name, value in self.values["bounds"].items()]
         points = [

@@ -39,9 +39,9 @@ from noisewise.audits.parts import (
     part_of,
     people,
     row_name,
+    rows_in_words,
     several,
     shares_in_words,
-    tested,
     titled,
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
@@ -214,7 +214,7 @@ class Disparity(Result):
         return said + self._difficulty_in_words()
 
     def _tested(self) -> str:
-        return tested(self.settings["rows"], self.everyone.n)
+        return rows_in_words(self.settings["rows"], self.everyone.n)
 
     def cost_in_words(self) -> str:
         """What privacy cost overall."""
@@ -227,7 +227,9 @@ class Disparity(Result):
     def _extremes_in_words(self, by: str, found: dict[str, Any]) -> list[str]:
         said = []
         what = titled(by)
-        if "worst" in found:
+        if "worst" in found and not found["gap"].value:
+            said.append(f"All {several(by)} are served alike, {percent(found['lowest'])}.")
+        elif "worst" in found:
             times = f" (ratio {fixed(found['ratio'].value)})" if found.get("ratio") else ""
             said.append(
                 f"{what} {found['worst']} is served worst, {percent(found['lowest'])}; the best and the worst are "
@@ -396,7 +398,7 @@ class ErrorDisparity(Result):
         """Overall error and its cost; which group is served worst; what is not shown."""
         own = self.everyone.mse["private"]
         said = [
-            f"The private model's mean squared error on {tested(self.settings['rows'], self.everyone.n)} is "
+            f"The private model's mean squared error on {rows_in_words(self.settings['rows'], self.everyone.n)} is "
             f"{fixed(own.value)} ({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
         ]
         if self.has_twin:
@@ -465,7 +467,8 @@ def disparity(
       `P(says c | is not c, g)`.
 
     For two classes these are the usual definitions (Agarwal et al. 2018, arXiv:1803.02453; Hardt et al. 2016,
-    arXiv:1610.02413). Shares of fewer than 20 people are left out and counted.
+    arXiv:1610.02413). Shares of fewer than 20 people are left out and counted; so is the rate of a class that nobody in a
+    group is of, which fairlearn takes for 0.
 
     `reference`: non-private models, none of them the audited ones. Rows are ranked by their mean cross-entropy over
     these models (ties by position) and cut into ten equal parts: is the private model's accuracy falling with difficulty,

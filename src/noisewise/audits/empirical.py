@@ -603,7 +603,8 @@ class OneRun(Result):
             f"({level_of(bound)} confidence). The run claims {number(self.claimed)} at delta {number(settings['delta'])}."
         ]
         said.append(
-            "That is more than claimed: something is wrong with this run. Do not publish what it trained."
+            f"That is more than claimed, which is chance in at most {100 * (1 - bound.level):.3g} % of such audits: something "
+            "is wrong with this run. Do not publish what it trained."
             if self.exceeds
             else "Nothing exceeds the claim; a single run cannot show much more."
         )

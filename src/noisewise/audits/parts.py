@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODELS = ("private", "twin")
 SMALLEST = 20  # people; fewer are counted, not shown
 MOST_ROWS = 24  # of a figure; the worst ones are drawn, the tables hold all
+LONGEST = 48  # letters of a row's name in a figure; the tables have all of them
 PAIRS = {"difference": ("private", "twin"), "gain": ("scaled", "private")}  # first minus second
 TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
 
@@ -98,7 +99,7 @@ def several(by: str) -> str:
     return "classes" if by == "class" else f"groups by {by}"
 
 
-def tested(rows: int, people: int) -> str:
+def rows_in_words(rows: int, people: int) -> str:
     """`1,000 test rows`, and of how many people where that is another number."""
     return f"{rows:,} test rows" if rows == people else f"{rows:,} test rows of {people:,} people"
 
@@ -311,8 +312,8 @@ def dots(ax: Axes, rows: Sequence[Mapping[str, Estimate]], *, scale: float = 100
 
 
 def name_rows(ax: Axes, names: Iterable[str]) -> None:
-    """One tick for each row, with its name; first at the bottom."""
-    names = list(names)
+    """One tick for each row, with its name (long ones without their middle); first at the bottom."""
+    names = [name if len(name) <= LONGEST else f"{name[: LONGEST - 16]}…{name[-15:]}" for name in names]
     ax.set_yticks(range(len(names)), labels=names, parse_math=False)  # a name is a name, also with $ in it
     ax.set_ylim(-0.6, len(names) - 0.4)
 

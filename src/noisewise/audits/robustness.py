@@ -34,11 +34,11 @@ from noisewise.audits.parts import (
     owners,
     part_of,
     row_name,
+    rows_in_words,
     several,
     share_cell,
     shares,
     shares_in_words,
-    tested,
     titled,
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
@@ -490,8 +490,9 @@ class Robustness(Result):
             own = point["accuracy"]["private"]
             said.append(
                 f"Changes of at most {_radius(point['radius'], norm)} ({_SIGN[norm]}{self._unit_in_words()}) that are "
-                f"made to mislead leave the private model right on {percent(own)} of {tested(self.settings['rows'], own.n)} "
-                f"({level_of(own)} interval {percent_interval(own)}); without them it is right on {percent(clean)}."
+                f"made to mislead leave the private model right on {percent(own)} of "
+                f"{rows_in_words(self.settings['rows'], own.n)} ({level_of(own)} interval "
+                f"{percent_interval(own)}); without them it is right on {percent(clean)}."
             )
             if self.has_twin:
                 said.append(f"Its non-private twin keeps {percent(point['accuracy']['twin'])}: {self._cost(norm)}")
