@@ -105,6 +105,25 @@ def test_owners_and_groups_are_whole_numbers(wrong: torch.Tensor) -> None:
             Data(torch.zeros(4, 1), torch.zeros(4), **place)
 
 
+def test_no_name_is_given_twice() -> None:
+    rows = {"x": torch.zeros(2, 1), "y": torch.tensor([0, 1])}
+    with pytest.raises(DataError, match=r"classes .*'a', 'a'.*twice"):
+        Data(**rows, classes=("a", "a"))
+    with pytest.raises(DataError, match=r"sex .*'f', 'f'.*twice"):
+        Data(**rows, groups={"sex": rows["y"]}, group_names={"sex": ("f", "f")})
+
+
+def test_a_group_may_be_called_as_it_likes() -> None:
+    for name in ("unit", "x", "y"):
+        assert (
+            Data(torch.zeros(2, 1), torch.zeros(2), {name: torch.zeros(2).long()}, unit=torch.tensor([3, 4])).units == 2
+        )
+        with pytest.raises(DataError, match="same length"):
+            Data(torch.zeros(2, 1), torch.zeros(2), {name: torch.zeros(5).long()}, unit=torch.tensor([3, 4]))
+    with pytest.raises(DataError, match="first dimension is the unit"):
+        Data(torch.zeros(()), torch.zeros(()))
+
+
 @pytest.mark.parametrize("label", [-100, -1, 3])
 def test_a_class_without_a_name_is_refused(label: int) -> None:
     with pytest.raises(DataError, match=f"y holds the class {label}, the 3 named classes are 0 to 2"):

@@ -120,6 +120,15 @@ def test_a_label_of_numbers(tmp_path) -> None:
     assert propose(few, label="y").schema.target == Classes(tuple(str(k) for k in range(12)))
 
 
+def test_numbers_with_commas_are_mentioned(tmp_path) -> None:
+    table = {"size": ["1,75", "NA", "2"], "pay": ["1,000", "2,000", "7"], "list": ["1,2,3", "1,2", "4"], "a": [1, 2, 3]}
+    found = propose(written(tmp_path / "rows.csv", {**table, "y": ["a", "b", "a"]}), label="y")
+    assert "no comma: 'size', 'pay'. Write 1.75" in found.notes[-1]
+    assert isinstance(found.schema.columns["size"], Category)
+    plain = written(tmp_path / "plain.csv", {"a": [1, 2, 3], "b": ["x", "1,2", ""], "y": ["a", "b", "a"]})
+    assert not any("comma" in note for note in propose(plain, label="y").notes)
+
+
 def test_nobody_learns_from_one_label_or_too_many(tmp_path) -> None:
     same = written(tmp_path / "same.csv", {"a": range(3), "y": ["x", "x", ""]})
     with pytest.raises(ConfigError, match="nothing to learn"):
@@ -438,6 +447,8 @@ def test_noise_is_fresh_each_time_unless_asked_otherwise(file) -> None:
     assert first != second
     again = propose(file, **settings_ | {"epsilon": 2.0}, entropy=Entropy.insecure(0))
     assert again.schema == noised(file).schema
+    assert all("reproducible: do not publish" in line.purpose for line in again.schema.ledger.lines)
+    assert not any("reproducible" in line.purpose for line in first.ledger.lines)
 
 
 def test_an_empty_file_is_refused(tmp_path) -> None:

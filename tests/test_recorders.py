@@ -116,6 +116,7 @@ def test_a_resumed_run_writes_every_step_once(tmp_path, order: int) -> None:
     assert [line["step"] for line in cut] == list(range(8 if order == 1 else 7))
     run(tmp_path / "part", [recorder(tmp_path / "part")], resume=True)
     assert read(tmp_path / "part").lines == read(tmp_path / "whole").lines
+    assert stat.S_IMODE((tmp_path / "part/sensitive/recorders/clipping.jsonl").stat().st_mode) == 0o600
 
 
 def test_a_run_that_begins_again_forgets_the_first(tmp_path) -> None:

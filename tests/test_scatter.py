@@ -1,6 +1,7 @@
 """Scattering features: kymatio's numbers, what follows from the definition, and the cache."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 import noisewise.scatter
 from noisewise.data import Data
-from noisewise.errors import ConfigError, DataError, NoisewiseWarning
+from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
 from noisewise.scatter import channels, features, scatter
 
 REFERENCE = np.load(Path(__file__).parent / "reference" / "scattering.npz")
@@ -215,6 +216,19 @@ def test_the_cache_is_for_its_owners_eyes_and_where_the_user_says(data, tmp_path
     (path,) = files(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_nobody_else_sees_the_digest_of_private_images(data, tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    private = replace(data, public=False)
+    with pytest.raises(PrivacyError, match=r"open to other users.*chmod 700"):
+        features(private, tmp_path / "open")
+    assert files(tmp_path / "open") == []
+    features(data, tmp_path / "open")  # public
+    features(private, tmp_path / "new")
+    (tmp_path / "open").chmod(0o700)
+    assert torch.equal(features(private, tmp_path / "open").x, features(private, tmp_path / "new").x)
 
 
 def test_folders_that_cannot_be_used_are_named_with_the_remedy(data, tmp_path):

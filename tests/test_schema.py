@@ -135,6 +135,9 @@ def test_a_long_file_is_joined(tmp_path, monkeypatch) -> None:
     data = SCHEMA.encode(path)
     assert torch.equal(data.x, SCHEMA.encode(PEOPLE).x.repeat(30, 1))
     assert (len(data), data.units, data.groups["sex"].shape) == (120, 3, (120,))
+    whole = SCHEMA.encode(PEOPLE)
+    assert (data.classes, data.group_names, data.schema) == (whole.classes, whole.group_names, SCHEMA)
+    assert (data.public, SCHEMA.encode(path, public=True).public) == (False, True)
 
 
 def test_the_order_of_columns_in_the_file_does_not_matter(tmp_path) -> None:

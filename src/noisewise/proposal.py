@@ -148,10 +148,11 @@ def propose(
             )
     open_columns = [name for name in names if name not in known and name != unit]
     ledger = None
+    odd: tuple[str, ...] = ()
     if not open_columns:
         found: dict[str, Kind] = {}
     elif reads:
-        found = _from_rows(Path(path), mark, open_columns, label, groups)
+        found, odd = _from_rows(Path(path), mark, open_columns, label, groups)
     elif header_only:
         found = {name: Hashed(BUCKETS) for name in open_columns}
     else:
@@ -172,7 +173,7 @@ def propose(
         counted=None if ledger is None else unit,
     )
     if reads:
-        how, notes = READ, _notes_on_reading(len(open_columns))
+        how, notes = READ, (*_notes_on_reading(len(open_columns)), *odd)
     elif ledger is None or delta is None:
         how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
     else:
@@ -246,8 +247,13 @@ def _notes_on_spending(ledger: Ledger, delta: float) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------- read off the rows
 
 
-def _from_rows(path: Path, separator: str, names: Sequence[str], label: str, groups: Sequence[str]) -> dict[str, Kind]:
-    """Kinds, ranges and categories as the rows have them. Guarantee: none; the result is as private as the rows."""
+def _from_rows(
+    path: Path, separator: str, names: Sequence[str], label: str, groups: Sequence[str]
+) -> tuple[dict[str, Kind], tuple[str, ...]]:
+    """Kinds, ranges and categories as the rows have them, and what looks odd in them.
+
+    Guarantee: none; the result is as private as the rows.
+    """
     seen: dict[str, set[str]] = {name: set() for name in names}
     lows, highs = dict.fromkeys(names, math.inf), dict.fromkeys(names, -math.inf)
     numeric, absent = dict.fromkeys(names, True), dict.fromkeys(names, False)
@@ -291,7 +297,14 @@ def _from_rows(path: Path, separator: str, names: Sequence[str], label: str, gro
             return _filled(*_rounded(lows[name], highs[name]), indicator=absent[name])
         return Category(tuple(sorted(seen[name]))) if few else Hashed(BUCKETS)
 
-    return {name: kind(name) for name in names}
+    commas = [name for name in names if not numeric[name] and _has_commas(seen[name] - set(MISSING))]
+    note = f"Taken as text, since a number has a point and no comma: {listed(commas)}. Write 1.75 for 1,75, 1000 for 1,000."
+    return {name: kind(name) for name in names}, (note,) if commas else ()
+
+
+def _has_commas(texts: set[str]) -> bool:
+    """Are these numbers with a comma in them, as 1,75 or 1,000?"""
+    return all(DECIMAL.fullmatch(text.replace(",", "", 1)) for text in texts)
 
 
 def _by_size(text: str) -> tuple[bool, float, str]:
@@ -348,6 +361,7 @@ def _noised(
 
     def noised(counts: dict[str, Tensor], columns: int, purpose: str, step: int) -> tuple[dict[str, np.ndarray], float]:
         bounded = Bounded(counts, math.sqrt(columns))
+        purpose += " (noise reproducible: do not publish)" if entropy.reproducible else ""
         answer = release({purpose: (bounded, sigma)}, sampler=sampler, ledger=ledger, entropy=entropy, step=step)[
             purpose
         ]

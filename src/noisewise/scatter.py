@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from noisewise.data import Data
-from noisewise.errors import ConfigError, DataError, NoisewiseWarning
+from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
 
 VERSION = 1  # of the numbers: another one makes cached features be computed again
 WIDTH = 0.8  # of a wavelet's Gaussian at the finest scale, in pixels
@@ -237,10 +237,16 @@ def features(
     SHA-256 digest of the images, the settings and the version of the transform, and hold the digest of their contents:
     a damaged file is noticed, said so (`NoisewiseWarning`), and computed again.
 
-    Guarantee: as `scatter`. Files are readable by their owner only; they are as private as the images.
+    Guarantee: as `scatter`. Files are readable by their owner only; they are as private as the images. Of images that are
+    not public not even the digest is shown: a folder that others can look into is refused.
     """
     _check(data.x, scales, angles)
     place = _folder(folder)
+    if not data.public and place.stat().st_mode & 0o077:
+        raise PrivacyError(
+            f"cache folder {place} is open to other users: names of files there are digests of the images, which tell whoever "
+            f"knows all images but one which one it is. Close it (chmod 700 {place}) or choose another folder."
+        )
     key = _digest(data.x, f"scattering {VERSION} {scales} {angles}")
     path = place / f"{key}.safetensors"
     values = _read(path)

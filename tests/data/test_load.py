@@ -6,6 +6,7 @@ from torch import nn
 
 from noisewise import data as sets
 from noisewise.accounting import Ledger
+from noisewise.audits import disparity
 from noisewise.clipping import Flat
 from noisewise.data import disk
 from noisewise.errors import ConfigError, DataError, PrivacyError
@@ -70,6 +71,36 @@ def test_nothing_that_is_asked_for_is_passed_over(csv, tmp_path):
         for asked in ({"public": True}, {"schema": SCHEMA}):
             with pytest.raises(ConfigError, match="for a CSV file"):
                 sets.load(name, **asked)
+    assert len(sets.load(tmp_path / "stored", valid=10).valid) == 10
+    with pytest.raises(ConfigError, match=r"valid=11: .* was saved with 10 held-out rows"):
+        sets.load(tmp_path / "stored", valid=11)
+    with pytest.raises(ConfigError, match="schema=5: must be a"):
+        sets.load(csv, schema=5)
+
+
+def test_people_of_several_rows_from_a_file_to_an_audit(tmp_path):
+    path = tmp_path / "visits.csv"
+    rows = [f"p{k % 150},{18 + k % 70},{('f', 'm', 'other', 'x')[k % 150 % 4]},{'yes' if k % 70 > 30 else 'no'}"
+            for k in range(400)]  # fmt: skip
+    path.write_text("\n".join(["who,age,sex,paid", *rows]) + "\n")
+    schema = Schema(
+        label="paid",
+        target=SCHEMA.target,
+        columns={"age": Number(18, 90)},
+        groups={"sex": Category(("f", "m", "other"))},
+        unit="who",
+    )
+    data = sets.load(path, schema=schema, valid=0)
+    model = nn.Linear(1, 2)
+    people = Mechanism(
+        sampler=Poisson(data.train.units, 20), clip=Flat(1.0), noise_multiplier=4.0, steps=2, unit="person"
+    )
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert train(model, data.train, cross_entropy, people, optimizer, progress=False).status.status == "private"
+    with pytest.raises(PrivacyError, match="single rows"):
+        train(model, data.train, cross_entropy, plan(data.train), optimizer, progress=False)
+    shown = [part.name for part in disparity(model, data.train).parts("sex")]
+    assert shown == ["f", "m", "other", "any other"]
 
 
 def noised(csv):

@@ -83,6 +83,8 @@ def load(
         found = disk.open(path)
         if not isinstance(found, Splits):
             raise DataError(f"{path} holds one part only: a run needs train, valid and test.")
+        if valid not in (None, len(found.valid)):
+            raise ConfigError(f"valid={valid}: {path} was saved with {len(found.valid)} held-out rows. Leave it out.")
         return found
     if not path.is_file():
         raise ConfigError(
@@ -97,5 +99,7 @@ def load(
     from noisewise import schema as schemas
     from noisewise.data.tabular import table
 
+    if not isinstance(schema, schemas.Schema | str | os.PathLike):
+        raise ConfigError(f"schema={schema!r}: must be a noisewise.schema.Schema, or the path of a schema file.")
     known = schema if isinstance(schema, schemas.Schema) else schemas.read(schema)
     return table(path, known, seed, valid, public=public)

@@ -33,24 +33,27 @@ class Data:
 
     def __post_init__(self) -> None:
         """One target and one label of each group for every row; classes that there are; owners that can be told apart."""
-        owner = {} if self.unit is None else {"unit": self.unit}
-        for name, values in {"x": self.x, "y": self.y, **self.groups, **owner}.items():
+        owned = [*self.groups.items(), *([] if self.unit is None else [("unit", self.unit)])]
+        for name, values in [("x", self.x), ("y", self.y), *owned]:
             if not isinstance(values, Tensor):
                 raise DataError(
                     f"{name} is a {type(values).__name__}: must be a tensor with the unit as first dimension, e.g. "
                     "torch.as_tensor(array), or of a loader: loader.dataset.tensors."
                 )
-        for name, labels in {"y": self.y, **self.groups, **owner}.items():
-            if labels.shape[:1] != self.x.shape[:1]:
+        for name, labels in [("y", self.y), *owned]:
+            if not self.x.dim() or labels.shape[:1] != self.x.shape[:1]:
                 raise DataError(
                     f"{name} has shape {list(labels.shape)}, x {list(self.x.shape)}: the first dimension is the unit, "
                     "so both must have the same length."
                 )
-        for name, labels in {**self.groups, **owner}.items():
+        for name, labels in owned:
             if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
                 raise DataError(
                     f"{name} has shape {list(labels.shape)} and type {labels.dtype}: must be one whole number for each row."
                 )
+        for name, names in [("classes", self.classes), *self.group_names.items()]:
+            if len(set(names)) < len(names):
+                raise DataError(f"{name} {tuple(names)!r}: a name occurs twice, so audits would take two for one.")
         if self.task == "classification" and self.classes and len(self):
             low, high = int(self.y.min()), int(self.y.max())
             if low < 0 or high >= len(self.classes):
