@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "calibrated exceeds the budget",
         "mechanism.py",
-        "return scaled(smallest_noise(",
-        "return scaled(0.98 * smallest_noise(",
+        "return self.scaled(smallest_noise(",
+        "return self.scaled(0.98 * smallest_noise(",
         ("test_guarantees.py::test_a_calibrated_plan_never_exceeds_its_budget",),
     ),
     # sampling
@@ -200,8 +200,8 @@ MUTANTS = [
     Mutant(
         "divide by the realised batch",
         "train.py",
-        ".div_(mechanism.expected_batch_size)",
-        ".div_(max(len(index), 1))",
+        "size = mechanism.expected_batch_size\n    for name",
+        "size = max(len(index), 1)\n    for name",
         (f"{STEP}::test_the_sum_is_divided_by_the_expected_not_the_realised_batch_size",),
     ),
     Mutant(
@@ -431,8 +431,8 @@ MUTANTS = [
     Mutant(
         "an adaptive rule's question is not paid for",
         "mechanism.py",
-        "multipliers = [value] if self.question is None else [value, self.question]",
-        "multipliers = [value]",
+        "asked = {} if self.question is None else {QUESTION: self.question}",
+        "asked: dict[str, float] = {}",
         ("test_adaptive.py::test_the_ledger_pays_for_gradient_and_question_together",),
     ),
     Mutant(
@@ -636,8 +636,8 @@ MUTANTS = [
     Mutant(
         "repair: a resumed run forgets its memory of gradients",
         "support.py",
-        'standing.period, standing.memory = raw["period"], dict(raw["memory"])',
-        'standing.period, standing.memory = raw["period"], {}',
+        'period, support, memory = raw["period"], raw["support"], dict(raw["memory"])',
+        'period, support, memory = raw["period"], raw["support"], {}',
         (f"{REPAIRS}::test_a_killed_run_goes_on_bit_for_bit[ranked sparsification]",),
     ),
     Mutant(
