@@ -1127,7 +1127,7 @@ MUTANTS = [
         "audits/attribution.py",
         "model = copy.deepcopy(start)",
         "model = start",
-        ("audits/test_attribution.py::test_runs_share_start_batches_and_noise",),
+        ("audits/test_attribution.py::test_a_given_model_is_left_as_it_was_and_so_is_the_random_state",),
     ),
     Mutant(
         "reason: a resumed run keeps lines of steps to come",

@@ -489,6 +489,7 @@ def test_schema_is_written_for_the_user_to_confirm(noisewise, people) -> None:
     ):
         assert text in found.words
     schema = read("s.toml")
+    assert Path("s.toml").stat().st_mode & 0o777 == 0o600
     assert (schema.target, schema.columns["age"]) == (Classes(("no", "yes")), Number(20, 70, fill=45))
     with pytest.raises(PrivacyError):
         schema.encode(people)

@@ -195,7 +195,7 @@ def train(
 def audit(
     run: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder of a finished run.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.", metavar="NAME")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that look deeper: landscape, kernel, convergence, ...")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that --list does not call usual.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say which audits there are and how long they take.")] = False,
 ) -> None:
     """Measure what privacy cost, who pays, and why, on the test part, against the twin.
@@ -336,6 +336,8 @@ def _schema(
             adjacency=adjacency or "add-remove",
             separator=mark,
         )
+        if proposal.schema.origin == "rows":  # it holds what was read off private rows
+            target.touch(mode=0o600)
         target.write_text(proposal.to_toml(), "utf-8")
     _print_schema(proposal, target)
 
@@ -635,7 +637,11 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
                 raise
             _note(f"{name} cannot be asked of this run: {error}")  # the others can
     if run.twin is None:
-        remedy = f"finish it with noisewise train --resume --out {path}" if run.config.twin else "train with --twin to see it"
+        remedy = (
+            f"finish it with noisewise train --resume --out {path}"
+            if run.config.twin
+            else "train with --twin to see it"
+        )
         console.print(f"This run has no twin, so what privacy cost is not known: {remedy}.", soft_wrap=True)
     if next_step:
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)

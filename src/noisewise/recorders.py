@@ -232,6 +232,7 @@ def _forget(path: Path, step: int) -> None:
     if path.exists():
         kept = [json.dumps(line) for line in _lines(path) if line["step"] < step]
         write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+        path.chmod(0o600)
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:

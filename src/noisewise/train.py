@@ -353,7 +353,7 @@ def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest)
     independent of place and number of rows, as those of dropout are; then a neighbour's other rows are seen alike.
     """
     with torch.random.fork_rng([]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         made = synthetic(like, 4) if not length(like) else take(like, torch.arange(4) % length(like))
         other = synthetic(like, 4)
     rows = take(made, slice(0, 4))

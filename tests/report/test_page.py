@@ -203,7 +203,7 @@ def test_the_template_is_in_the_wheel(tmp_path) -> None:
     assert not any(name.startswith("tests") for name in names)
 
 
-@pytest.mark.parametrize("name, spoken", [("wine_quality", "wine quality"), ("digits", "digits")])
+@pytest.mark.parametrize(("name", "spoken"), [("wine_quality", "wine quality"), ("digits", "digits")])
 def test_the_lead_is_a_sentence(run: RunFolder, tmp_path, name: str, spoken: str) -> None:
     folder = copied(run, tmp_path)
     summary = read_json(folder.summary)
@@ -235,6 +235,16 @@ def test_cards_name_groups_and_say_what_chance_explains(run: RunFolder, tmp_path
     words = Text(report.render(folder.path)).words
     assert "Chance can explain the difference." in words
     assert "Chance can still explain it." in words
+
+
+def test_sections_come_in_the_order_of_the_audits_and_folded(run: RunFolder, tmp_path) -> None:
+    """`calibration` comes before `disparity` by name, and after it among the audits."""
+    folder = copied(run, tmp_path)
+    audit(open_run(folder.path), "calibration")
+    page = report.render(folder.path)
+    assert 0 < page.index("<h2>Who gets how much") < page.index("<h2>Does confidence mean what it says")
+    assert re.findall(r"<details( open)?>", page) == [" open", ""]
+    assert "details::details-content { content-visibility: visible" in page.split("@media print")[1]
 
 
 def copied(run: RunFolder, tmp_path: Path) -> RunFolder:

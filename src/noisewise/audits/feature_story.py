@@ -371,7 +371,7 @@ def story(
         )
     outputs = max(2, max(source.labels) + 1)
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         model = two_layer_cnn(tuple(parts.train.x.shape[1:]), outputs, filters=filters, start=start)
     factors = Factors(plan, parts.train.groups["feature"])
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 POINTS, DIRECTIONS, FLIPS, BINS, ROWS, CLOUD = 30, 100, 199, 30, 2000, 500
 STEEP = 3.0  # times the loss at the start of a random direction
-TAKES = "Does not retrain; about 200 evaluations of the data: seconds to minutes."
+TAKES = "Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes."
 COLOURS = {"private": PRIVATE, "twin": TWIN, "start": INK}
 STYLES = ("-", "--", ":", "-.")
 
@@ -223,7 +223,7 @@ def landscape(
 
     Models are evaluated on a copy, in evaluation mode; layers with running statistics are refused (an interpolated mean is
     no mean of anything), other buffers of real numbers are interpolated like weights, others must be equal.
-    Does not retrain; about 200 evaluations of the data: seconds to minutes.
+    Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes.
     """
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = _default_loss() if loss_fn is None else loss_fn

@@ -281,7 +281,7 @@ def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, p
             own = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
             try:
                 with torch.random.fork_rng([]):
-                    torch.manual_seed(own)
+                    torch.default_generator.manual_seed(own)
                     model = fit(data.take(rows), own)
             except KeyboardInterrupt:
                 raise Interrupted(

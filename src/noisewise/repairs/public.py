@@ -70,7 +70,7 @@ def replace_head(model: nn.Module, outputs: int, seed: int) -> list[str]:
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         new = nn.Linear(old.in_features, outputs, bias=old.bias is not None).to(old.weight)
     model.set_submodule(name, new)
     return [f"{name}.{parameter}" for parameter, _ in new.named_parameters()]

@@ -159,6 +159,7 @@ def _results(folder: RunFolder) -> list[Any]:
 def _price(results: list[Any]) -> dict[str, Any]:
     """The second and third card: what privacy cost overall, and whom."""
     from noisewise.audits import Disparity, ErrorDisparity
+    from noisewise.audits.parts import rows_in_words
 
     errors = next((result for result in results if isinstance(result, ErrorDisparity)), None)
     if errors is not None:
@@ -169,7 +170,7 @@ def _price(results: list[Any]) -> dict[str, Any]:
     shares, extremes = found.everyone.accuracy, found.extremes()
     own = shares["private"]
     rows = [("private", percent(own), percent_interval(own))]
-    people = f"{found.everyone.n:,} test rows, {level(own)} intervals"
+    people = f"{rows_in_words(found.settings['rows'], found.everyone.n)}, {level(own)} intervals"
     if not found.has_twin:
         cost = {
             "value": percent(own),
@@ -212,9 +213,11 @@ def _price(results: list[Any]) -> dict[str, Any]:
 
 def _price_of_errors(found: Any) -> dict[str, Any]:
     """The same for a regression: squared errors, where more is worse."""
+    from noisewise.audits.parts import rows_in_words
+
     own, twin, change = (found.headline.get(name) for name in ("mse", "twin mse", "cost"))
     assert own is not None
-    people = f"{found.everyone.n:,} test rows, {level(own)} intervals"
+    people = f"{rows_in_words(found.settings['rows'], found.everyone.n)}, {level(own)} intervals"
     rows = [("private", fixed(own.value), f"{fixed(own.low)}–{fixed(own.high)}")]
     cost = {"value": fixed(own.value), "unit": "mean squared error", "interval": "", "rows": rows, "note": f"{people}."}
     if change is None or twin is None:
