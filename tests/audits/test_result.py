@@ -9,7 +9,7 @@ import pytest
 from noisewise.audits import AUDITS, RESULTS, Disparity, Estimate, read
 from noisewise.audits.result import Result
 from noisewise.errors import ConfigError, RunError
-from noisewise.runs import Status, write_json
+from noisewise.runs import Status, read_json, write_json
 
 E = Estimate(0.5, 0.4, 0.65, 30, 0.95, "Wilson")
 
@@ -74,3 +74,12 @@ def test_every_audit_has_its_result() -> None:
     assert set(AUDITS) <= set(RESULTS)
     assert all(issubclass(result, Result) and result.title for result in RESULTS.values())
     assert all(audit.asks and "retrain" in audit.takes for audit in AUDITS.values())
+
+
+def test_numbers_that_are_not_finite_survive_and_names_stay_names(tmp_path) -> None:
+    values = {"far": math.inf, "below": [-math.inf, 1.5], "name": "inf", "undefined": math.nan}
+    path = tmp_path / "result.json"
+    write_json(path, replace(plain(), values=values).to_dict())
+    again = type(plain()).from_dict(read_json(path)).values
+    assert math.isnan(again.pop("undefined"))
+    assert again == {"far": math.inf, "below": [-math.inf, 1.5], "name": "inf"}

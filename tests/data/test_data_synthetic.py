@@ -54,7 +54,7 @@ def test_every_row_is_its_feature_beside_noise() -> None:
     assert data.x.shape == (500, 2, 200)
     assert data.x.dtype == torch.float32
     assert torch.equal(data.y, torch.div(data.groups["feature"], 2, rounding_mode="floor"))
-    assert data.classes == ("class 1", "class 2")
+    assert data.classes == ("1", "2")
     assert data.group_names == {"feature": FEATURES}
     assert data.public
     assert stats.binomtest(int(place.sum()), 500).pvalue > 0.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -57,6 +58,7 @@ class Figure(NamedTuple):
     rows: int
 
 
+NUMBER = "number"  # key of a number that is not finite
 _ESTIMATE = {field.name for field in fields(Estimate)}
 
 
@@ -147,6 +149,8 @@ def _encode(value: Any) -> Any:
         return {str(key): _encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {NUMBER: str(value)}  # JSON has no such number, and a name may be "inf"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(
@@ -158,5 +162,7 @@ def _decode(raw: Any) -> Any:
     if isinstance(raw, Mapping):
         if set(raw) == _ESTIMATE:
             return Estimate.from_dict(raw)
+        if set(raw) == {NUMBER}:
+            return float(raw[NUMBER])
         return {key: _decode(item) for key, item in raw.items()}
     return [_decode(item) for item in raw] if isinstance(raw, list) else raw

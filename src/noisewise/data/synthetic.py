@@ -86,7 +86,7 @@ class TwoPatch:
             x,
             torch.tensor(self.labels)[feature],
             groups={"feature": feature},
-            classes=("class 1", "class 2"),
+            classes=("1", "2"),
             public=True,
             group_names={"feature": self.names},
         )
