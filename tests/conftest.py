@@ -1,8 +1,16 @@
-"""Set-up shared by all tests: one torch thread per xdist worker; NOISEWISE_REQUIRE_ALL=1 turns skips into failures."""
+"""Set-up shared by all tests: one torch thread per xdist worker; NOISEWISE_REQUIRE_ALL=1 turns skips into failures.
+
+Cases made up by hypothesis are the same in every run; NOISEWISE_FUZZ=1 draws new ones.
+"""
 
 import os
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True)
+if os.environ.get("NOISEWISE_FUZZ") != "1":
+    settings.load_profile("steady")
 
 
 def pytest_configure(config):

@@ -497,3 +497,8 @@ def test_a_noised_choice_holds_for_those_it_counted() -> None:
         Schema.from_dict(without)
     with pytest.raises(ConfigError, match="counted='who' without a noised choice"):
         Schema(**about | {"origin": "declared"}, unit="who", counted="who")
+
+
+def test_whole_numbers_beyond_every_float_are_refused():
+    with pytest.raises(ConfigError, match="number"):
+        Number(0, 10**400)

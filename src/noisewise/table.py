@@ -18,7 +18,7 @@ from noisewise.errors import ConfigError, DataError
 SEPARATORS = (",", ";", "\t", "|")
 CHUNK = 50_000  # rows held as text at once
 DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-LARGEST = np.finfo(np.float64).max
+LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
