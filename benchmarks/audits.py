@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from noisewise import data as sets
-from noisewise.audits import AUDITS, lira, train_shadows
-from noisewise.config import audit, configure, execute, open_run
+from noisewise.audits import AUDITS, engine_epsilon, lira, train_shadows
+from noisewise.config import audit, configure, execute, open_run, prepare
 from noisewise.losses import cross_entropy
 from noisewise.models import build
 from noisewise.recipe import train_openly
@@ -41,6 +41,9 @@ def timed_audits() -> dict[str, float]:
             audit(run, name)
             found[name] = round(time.perf_counter() - start, 1)
             print(f"{name}: {found[name]} s", flush=True)
+        start = time.perf_counter()
+        engine_epsilon(run.model, run.data.test, mechanism=prepare(config).mechanism, loss_fn=cross_entropy)
+        found["engine-epsilon, on the model"] = round(time.perf_counter() - start, 1)
     return found
 
 
@@ -54,7 +57,9 @@ def timed_lira() -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        shadows = train_shadows(fit, data, folder, recipe="lenet, 8 epochs", count=16)
+        shadows = train_shadows(
+            fit, data, folder, recipe={"model": "lenet", "epochs": 8, "batch_size": 128, "lr": 0.1}, count=16
+        )
         trained = time.perf_counter() - start
         inside = np.random.default_rng(1).permutation(len(data)) < len(data) // 2
         target = fit(data.take(torch.from_numpy(inside)), 99)
@@ -71,16 +76,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "audits.json")
     given = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    seconds = timed_audits() | (timed_lira() if given.lira else {})
-    content = {
-        "command": f"python benchmarks/audits.py{' --lira' if given.lira else ''}",
+    seconds: dict[str, float] = {}
+    for part in (timed_audits, timed_lira) if given.lira else (timed_audits,):
+        seconds |= part()
+        given.out.write_text(json.dumps(about(commit, given.lira, seconds), indent=1) + "\n")
+
+
+def about(commit: str, lira: bool, seconds: dict[str, float]) -> dict:
+    return {
+        "command": f"python benchmarks/audits.py{' --lira' if lira else ''}",
         "commit": commit,
         "hardware": hardware(),
         "load": [round(value, 1) for value in os.getloadavg()],
         "versions": versions(),
         "seconds": seconds,
     }
-    given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
