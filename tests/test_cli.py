@@ -350,7 +350,7 @@ def test_tables_are_never_cut(width: int) -> None:
     ]
     shown = io.StringIO()
     console = Console(file=shown, width=width, highlight=False)
-    cli._print_result(console, Shown([Table("A caption that is longer than the table", columns, rows)]))
+    cli._print_result(console, Shown([Table("A caption that is longer than the table", columns, rows)]), tables=True)
     text = shown.getvalue()
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())

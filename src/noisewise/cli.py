@@ -631,11 +631,13 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
     for name in dict.fromkeys(only or [name for name in fitting if everything or AUDITS[name].usual]):
         console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
         try:
-            _print_result(console, configured.audit(run, name, progress=True))
+            _print_result(console, configured.audit(run, name, progress=True), tables=bool(only))
         except (ConfigError, DataError) as error:
             if only:
                 raise
             _note(f"{name} cannot be asked of this run: {error}")  # the others can
+    if not only:
+        console.print("\n[dim]All numbers are in the report; --only NAME prints those of one audit.[/]")
     if run.twin is None:
         remedy = (
             f"finish it with noisewise train --resume --out {path}"
@@ -647,11 +649,11 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)
 
 
-def _print_result(console: Console, result: Result) -> None:
+def _print_result(console: Console, result: Result, *, tables: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    for table in result.tables():
+    for table in result.tables() if tables else ():
         console.print()
         console.print(Text(table.caption, "bold"))
         texts = [[str(name), *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
@@ -662,10 +664,11 @@ def _print_result(console: Console, result: Result) -> None:
             for row in table.rows:
                 shown.add_row(*(_plain(row[place]) for place in group))
             console.print(shown)
-    console.print()
+    if tables:
+        console.print()
     for sentence in result.sentences():
         console.print(f"• {sentence}", markup=False)
-    console.print(f"\n[dim]status: {result.status.status} ({result.status.reason})[/]")
+    console.print(f"[dim]status: {result.status.status} ({result.status.reason})[/]")
 
 
 def _that_fit(texts: list[list[str]], width: int) -> list[list[int]]:
