@@ -51,8 +51,6 @@ def scatter(
     Channels: for each channel of the image order 0, order 1 by (scale, angle), order 2 by (scale, angle, coarser scale,
     angle). Borders are reflected. Works in chunks, on `device` if given (results come back to the images' own).
 
-    60,000 grey images of 28x28 pixels take 20 to 50 seconds on two cores (by samples of 3,000 and 6,000), 4 on an H200.
-
     Guarantee: deterministic, and row i of the result depends on row i of x only.
     Reference: see the module; equal to kymatio's `Scattering2D(J, shape, L)` up to rounding.
     """

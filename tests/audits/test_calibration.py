@@ -11,9 +11,9 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 from sklearn.metrics import brier_score_loss, log_loss
-from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from confident import Told, honest
 from noisewise.audits.calibration import (
     OVER,
     RESAMPLES,
@@ -37,24 +37,6 @@ from noisewise.repairs.temperature import Scaled, Temperature, temperature
 from noisewise.runs import Status
 
 FREE = Status("private", "public")
-
-
-class Told(nn.Module):
-    """Says what it is told, times `sharpness`."""
-
-    def __init__(self, sharpness: float = 1.0):
-        super().__init__()
-        self.sharpness = nn.Parameter(torch.tensor(sharpness, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.sharpness
-
-
-def honest(n: int = 2000, classes: int = 4, seed: int = 0, spread: float = 1.5, **extra) -> Data:
-    """Inputs are outputs, and labels are drawn from their softmax: `Told()` is perfectly calibrated on them."""
-    generator = torch.Generator().manual_seed(seed)
-    z = spread * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return Data(z, torch.multinomial(z.softmax(1), 1, generator=generator).flatten(), **extra)
 
 
 def silent(count: int = 1, **_: object) -> None:

@@ -6,32 +6,14 @@ import torch
 from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from torch import Tensor, nn
 
+from confident import Told, honest
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.repairs.temperature import Scaled, Temperature, temperature
 from noisewise.runs import Status
 
 FREE = Status("private", "public")
-
-
-class Told(nn.Module):
-    """Says what it is told, times `sharpness`."""
-
-    def __init__(self, sharpness: float = 1.0):
-        super().__init__()
-        self.sharpness = nn.Parameter(torch.tensor(sharpness, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.sharpness
-
-
-def honest(n: int = 2000, classes: int = 4, seed: int = 0, spread: float = 1.5, **extra) -> Data:
-    """Inputs are outputs, and labels are drawn from their softmax: `Told()` is perfectly calibrated on them."""
-    generator = torch.Generator().manual_seed(seed)
-    z = spread * torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return Data(z, torch.multinomial(z.softmax(1), 1, generator=generator).flatten(), **extra)
 
 
 def test_temperature_is_logistic_regression_of_two_classes() -> None:
