@@ -17,7 +17,7 @@ from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.nest import Nest, Padded, Views, length, take
 from noisewise.persample import engines
-from noisewise.persample.examine import Layout, Versions, examine
+from noisewise.persample.examine import Layout, Versions, examine, situation
 from noisewise.persample.gradients import PerSample
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def clipped_sum(
             norms = torch.zeros(blocks, 0)
             nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
             return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
-        if layout is None or not layout.covers(live):
-            layout = examine(model, loss_fn, views.rows())
+        rows = views.rows()
+        if layout is None or not layout.covers(live, situation(model, loss_fn, rows)):
+            layout = examine(model, loss_fn, rows)
         size = runtime.microbatch or units
         parts = []
         for first in range(0, units, size):

@@ -1,19 +1,26 @@
-"""Three ways to the same gradients: ghost (fast), dense (any layer), loop (the definition)."""
+"""Three ways to the same gradients: ghost (fast, where it is proven), dense (each unit alone, all at once), loop (one by one).
+
+Dense and loop keep units apart by construction: the model sees one of them at a time. Ghost sees the whole batch, and only
+where a proof (`proof`) shows, on this very batch, that every operation acts row by row.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
-from noisewise.nest import Nest, Views, take
+from noisewise.nest import Nest, Views, leaves, map_tensors, take
 from noisewise.persample.gradients import Formed, PerSample, join
+from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.operations import NotProven
+from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
 from noisewise.persample.tape import Call, Tape, misaligned, unexplained
 
 if TYPE_CHECKING:
@@ -28,13 +35,45 @@ def measure(
     model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, engine: str
 ) -> Measured:
     """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed."""
-    match engine:
-        case "loop":
-            return _measure_formed(loop(model, loss_fn, batch, live), masks)
-        case "dense":
-            return _measure_formed(dense(model, loss_fn, batch, live), masks)
-        case _:
-            return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
+    try:
+        match engine:
+            case "loop":
+                return _measure_formed(loop(model, loss_fn, batch, live), masks)
+            case "dense":
+                return _measure_formed(dense(model, loss_fn, batch, live), masks)
+            case _:
+                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
+    except StateChanged as error:
+        raise self_changing([str(error)]) from None
+
+
+class Followed(NamedTuple):
+    """A proven forward pass: losses, recorded calls, parameters that no rule explains, and the trace."""
+
+    losses: Tensor
+    calls: list[Call]
+    fallback: set[str]
+    trace: Trace
+
+
+def follow(
+    model: nn.Module,
+    loss_fn: Any,
+    rows: Nest,
+    live: Live,
+    *,
+    against: Trace | None = None,
+    strict: bool = False,
+    copied: bool = False,
+) -> Followed:
+    """One forward pass under proof and tape; `NotProven` if units are not shown to be separate."""
+    parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
+    rows = map_tensors(lambda _: next(parts), rows)
+    proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
+    with Tape(live, proof) as tape, proof:
+        losses = unit_losses(model, loss_fn, rows)
+    trace = proof.conclude(losses)
+    return Followed(losses, tape.calls, unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls), trace)
 
 
 def ghost(
@@ -42,21 +81,30 @@ def ghost(
 ) -> Measured:
     """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
 
-    Parameters that no rule explains get their gradients from `dense`, or from `loop` where the examination found that
-    the model cannot be vectorised; the others stay here.
+    Guarantee: used only if this pass is proven to act row by row, and to be the pass that was examined; otherwise every
+    unit is evaluated alone. Parameters that no rule explains get their gradients from `dense`, or from `loop` where the
+    examination found that the model cannot be vectorised; the others stay here.
     Reference: Bu et al. 2023, arXiv:2210.00038 (book-keeping). Deviation: see `gradients` for how norms are taken.
     """
     units, views = batch.weights.shape
-    with Tape(live) as tape:
-        losses = unit_losses(model, loss_fn, batch.rows())
-    found = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls, units * views)
-    fallback = live.keys() & (layout.fallback | found)
+    try:
+        if layout.trace is None:
+            raise NotProven(layout.reason or "the model was not examined")
+        followed = follow(model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies)
+    except NotProven as error:
+        if strict:
+            raise UnsupportedLayer(
+                f"the fast engine needs a proof that units do not influence each other, and there is none: {error}. "
+                "Use Runtime(engine='auto'), which then evaluates every unit alone."
+            ) from None
+        return alone(model, loss_fn, batch, live, masks, layout)
+    losses, fallback = followed.losses, live.keys() & (layout.fallback | followed.fallback)
     if strict and fallback:
         raise UnsupportedLayer(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
             "Use Runtime(engine='auto'), which computes these alone in the dense way, or freeze them with support=."
         )
-    calls = [call for call in tape.calls if not fallback.issuperset(call.names.values())]
+    calls = [call for call in followed.calls if not fallback.issuperset(call.names.values())]
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for call in calls:
         call.check_unchanged()
@@ -81,9 +129,29 @@ def ghost(
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
     if fallback:
-        engine = dense if layout.vectorises else loop
-        measured |= _measure_formed(engine(model, loss_fn, batch, {n: live[n] for n in live if n in fallback}), masks)
+        rest = {name: live[name] for name in live if name in fallback}
+        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
+
+
+def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
+    """Every unit by itself, at once where the model can be vectorised, and a look at whether anything was left behind."""
+    before = held(model, loss_fn)
+    measured = _measure_formed(_each(model, loss_fn, batch, live, layout), masks)
+    changed = changes(before, held(model, loss_fn))
+    if changed:
+        raise self_changing(changed)
+    return measured
+
+
+def _each(model: nn.Module, loss_fn: Any, batch: Views, live: Live, layout: Layout) -> dict[str, Tensor]:
+    if layout.vectorises:
+        try:
+            return dense(model, loss_fn, batch, live)
+        except UnsupportedLayer as error:  # a branch that the examination did not see
+            if "memory" in str(error.__cause__):
+                raise
+    return loop(model, loss_fn, batch, live)
 
 
 def _output_gradients(losses: Tensor, calls: list[Call], weights: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,7 +199,8 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
         # no_grad: or the parameters that are not asked for would keep a graph alive
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
-            return per_unit({name: p.detach() for name, p in live.items()}, batch.batch, batch.weights)
+            rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
+            return per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "
@@ -142,11 +211,15 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
 def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
     units = []
+    watch = Watch(own_tensors(model))
     for i, weights in enumerate(batch.weights):
         kept = weights > 0
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
         if bool(kept.any()):  # a unit without rows is padding
-            losses = unit_losses(model, loss_fn, take(take(batch.batch, i), kept))
+            rows = take(take(batch.batch, i), kept)
+            watch.begin(leaves(rows))
+            with watch:
+                losses = unit_losses(model, loss_fn, rows)
             if losses.requires_grad:
                 total = (losses * weights[kept].to(losses.dtype)).sum()
                 grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)

@@ -1,10 +1,14 @@
-"""Look at a model once, before it sees a record: are its units independent, and which parameters can go the fast way?
+"""Look at a model once, before it sees a record: are its units separate, by proof or by construction, and which way is fast?
 
-All questions are asked of behaviour on synthetic inputs, so that the answers depend on no record and on no list of names.
+Two nets. The first is the proof (`proof`): the fast engine is used only where every operation acts row by row, everything else
+is evaluated unit by unit, so the guarantee does not depend on what follows. The second is a sample of behaviour on made-up
+inputs, which finds models that mean to mix units, so that they are refused and not quietly changed.
+No question depends on a record or on a list of names.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
+from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
-from noisewise.persample.engines import dense, ghost, loop
+from noisewise.persample.engines import dense, follow, ghost, loop
+from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.tape import Tape, misaligned, unexplained
+from noisewise.persample.operations import NotProven
+from noisewise.persample.proof import PRIMES, BatchChanged, Proof, StateChanged, Trace, Watch
 
 UNITS = 3
+MANY = 64  # units at the most in a batch of the expected size, as far as behaviour is looked at
 TOLERANCE = 1e-5
 ANOTHER_SIZE = 1e-2  # batches of another size are computed by other kernels, and TF32 rounds at 1e-3
 ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more
@@ -28,51 +35,98 @@ ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gr
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameters that need another engine: some use of them is unexplained, or does not have the unit in front.
+    """What the examination found.
 
-    `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine computes the fallback
-    parameters rightly; otherwise they are left to the loop, one unit at a time.
+    `trace`: the proven pass, which every later one must repeat; None if there is no proof, and then `reason` says why and every
+    unit is evaluated alone. `fallback`: parameters that need another engine, since some use of them is unexplained or does not
+    have the unit in front. `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine
+    computes the fallback parameters rightly; otherwise they are left to the loop. `copies`: the model changes its input in
+    place. `situation`: modes, types and loss for which all this was found.
     """
 
     fallback: frozenset[str] = frozenset()
     examined: frozenset[str] | None = None
     vectorises: bool = True
+    trace: Trace | None = None
+    reason: str | None = None
+    copies: bool = False
+    situation: Any = None
 
-    def covers(self, names: Iterable[str]) -> bool:
-        """Were all of these looked at?"""
-        return self.examined is None or self.examined.issuperset(names)
+    @property
+    def proven(self) -> bool:
+        """Is the fast engine allowed?"""
+        return self.trace is not None
+
+    def covers(self, names: Iterable[str], situation: Any = None) -> bool:
+        """Were all of these looked at, in this situation?"""
+        known = self.examined is None or self.examined.issuperset(names)
+        return known and (situation is None or self.situation is None or situation == self.situation)
+
+
+def situation(model: nn.Module, loss_fn: Any, like: Nest) -> Any:
+    """What an examination depends on besides the parameters: modes, shapes and types of a unit, autocast, the loss."""
+    shapes = tuple((tuple(tensor.shape[1:]), tensor.dtype, tensor.device.type) for tensor in leaves(like))
+    autocast = tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    modes = tuple(module.training for module in model.modules())
+    types = tuple((parameter.dtype, parameter.device.type) for parameter in model.parameters())
+    return (shapes, autocast, modes, types, loss_fn)
 
 
 @torch.enable_grad()
-def examine(model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None) -> Layout:
-    """Refuse coupled units and layers that change themselves; find the parameters without a ghost rule.
+def examine(
+    model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None, *, size: int | None = None, classes: int | None = None
+) -> Layout:
+    """Prove that units are separate, or find that they must be evaluated alone; refuse what mixes units or changes itself.
 
-    `like` gives shapes and types only. `example` is a public or made-up batch of at least three different units, for
-    models that cannot run on random numbers (integers are drawn from 0 and 1).
+    `like` gives shapes and types only. `example` is a public or made-up batch of at least three different units, for models
+    that cannot run on random numbers (integers are drawn from 0 and 1, labels from `classes` where that is known). `size`: the
+    expected batch size.
 
-    - Coupling: replacing one unit, or leaving one out, must not move the loss of another.
-    - State: a forward pass must change no buffer (running statistics) and no parameter: records would get out.
+    - Proof: made-up batches of two sizes pass the table of operations, with equal traces.
+    - State: a forward pass must change nothing that model or loss hold, and leave nothing behind: records would get out.
+    - Coupling: replacing, leaving out or reordering units must not move the loss of another; asked at the model's own and at
+      perturbed weights, for several draws, at several sizes, with one extreme unit.
     - Rows: a layer's output row i must serve loss i alone: with losses weighted by v, its gradient must scale by v_i.
-      Asked with two and with three units, so that a dimension that happens to equal the batch size is found out.
     - Sums: the units' gradients must add up to the gradient of the batch, parameter by parameter.
+    - Use: the losses must depend on the parameters that learn, or the budget would be spent on nothing.
     """
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    with _as_found(model), torch.random.fork_rng(sorted({p.device.index or 0 for p in live.values() if p.is_cuda})):
+    devices = sorted({p.device.index or 0 for p in live.values() if p.is_cuda})
+    with _as_found(model), torch.random.fork_rng(devices):
         torch.manual_seed(0)
-        units, others = _units(like, example)
+        units, others = _units(like, example, classes)
+        _check_state(model, loss_fn, units, others)
         _check_coupling(model, loss_fn, units, others)
-        fallback: set[str] = set()
-        for count in (UNITS - 1, UNITS):
-            fallback |= _fallback(model, loss_fn, take(units, slice(0, count)), live)
-        fallback |= _wrong(model, loss_fn, units, {name: p for name, p in live.items() if name not in fallback})
-        vectorises = not fallback or _vectorises(model, loss_fn, units, {name: live[name] for name in fallback})
-    return Layout(frozenset(fallback), frozenset(live), vectorises)
+        with _perturbed(model):
+            _check_use(model, loss_fn, units, live)
+            _check_coupling(model, loss_fn, units, others, seeds=(2, 3))
+            if example is None:
+                _check_sizes(model, loss_fn, like, classes, size)
+        layout = _prove(model, loss_fn, like, example, classes, live)
+        if layout.proven:
+            fallback = set(layout.fallback)
+            for weights in (nothing_changed, _perturbed):
+                with weights(model):
+                    fallback |= _unaligned(model, loss_fn, units, live, layout)
+                    trusted = {name: p for name, p in live.items() if name not in fallback}
+                    fallback |= _wrong(model, loss_fn, units, trusted, layout)
+        else:
+            fallback = set(live)
+        rest = {name: live[name] for name in fallback}
+        vectorises = not fallback or _vectorises(model, loss_fn, units, rest)
+        if not vectorises:
+            _check_loop(model, loss_fn, units)
+    where = situation(model, loss_fn, like)
+    return Layout(frozenset(fallback), frozenset(live), vectorises, layout.trace, layout.reason, layout.copies, where)
 
 
-def _units(like: Nest, example: Nest) -> tuple[Nest, Nest]:
+# ------------------------------------------------------------------------------------------------------- made-up units
+
+
+def _units(like: Nest, example: Nest, classes: int | None) -> tuple[Nest, Nest]:
     """Three units, and for each of them another one to be put in its place."""
     if example is None:
-        both = synthetic(like, 2 * UNITS)
+        both = synthetic(like, 2 * UNITS, classes)
         return take(both, slice(0, UNITS)), take(both, slice(UNITS, None))
     if length(example) < UNITS:
         raise PrivacyError(f"example has {length(example)} units: the check needs at least {UNITS} different ones.")
@@ -86,23 +140,33 @@ def _units(like: Nest, example: Nest) -> tuple[Nest, Nest]:
     return units, others
 
 
-def synthetic(like: Nest, units: int) -> Nest:
-    """Random units in the shapes and types of a batch: normal numbers, and 0 or 1 for integers and truth values."""
+def synthetic(like: Nest, units: int, classes: int | None = None) -> Nest:
+    """Random units in the shapes and types of a batch: normal numbers, and 0 or 1 for integers and truth values.
+
+    Whole numbers with one entry for each unit are taken for labels: they are drawn from all `classes`, where given.
+    """
 
     def fill(tensor: Tensor) -> Tensor:
         shape = (units, *tensor.shape[1:])
         if tensor.is_floating_point() or tensor.is_complex():
             return torch.randn(shape, dtype=tensor.dtype, device=tensor.device)
-        return torch.randint(0, 2, shape, device=tensor.device).to(tensor.dtype)
+        high = classes if classes and tensor.dim() == 1 and tensor.dtype != torch.bool else 2
+        return torch.randint(0, high, shape, device=tensor.device).to(tensor.dtype)
 
     return map_tensors(fill, like)
+
+
+def _made_up(like: Nest, example: Nest, classes: int | None, units: int) -> Nest:
+    if example is None:
+        return synthetic(like, units, classes)
+    return take(example, torch.arange(units) % length(example))
 
 
 def _losses(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Tensor:
     torch.manual_seed(seed)  # the same dropout in every pass
     try:
-        return unit_losses(model, loss_fn, units)
-    except NoisewiseError:
+        return unit_losses(model, loss_fn, map_tensors(torch.clone, units))
+    except (NoisewiseError, NotProven, StateChanged):
         raise
     except Exception as error:
         raise PrivacyError(
@@ -111,29 +175,187 @@ def _losses(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Tenso
         ) from error
 
 
-@torch.no_grad()
-def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> None:
-    before = _losses(model, loss_fn, units)
-    if not bool(before.isfinite().all()):
-        raise PrivacyError(
-            f"the losses of synthetic units are {before.tolist()}: whether units are independent cannot be seen. "
-            "Pass example=, a made-up batch of three different units on which the loss is finite."
-        )
-    for i in range(UNITS):
-        rows = torch.arange(UNITS)
-        rows[i] += UNITS
-        after = _losses(model, loss_fn, take(_stack(units, others), rows))
-        _refuse_if_moved(before, after, [j for j in range(UNITS) if j != i], "another unit of the batch was replaced")
+@contextmanager
+def nothing_changed(model: nn.Module) -> Iterator[None]:
+    """The model as it is."""
+    yield
+
+
+@contextmanager
+def _perturbed(model: nn.Module) -> Iterator[None]:
+    """Weights moved a little, so that a layer that starts at zero hides nothing; put back bit for bit."""
+    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    generator = torch.Generator().manual_seed(7)
+    try:
+        with torch.no_grad():
+            for parameter, _ in before:
+                if parameter.is_floating_point() or parameter.is_complex():
+                    scale = 0.1 * (1 + float(parameter.abs().float().mean()) if parameter.numel() else 1.0)
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.add_((scale * noise).to(parameter))
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, copy in before:
+                parameter.copy_(copy)
+
+
+# --------------------------------------------------------------------------------------------------------------- proof
+
+
+def _prove(
+    model: nn.Module, loss_fn: Any, like: Nest, example: Nest, classes: int | None, live: Mapping[str, nn.Parameter]
+) -> Layout:
+    """Two made-up batches of prime sizes under proof; other sizes are tried where one of them is a size of the model too."""
+    sizes = {size for tensor in own_tensors(model).values() for size in tensor.shape}
+    sizes |= {size for tensor in leaves(like) for size in tensor.shape[1:]}
+    fitting = [prime for prime in PRIMES if not any(size and size % prime == 0 for size in sizes)]
+    fitting += [prime for prime in PRIMES if prime not in fitting]
+    reason, copied = "", False
+    for first, second in zip(fitting[0:6:2], fitting[1:6:2], strict=False):
+        passes = []
+        try:
+            for seed, units in enumerate((first, second)):
+                batch = _made_up(like, example, classes, units)
+                while True:
+                    torch.manual_seed(seed)
+                    try:
+                        passes.append(follow(model, loss_fn, batch, live, strict=True, copied=copied))
+                        break
+                    except BatchChanged:
+                        copied = True
+            difference = passes[0].trace.difference(passes[1].trace)
+            if difference is None:
+                fallback = passes[0].fallback | passes[1].fallback
+                return Layout(frozenset(fallback), trace=passes[0].trace, copies=copied)
+            reason = reason or difference
+        except NotProven as error:
+            reason = reason or str(error)
+        except NoisewiseError:
+            raise
+        except StateChanged as error:
+            raise self_changing([str(error)]) from None
+        except Exception as error:  # some models want sizes of their own
+            reason = reason or f"it failed on {first} or {second} made-up units: {type(error).__name__}: {error}"
+    return Layout(reason=reason, copies=copied)
+
+
+# --------------------------------------------------------------------------------------------------------------- state
+
+
+def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> None:
+    """Two passes on different units must leave everything as it was, after a first one that may fill caches."""
+    _losses(model, loss_fn, units)
+    before = held(model, loss_fn)
+    _losses(model, loss_fn, units)
+    between = held(model, loss_fn)
+    _losses(model, loss_fn, others)
+    after = held(model, loss_fn)
+    changed = changes(before, between) + changes(between, after)
+    counted = {name for name in after if type(after[name]) is int}
+    uneven = [
+        name for name in counted
+        if type(before.get(name)) is int and type(between.get(name)) is int
+        and after[name] - between[name] != between[name] - before[name]
+    ]  # fmt: skip
+    if changed or uneven:
+        raise self_changing(sorted({*changed, *uneven}))
+    _check_nothing_is_kept(model, loss_fn, units)
+
+
+def _check_nothing_is_kept(model: nn.Module, loss_fn: Any, units: Nest) -> None:
+    """What a pass computed must be gone when its losses are: whoever keeps it may use it for another unit."""
+    watch = Watch(own_tensors(model))
+    rows = map_tensors(torch.clone, units)
+    watch.begin(leaves(rows))
+    try:
+        with watch:
+            losses = _losses(model, loss_fn, rows)
+    except StateChanged as error:
+        raise self_changing([str(error)]) from None
+    del losses, rows
+    if watch.kept():
+        gc.collect()
+        if watch.kept():
+            raise self_changing(["a tensor computed from the batch, which somebody keeps after the pass"])
+
+
+def _check_loop(model: nn.Module, loss_fn: Any, units: Nest) -> None:
+    """Three units one by one: the loop's own watch refuses what one of them leaves to the next."""
+    live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    try:
+        loop(model, loss_fn, Views.single(units), live)
+    except StateChanged as error:
+        raise self_changing([str(error)]) from None
+
+
+def _check_use(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> None:
+    losses = _losses(model, loss_fn, units)
+    if losses.requires_grad:
+        grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
+        if any(grad is not None for grad in grads):
+            return
+    raise ConfigError(
+        "the loss does not depend on any parameter that learns: the budget would be spent on noise alone. Compute it from "
+        "this model's own output, without detach() and outside of torch.no_grad()."
+    )
+
+
+# ------------------------------------------------------------------------------------------------- a sample of behaviour
+
+
+def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, seeds: Iterable[int] = (1,)) -> None:
+    count = length(units)
+    for seed in seeds:
+        before = _losses(model, loss_fn, units, seed).detach()
+        if not bool(before.isfinite().all()):
+            raise PrivacyError(
+                f"the losses of synthetic units are {before.tolist()}: whether units are independent cannot be seen. "
+                "Pass example=, a made-up batch of three different units on which the loss is finite."
+            )
+        for i in range(count):
+            rows = torch.arange(count)
+            rows[i] += count
+            after = _losses(model, loss_fn, take(_stack(units, others), rows), seed).detach()
+            _refuse_if_moved(before, after, [j for j in range(count) if j != i], "another unit of the batch was replaced")
     with _without_dropout(model):
-        alone, fewer = _losses(model, loss_fn, units), _losses(model, loss_fn, take(units, slice(0, UNITS - 1)))
-        again = _losses(model, loss_fn, units, seed=2)
-    if torch.equal(alone, again):  # otherwise chance moves the losses too
-        _refuse_if_moved(alone, fewer, range(UNITS - 1), "another unit was left out of the batch", ANOTHER_SIZE)
+        alone = _losses(model, loss_fn, units).detach()
+        if torch.equal(alone, _losses(model, loss_fn, units, seed=2).detach()):  # otherwise chance moves the losses too
+            fewer = _losses(model, loss_fn, take(units, slice(0, count - 1))).detach()
+            _refuse_if_moved(alone, fewer, range(count - 1), "another unit was left out of the batch", ANOTHER_SIZE)
+            order = torch.arange(count - 1, -1, -1)
+            turned = _losses(model, loss_fn, take(units, order)).detach()[order]
+            _refuse_if_moved(alone, turned, range(count), "the order of the units was reversed", ANOTHER_SIZE)
+
+
+def _check_sizes(model: nn.Module, loss_fn: Any, like: Nest, classes: int | None, size: int | None) -> None:
+    """A batch of about the expected size, and one with an extreme unit: the losses of the others must not move."""
+    count = min(size or UNITS, MANY)
+    with _without_dropout(model):
+        many = synthetic(like, max(count, UNITS), classes)
+        try:
+            losses = _losses(model, loss_fn, many).detach()
+            if not torch.equal(losses, _losses(model, loss_fn, many, seed=2).detach()):
+                return  # chance moves the losses too
+            few = _losses(model, loss_fn, take(many, slice(0, UNITS))).detach()
+            wild = map_tensors(torch.clone, many)
+            for tensor in leaves(wild):
+                if tensor.is_floating_point():
+                    tensor[-1] *= 300.0
+            extreme = _losses(model, loss_fn, wild).detach()
+        except PrivacyError:
+            return  # some inputs are out of the model's range: the units at hand were looked at
+    if bool(losses.isfinite().all()) and bool(few.isfinite().all()):
+        _refuse_if_moved(few, losses, range(UNITS), "more units were in the batch", ANOTHER_SIZE)
+        if bool(extreme[:-1].isfinite().all()):
+            others = range(len(losses) - 1)
+            _refuse_if_moved(losses, extreme, others, "another unit of the batch became extreme")
 
 
 def _refuse_if_moved(
     before: Tensor, after: Tensor, units: Iterable[int], event: str, tolerance: float = TOLERANCE
 ) -> None:
+    before, after = before.double(), after.double()
     for i in units:
         moved = (after[i] - before[i]).abs().item()
         if not moved <= tolerance * (1 + before[i].abs().item()):
@@ -162,16 +384,20 @@ def _stack(first: Nest, second: Nest) -> Nest:
     return map_tensors(lambda _: next(joined), first)
 
 
-def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> set[str]:
-    count = length(units)
-    with Tape(live) as tape:
-        losses = _losses(model, loss_fn, units)
-    found = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls, count)
-    calls = [call for call in tape.calls if call.units == count]
+def _unaligned(
+    model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout
+) -> set[str]:
+    """Parameters of calls whose output row i does not serve loss i alone: a second look at what the proof says."""
+    try:
+        torch.manual_seed(1)
+        losses, calls, found, _ = follow(model, loss_fn, units, live, against=layout.trace, copied=layout.copies)
+    except NotProven:  # this size, or these weights, take another way: such batches are evaluated unit by unit
+        return set()
+    calls = [call for call in calls if call.aligned]
     if not calls or not losses.requires_grad:
         return found
     edges = [call.edge for call in calls]
-    weights = torch.linspace(1.0, 2.0, count, dtype=losses.dtype, device=losses.device)
+    weights = torch.linspace(1.0, 2.0, len(losses), dtype=losses.dtype, device=losses.device)
     ones = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True, retain_graph=True)
     weighted = torch.autograd.grad(losses, edges, weights, allow_unused=True)
     for call, plain, scaled in zip(calls, ones, weighted, strict=True):
@@ -184,12 +410,14 @@ def _fallback(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
     return found
 
 
-def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> set[str]:
+def _wrong(
+    model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout
+) -> set[str]:
     """Parameters whose ghost gradients do not add up to the plain gradient: some use of them was hidden."""
     if not live:
         return set()
     torch.manual_seed(1)  # the same dropout as below
-    measured = ghost(model, loss_fn, Views.single(units), live, {}, Layout(), strict=False)
+    measured = ghost(model, loss_fn, Views.single(units), live, {}, layout, strict=False)
     losses = _losses(model, loss_fn, units)
     if not losses.requires_grad:
         return set()
@@ -230,7 +458,7 @@ def _vectorises(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, 
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
     """Put parameters and buffers back afterwards, and refuse if the passes inside changed one."""
-    before = {name: (tensor, tensor.detach().clone()) for name, tensor in _tensors(model).items()}
+    before = {name: (tensor, tensor.detach().clone()) for name, tensor in own_tensors(model).items()}
     try:
         yield
     except BaseException:
@@ -241,23 +469,10 @@ def _as_found(model: nn.Module) -> Iterator[None]:
         raise self_changing(changed)
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def self_changing(names: list[str]) -> PrivacyError:
-    """The error for layers that a forward pass changes."""
-    return PrivacyError(
-        f"a forward pass changes {names}: running statistics or renormed weights would let records out without noise. "
-        "Switch this off (model.eval(), track_running_stats=False, max_norm=None) or replace BatchNorm "
-        "by GroupNorm with noisewise.convert.batchnorm_to_groupnorm(model)."
-    )
-
-
 @torch.no_grad()
 def _restore(model: nn.Module, before: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
     """Put copies back; the names of the tensors that had changed, in place or by assignment."""
-    now = _tensors(model)
+    now = own_tensors(model)
     changed = [name for name, (tensor, copy) in before.items()
                if now.get(name) is not tensor or not torch.equal(tensor, copy)]  # fmt: skip
     for name in changed:
@@ -274,11 +489,11 @@ class Versions:
     """Notices, at the price of a few comparisons, whether a pass changed a parameter or buffer."""
 
     def __init__(self, model: nn.Module):
-        self.seen = {name: (tensor, tensor._version) for name, tensor in _tensors(model).items()}
+        self.seen = {name: (tensor, tensor._version) for name, tensor in own_tensors(model).items()}
 
     def check(self, model: nn.Module) -> None:
         """Refuse if one changed since."""
-        now = _tensors(model)
+        now = own_tensors(model)
         changed = [name for name, (tensor, version) in self.seen.items()
                    if now.get(name) is not tensor or tensor._version != version]  # fmt: skip
         if changed:

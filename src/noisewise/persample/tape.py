@@ -4,6 +4,9 @@ Calls are seen as functions (`torch.nn.functional.linear` and so on) by a `Torch
 weights, functional uses and modules called twice need no special care, and nothing is attached to the model. A call
 with a known rule is run with detached stand-ins of its parameters, so that afterwards any live parameter still reachable
 in the autograd graph was used in a way no rule explains: `unexplained` finds all of them, whatever the model does.
+
+The tape also sees what happens above the dispatcher, and tells the proof: values that leave for NumPy or Python, hooks, custom
+autograd functions.
 """
 
 from __future__ import annotations
@@ -13,12 +16,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.operations import NotProven
+from noisewise.persample.proof import Proof
+
+EXITS = {
+    torch.Tensor.numpy: "is read as a NumPy array",
+    torch.Tensor.__array__: "is read as a NumPy array",
+    torch.Tensor.tolist: "is read into Python",
+    torch.Tensor.data_ptr: "is handed out as a memory address",
+    torch.Tensor.untyped_storage: "is handed out as memory",
+    torch.Tensor.storage: "is handed out as memory",
+    torch.Tensor.__dlpack__: "is handed to another library",
+    torch.Tensor.share_memory_: "is handed to other processes",
+    torch.Tensor.register_hook: "has a hook, which may change its gradient",
+    torch.Tensor.register_post_accumulate_grad_hook: "has a hook, which may change its gradient",
+    torch.Tensor.grad_fn.__get__: "shows its autograd graph, which may be changed",
+    torch.Tensor.backward: "is differentiated on the way",
+    torch.Tensor.__repr__: "is printed",
+    torch.Tensor.__format__: "is printed",
+}
+"""Functions that let a tensor out of the dispatcher's sight; on tensors that hold units they end the proof."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +53,7 @@ class Call:
     operands: Operands
     names: dict[str, str]  # role (weight, bias) -> name of the live parameter that plays it
     edge: GradientEdge
-    units: int  # first dimension of the output
+    aligned: bool  # row i of input and output is unit i's, by proof
     version: int
 
     def check_unchanged(self) -> None:
@@ -44,8 +68,9 @@ class Call:
 class Tape(TorchFunctionMode):
     """Records the calls that use live parameters while it is active."""
 
-    def __init__(self, live: Mapping[str, Tensor]):
+    def __init__(self, live: Mapping[str, Tensor], proof: Proof):
         super().__init__()
+        self.proof = proof
         self.names = {id(parameter): name for name, parameter in live.items()}
         self.calls: list[Call] = []
         self._views: list[tuple[Tensor, int, dict[str, str]]] = []
@@ -53,6 +78,12 @@ class Tape(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; record it if a rule exists and it uses a live parameter."""
         kwargs = kwargs or {}
+        if func in EXITS and self.proof.holds_units(args[:1]):
+            raise self.proof.fail(f"a tensor computed from the batch {EXITS[func]}")
+        if func is F.one_hot:
+            index, classes = args[0], kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+            if classes > 0:
+                return self.proof.one_hot(func, index, classes)
         rule = RULES.get(func)
         if rule is None or not torch.is_grad_enabled():
             return func(*args, **kwargs)
@@ -70,10 +101,10 @@ class Tape(TorchFunctionMode):
             **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
         )
         held = operands._replace(input=operands.input.detach())
-        units = output.shape[0] if output.dim() > 1 else -1
+        aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)
         if output._is_view():  # an in-place operation on it would take its place in the graph
             self._views.append((output, output._version, names))
-        self.calls.append(Call(func, held, names, get_gradient_edge(output), units, operands.input._version))
+        self.calls.append(Call(func, held, names, get_gradient_edge(output), aligned, operands.input._version))
         return output
 
     def overwritten(self) -> set[str]:
@@ -88,6 +119,7 @@ class Tape(TorchFunctionMode):
 def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
     """Live parameters that the autograd graph of `outputs` still reaches: used outside of recorded calls.
 
+    Custom autograd functions end the proof: their backward pass may mix rows.
     Refuses reentrant checkpoints: they hide the parameters that they use, even from autograd.
     """
     names = {id(parameter): name for name, parameter in live.items()}
@@ -99,6 +131,8 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
         if node in seen:
             continue
         seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction) and "CheckpointFunction" not in node.name():
+            raise NotProven(f"{node.name()} is a custom autograd function, whose backward pass cannot be followed")
         if "CheckpointFunction" in node.name():
             raise UnsupportedLayer(
                 "a reentrant checkpoint hides which parameters it uses, so their gradients would be missed. "
@@ -111,6 +145,6 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
     return found
 
 
-def misaligned(calls: Iterable[Call], units: int) -> set[str]:
+def misaligned(calls: Iterable[Call]) -> set[str]:
     """Parameters used by a call whose first dimension is not the unit (broadcast, time first, flattened)."""
-    return {name for call in calls if call.units != units for name in call.names.values()}
+    return {name for call in calls if not call.aligned for name in call.names.values()}

@@ -1,0 +1,70 @@
+"""Where the units lie in memory: arithmetic on strides, so that every view of a tensor is decided without a rule of its own.
+
+A storage that holds units in rows is described by two numbers: the byte at offset o belongs to unit `(o - base) // stride mod
+units`. Whatever view is taken of it (transposed, flattened, split, widened), `locate` says along which dimension of the view
+the unit runs, or that the view does not hold all units in their order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Place(NamedTuple):
+    """Dimension `dim` of size `outer * units * inner`: entry i belongs to unit `i // inner mod units`."""
+
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+
+FRONT = Place(0)  # the ordinary case: row i is unit i
+
+
+class Rows(NamedTuple):
+    """Bytes `base` to `end` of a storage hold units: byte o belongs to unit `(o - base) // stride mod units`."""
+
+    base: int
+    stride: int
+    end: int
+
+
+def locate(tensor: Tensor, rows: Rows, units: int) -> Place | None:
+    """Where the unit runs in a view of a storage; None if some entry is not its own row's.
+
+    The offset of an entry is a sum over dimensions of index times stride. Dimensions that jump by whole periods (`stride *
+    units`) and those that stay within one unit's stretch do not change the unit; exactly one other may, and it must count
+    the units, each `inner` times, from unit 0 on.
+    """
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size - rows.base
+    period = rows.stride * units
+    within = start % period  # how far entries reach into their unit's stretch
+    reach, place = start, None
+    for dim, (count, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        step *= size
+        if count == 1 or step == 0:
+            continue
+        reach += (count - 1) * step
+        if step % period == 0:
+            continue
+        if (count - 1) * step < rows.stride:
+            within += (count - 1) * step
+            continue
+        inner, rest = divmod(rows.stride, step)
+        if place is not None or rest or count % (inner * units):
+            return None
+        place = Place(dim, count // (inner * units), inner)
+        within += (inner - 1) * step
+    inside = start >= 0 and reach + size <= rows.end - rows.base
+    return place if inside and within + size <= rows.stride else None
+
+
+def rows_of(tensor: Tensor, place: Place) -> Rows:
+    """The description of a storage from one tensor that covers it and the place of the unit in it."""
+    size = tensor.element_size()
+    stride = tensor.stride(place.dim) * size * place.inner
+    offset = tensor.storage_offset() * size
+    return Rows(offset - offset % max(stride, 1), stride, tensor.untyped_storage().nbytes())

@@ -1,0 +1,645 @@
+"""Proof that the units of a batch are separate: follow them through every operation between batch and losses.
+
+A `TorchDispatchMode` sees all operations of a forward pass, below modules and functions, in-place operations and writes
+through `.data` included. For each storage the proof knows whether it holds units, and where (`places`); each operation on
+units must have a row in the table (`operations`) whose condition holds. Then loss i depends on unit i alone, and by the chain
+rule so does row i of every gradient with respect to an output: the rules of the fast engine are exact. Anything else is
+`NotProven`, and the units are evaluated each alone.
+
+A pass at one size says nothing about numbers that come from the size of the batch (`/ len(batch)`, branches on it). So the
+pass also leaves a `Trace`: which operations on what, with which constants. Traces of made-up batches of two sizes must be
+equal, and so must that of every later pass: the proof is made for each real batch, on the batch itself.
+
+What counts as the same for all units: parameters, buffers, other tensors that were there before the pass, and what is computed
+from those; numbers drawn by chance, entry by entry, are independent of the units whatever their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from noisewise.persample.operations import RULES, NotProven, Rule
+from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
+
+PRIMES = (5, 7, 11, 13, 17, 19, 23)  # sizes of made-up batches: a dimension that is a multiple of one shows itself
+
+BLANK = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+CONSTANT = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "zero",
+            "fill", "scalar_tensor"}  # fmt: skip
+CHANCE = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "normal", "uniform", "random",
+          "exponential", "geometric", "cauchy", "log_normal"}  # fmt: skip
+LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "empty_like", "new_zeros", "new_ones",
+        "new_full", "new_empty", "new_empty_strided"}  # take a shape from their input, and nothing else
+FRESH = {"lift_fresh", "lift_fresh_copy"}  # constants made from Python numbers: their content belongs to the trace
+REARRANGING = {"set", "resize", "resize_as", "as_strided_scatter"}
+RESHAPING = {"transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "detach"}  # in place: another view of itself
+OVERWRITING = CONSTANT | CHANCE | {"copy"}
+SIZES = {"size", "sizes", "self_size", "input_size", "output_size", "repeats", "split_size", "split_sizes", "end", "N", "n",
+         "steps", "batch_size", "num_samples", "layout", "device", "pin_memory", "memory_format", "dtype",
+         "generator"}  # fmt: skip
+
+
+class Shared(NamedTuple):
+    """A storage without units: what is known of how its entries differ.
+
+    alike: all entries are equal. chance: drawn entry by entry. even: byte strides of dimensions as long as the batch along
+    which nothing changes. numbers: 0, numbers, 2 numbers, ... one for each unit. blank: nothing was written yet. made: in
+    this pass.
+    """
+
+    alike: bool = False
+    chance: bool = False
+    even: frozenset[int] = frozenset()
+    numbers: int = 0
+    blank: bool = False
+    made: bool = True
+
+
+BEFORE = Shared(made=False)
+
+
+class Step(NamedTuple):
+    """One operation of a trace: what it is, its constants, where its inputs come from, and the shapes that it makes."""
+
+    operation: str
+    constants: tuple[Any, ...]
+    sources: tuple[Any, ...]
+    rows: tuple[Any, ...]  # shape of one unit's part of the outputs
+    shared: tuple[int, ...]  # shape of an output without units
+
+
+@dataclass
+class Trace:
+    """The operations of a pass, in order."""
+
+    units: int
+    steps: list[Step] = field(default_factory=list)
+
+    def difference(self, other: Trace) -> str | None:
+        """What differs from a pass of another size, in words: constants, operations, or shapes that are no multiples."""
+        for mine, theirs in zip(self.steps, other.steps, strict=False):
+            if (reason := _differs(mine, theirs, self.units, other.units)) is not None:
+                return reason
+        if len(self.steps) != len(other.steps):
+            return "the number of operations differs between passes"
+        return None
+
+
+def _differs(one: Step, two: Step, units: int, others: int) -> str | None:
+    if one[:4] == two[:4] and one.shared == two.shared:
+        return None
+    if one.operation != two.operation:
+        return f"{one.operation} in one pass is {two.operation} in another"
+    if one.constants != two.constants:
+        return f"{one.operation} has other constants in passes of other sizes: {one.constants} and {two.constants}"
+    if one.sources != two.sources:
+        return f"{one.operation} takes its inputs from elsewhere in another pass"
+    if one.rows != two.rows:
+        return f"{one.operation} makes parts of other shapes in another pass: {one.rows} and {two.rows}"
+    fits = len(one.shared) == len(two.shared) and all(
+        a == b or (a % units == 0 and b % others == 0 and a // units == b // others)
+        for a, b in zip(one.shared, two.shared, strict=True)
+    )
+    return None if fits else f"{one.operation} makes a shape that follows the number of units in no simple way"
+
+
+class BatchChanged(NotProven):
+    """An operation writes into the batch: the pass needs a copy of it."""
+
+
+class StateChanged(Exception):
+    """A pass wrote into a tensor that was there before it; holds the tensor's name."""
+
+
+@cache
+def _about(func: Any) -> _Operation:
+    schema = func._schema
+    name = schema.name.partition("::")
+    bare = name[2].rstrip("_") if not name[2].startswith("__") else name[2]
+    arguments = [argument.name for argument in schema.arguments]
+    written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    written = () if bare in RESHAPING else written
+    return _Operation(f"{schema.name}.{schema.overload_name or 'default'}", name[0], bare, tuple(arguments), written,
+                      RULES.get(bare) if name[0] == "aten" else None)  # fmt: skip
+
+
+class _Operation(NamedTuple):
+    full: str
+    space: str
+    bare: str
+    arguments: tuple[str, ...]
+    written: tuple[str, ...]
+    rule: Rule | None
+
+
+class _Call:
+    """One operation, as its rule sees it (`operations.Call`)."""
+
+    def __init__(
+        self,
+        proof: Proof,
+        operation: _Operation,
+        args: dict[str, Any],
+        outputs: list[Tensor],
+        places: Mapping[int, Place] | None = None,
+    ):
+        self.name, self.args, self.outputs, self.units = f"aten::{operation.bare}", args, outputs, proof.units
+        self._proof = proof
+        self._places: dict[int, Place | None] = dict(places or {})
+
+    def place(self, tensor: Tensor | None) -> Place | None:
+        if tensor is None:
+            return None
+        key = id(tensor)
+        if key not in self._places:
+            self._places[key] = self._proof.place(tensor)
+        return self._places[key]
+
+    def alike(self, tensor: Tensor, place: Place) -> bool:
+        return self._proof.alike(tensor, place)
+
+    def row_numbers(self, tensor: Tensor, step: int) -> Place | None:
+        label = self._proof.label(tensor)
+        if not isinstance(label, Shared) or label.numbers != step:
+            return None
+        size = tensor.element_size()
+        return locate(tensor, Rows(0, size, size * self.units), self.units)
+
+
+def apart(inputs: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors of a batch, copied where their memory does not hold unit behind unit or is used by two of them."""
+    seen: dict[int, Rows] = {}
+    result = []
+    for tensor in inputs:
+        units = tensor.shape[0]
+        if tensor.numel() and units > 1:
+            rows = rows_of(tensor, FRONT)
+            plain = rows.stride > 0 and locate(tensor, rows, units) == FRONT
+            if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+        result.append(tensor)
+    return result
+
+
+class Proof(TorchDispatchMode):
+    """Active during one forward pass on a batch of `units`; raises `NotProven` at the first operation without a proof.
+
+    `inputs`: tensors with the unit in front. `names`: the model's own tensors. `against`: the trace that this pass must
+    have. `strict`: the batch is made up and its size a prime that shows in every shape that follows it, so that values which
+    depend on the number of units are found. `copied`: the batch is a copy that the model may change in place.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Tensor],
+        names: Mapping[str, Tensor],
+        *,
+        against: Trace | None = None,
+        strict: bool = False,
+        copied: bool = False,
+    ):
+        super().__init__()
+        self.units = inputs[0].shape[0]
+        self.trace = Trace(self.units)
+        self.against, self.strict, self.copied = against, strict, copied
+        self.failure: str | None = None
+        self._paused = False
+        self._labels: dict[int, tuple[StorageWeakRef, Rows | Shared, Any]] = {}
+        self._inputs: set[int] = set()
+        for name, tensor in names.items():
+            self._set(tensor, BEFORE, name)
+        for number, tensor in enumerate(inputs):
+            self._begin(tensor, number)
+
+    # ------------------------------------------------------------------------------------------ what is known of tensors
+
+    def _begin(self, tensor: Tensor, number: int) -> None:
+        if type(tensor) is not Tensor:
+            raise NotProven(f"the batch holds a {type(tensor).__name__}")
+        if tensor.numel() == 0:
+            return
+        storage = tensor.untyped_storage()
+        rows = Rows(0, storage.nbytes(), storage.nbytes()) if self.units == 1 else rows_of(tensor, FRONT)
+        self._inputs.add(storage._cdata)
+        self._set(tensor, rows, ("input", number))
+
+    def _set(self, tensor: Tensor, label: Rows | Shared, source: Any) -> None:
+        storage = tensor.untyped_storage()
+        self._labels[storage._cdata] = (StorageWeakRef(storage), label, source)
+
+    def _known(self, tensor: Tensor) -> tuple[Rows | Shared, Any]:
+        key = tensor.untyped_storage()._cdata
+        known = self._labels.get(key)
+        if known is None:  # there before the pass: a constant of the model or the loss
+            self._set(tensor, BEFORE, key)
+            return BEFORE, key
+        return known[1], known[2]
+
+    def label(self, tensor: Tensor) -> Rows | Shared:
+        """What the tensor's storage holds."""
+        return self._known(tensor)[0]
+
+    def place(self, tensor: Tensor) -> Place | None:
+        """Where the unit runs in a tensor; None if it holds no units; refused if it holds units in another way."""
+        label = self.label(tensor)
+        if isinstance(label, Shared) or tensor.numel() == 0:
+            return None
+        place = FRONT if self.units == 1 else locate(tensor, label, self.units)
+        if place is None:
+            raise NotProven(f"a view of shape {list(tensor.shape)} does not hold every unit in its order")
+        return place
+
+    def alike(self, tensor: Tensor, place: Place) -> bool:
+        """Is a tensor without units the same for each unit at `place`?"""
+        label = self.label(tensor)
+        assert isinstance(label, Shared)
+        if label.alike or label.chance or tensor.shape[place.dim] == 1 or tensor.stride(place.dim) == 0:
+            return True
+        end = tensor.untyped_storage().nbytes()
+        return any(locate(tensor, Rows(0, stride, end), self.units) == place for stride in label.even)
+
+    # ------------------------------------------------------------------------------------------------ operation by operation
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and follow the units through it."""
+        kwargs = kwargs or {}
+        if self.failure is not None or self._paused:  # after a failure that the model caught, nothing more is proven
+            return func(*args, **kwargs)
+        operation = _about(func)
+        named = dict(zip(operation.arguments, args, strict=False)) | kwargs
+        try:
+            return self._follow(func, operation, args, kwargs, named)
+        except NotProven as error:
+            self.failure = str(error)
+            raise
+
+    def _follow(self, func: Any, operation: _Operation, args: Any, kwargs: Any, named: dict[str, Any]) -> Any:
+        tensors = _tensors(named.values())
+        for tensor in tensors:
+            if type(tensor) not in (Tensor, torch.nn.Parameter):
+                raise NotProven(f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed")
+        if operation.bare in REARRANGING:
+            raise NotProven(f"{operation.full} exchanges a tensor's memory")
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is not None and getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":
+            raise NotProven("saved tensors pass through hooks, which may change what the backward pass sees")
+        self._check_writes(operation, named)
+        before = {tensor.untyped_storage()._cdata for tensor in tensors}
+        if operation.bare in LIKE:
+            read = _tensors(value for name, value in named.items() if name != "self")
+        else:
+            read = _tensors(value for name, value in named.items() if name not in operation.written)
+        known = [self._known(tensor) for tensor in tensors]
+        result = func(*args, **kwargs)
+        outputs = _tensors([result])
+        if operation.bare in FRESH:
+            self._set(result, Shared(alike=result.numel() == 1), len(self.trace.steps))
+            self._compare(Step(operation.full, (_content(result),), (), (), ()))
+            return result
+        if not operation.written and outputs and all(o.untyped_storage()._cdata in before for o in outputs):
+            return result  # a view, or the tensor itself: its memory says where the units are
+        if operation.bare in BLANK and operation.space == "aten":
+            for out in outputs:
+                self._set(out, Shared(alike=True, blank=True), len(self.trace.steps))
+            return result
+        if any(isinstance(label, Shared) and label.blank for t in read if (label := self.label(t)) and t.numel()):
+            raise NotProven(f"{operation.full} reads memory that no operation has written")
+        holds = [t for t in tensors if isinstance(self.label(t), Rows) and t.numel()]
+        overwritten = operation.written == ("self",) and operation.bare in OVERWRITING
+        if overwritten or operation.bare in LIKE:  # what was there before does not matter
+            holds = [t for t in read if isinstance(self.label(t), Rows) and t.numel()]
+            tensors = read
+        if operation.bare == "_local_scalar_dense" and holds:
+            raise NotProven("a value of the batch is read into Python, where it can decide anything")
+        labels: list[Rows | Shared]
+        if not holds:
+            labels = [self._without_units(operation, named, out, tensors) for out in outputs]
+        elif self.units == 1:
+            labels = [Rows(0, n := out.untyped_storage().nbytes(), n) for out in outputs]
+        else:
+            labels = self._with_units(operation, named, outputs)
+        self._record(operation, named, known, outputs, labels)
+        for out, label in zip(outputs, labels, strict=True):
+            self._keep(operation, out, label, written=out.untyped_storage()._cdata in before)
+        return result
+
+    def _check_writes(self, operation: _Operation, named: Mapping[str, Any]) -> None:
+        for name in operation.written:
+            for tensor in _tensors([named.get(name)]):
+                label, source = self._known(tensor)
+                if tensor.untyped_storage()._cdata in self._inputs and not self.copied:
+                    raise BatchChanged(f"{operation.full} changes the batch itself in place")
+                if isinstance(label, Shared) and not label.made:
+                    raise StateChanged(source if isinstance(source, str) else "a tensor that is not the model's own")
+
+    def _with_units(self, operation: _Operation, named: dict[str, Any], outputs: list[Tensor]) -> list[Rows | Shared]:
+        if operation.rule is None:
+            raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
+        call = _Call(self, operation, named, outputs)
+        labels: list[Rows | Shared] = []
+        for out, place in zip(outputs, operation.rule(call), strict=True):
+            if place is None or out.numel() == 0:
+                labels.append(Shared())
+                continue
+            rows = rows_of(out, place)
+            if locate(out, rows, self.units) != place:
+                raise NotProven(f"{operation.full} gives a result whose memory does not hold the units in rows")
+            labels.append(rows)
+        return labels
+
+    def _without_units(
+        self, operation: _Operation, named: dict[str, Any], out: Tensor, tensors: list[Tensor]
+    ) -> Shared:
+        if operation.space not in ("aten", "prims"):
+            raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
+        bare, given = operation.bare, [self.label(t) for t in tensors]
+        shared = [label for label in given if isinstance(label, Shared)]
+        if bare in CONSTANT:
+            return Shared(alike=True)
+        if bare in CHANCE:
+            return Shared(chance=True)
+        if bare == "arange" and out.numel() == self.units and named.get("start", 0) == 0:
+            return Shared(numbers=int(named.get("step", 1)))
+        entrywise = operation.rule is RULES["add"] or bare == "copy"
+        if entrywise and shared and all(one.alike or one.chance for one in shared):
+            label = Shared(alike=not any(one.chance for one in shared), chance=any(one.chance for one in shared))
+        else:
+            label = Shared(even=self._even(operation, named, tensors, out))
+        if self.strict:
+            self._check_size(operation, tensors, shared, out, label)
+        return label
+
+    def _check_size(
+        self, operation: _Operation, tensors: list[Tensor], given: list[Shared], out: Tensor, label: Shared
+    ) -> None:
+        """Refuse values that depend on the number of units or on the order of rows."""
+        if any(one.numbers for one in given):
+            raise NotProven(f"{operation.full} computes with the numbers of the rows")
+        if label.alike or label.chance or label.even:
+            return
+        if self._follows_size(out):
+            raise NotProven(f"{operation.full} makes values that differ by the place of a row in the batch")
+        if any(one.made and self._follows_size(tensor) for tensor, one in zip(tensors, given, strict=True)):
+            raise NotProven(f"{operation.full} makes values that depend on the number of units")
+
+    def _follows_size(self, tensor: Tensor) -> bool:
+        return any(size and size % self.units == 0 for size in tensor.shape)
+
+    def _even(
+        self, operation: _Operation, named: dict[str, Any], tensors: list[Tensor], out: Tensor
+    ) -> frozenset[int]:
+        """Byte strides along which a result without units repeats itself once for each unit.
+
+        Found by the table itself: inputs that are the same for each unit along a dimension as long as the batch are taken
+        for units there, and where the result would then hold them it is the same for each.
+        """
+        strides: set[int] = set()
+        if operation.bare == "repeat":
+            source, repeats = named["self"], list(named["repeats"])
+            sizes = [1] * (len(repeats) - source.dim()) + list(source.shape)
+            steps = zip(repeats, sizes, out.stride(), strict=True)
+            strides |= {size * step * out.element_size() for times, size, step in steps if times == self.units}
+        candidates = {
+            id(tensor): places
+            for tensor in tensors
+            if (places := [Place(dim) for dim, size in enumerate(tensor.shape) if size == self.units
+                           and self.alike(tensor, Place(dim))])
+        }  # fmt: skip
+        if operation.rule is None or not candidates or out.numel() == 0:
+            return frozenset(strides)
+        for choice in range(max(map(len, candidates.values()))):
+            chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
+            try:
+                place = operation.rule(_Call(self, operation, dict(named), [out], chosen))[0]
+            except NotProven:
+                continue
+            if place is not None and locate(out, rows := rows_of(out, place), self.units) == place:
+                strides.add(rows.stride)
+        return frozenset(strides)
+
+    def _record(
+        self,
+        operation: _Operation,
+        named: Mapping[str, Any],
+        known: list[tuple[Rows | Shared, Any]],
+        outputs: list[Tensor],
+        labels: list[Rows | Shared],
+    ) -> None:
+        constants = tuple(_constant(value) for name, value in named.items() if name not in SIZES)
+        rows: list[Any] = []
+        shared: tuple[int, ...] = ()
+        for out, label in zip(outputs, labels, strict=True):
+            if isinstance(label, Shared):
+                shared += tuple(out.shape)
+            elif self.units > 1:
+                place = self.place_of(out, label)
+                rows.append((*out.shape[: place.dim], *out.shape[place.dim + 1 :], place))
+        step = Step(operation.full, constants, tuple(source for _, source in known), tuple(rows), shared)
+        self._compare(step)
+
+    def _compare(self, step: Step) -> None:
+        """Append to the trace; it must go on as the one that was examined."""
+        number = len(self.trace.steps)
+        self.trace.steps.append(step)
+        if self.against is None:
+            return
+        if number >= len(self.against.steps):
+            raise NotProven("this pass has more operations than the one that was examined")
+        expected = self.against.steps[number]
+        if self.units == 1:  # the parts of one lone unit have no place
+            step = step._replace(rows=expected.rows)
+        reason = _differs(step, expected, self.units, self.against.units)
+        if reason is not None:
+            raise NotProven(reason)
+
+    def place_of(self, tensor: Tensor, rows: Rows) -> Place:
+        """Place in a tensor that was just labelled."""
+        place = locate(tensor, rows, self.units)
+        assert place is not None
+        return place
+
+    def _keep(self, operation: _Operation, out: Tensor, label: Rows | Shared, *, written: bool) -> None:
+        """Label a new result, or the memory that an in-place operation wrote into."""
+        number = len(self.trace.steps) - 1
+        whole = out.numel() * out.element_size() == out.untyped_storage().nbytes()
+        if written and not whole and self.units > 1 and out.numel():
+            label = self._beside_what_was_there(operation, out, label)
+        elif written and not whole and isinstance(self.label(out), Rows):
+            label = self.label(out)
+        self._set(out, label, number)
+
+    def _beside_what_was_there(self, operation: _Operation, out: Tensor, label: Rows | Shared) -> Rows | Shared:
+        """What a storage holds after a part of it, the view `out`, was written."""
+        had = self.label(out)
+        if isinstance(had, Rows):
+            place = locate(out, had, self.units)
+            same = isinstance(label, Shared) and (label.alike or label.chance or had.stride in label.even)
+            if place is None or not (same or (isinstance(label, Rows) and label.stride == had.stride)):
+                raise NotProven(f"{operation.full} writes into rows of other units")
+            return had
+        if isinstance(label, Rows):
+            if not (had.alike or had.chance or label.stride in had.even):
+                raise NotProven(f"{operation.full} writes units beside values that differ by position")
+            return label
+        end = out.untyped_storage().nbytes()
+        steps = {out.stride(dim) * out.element_size() for dim, size in enumerate(out.shape) if size == self.units}
+        even = {
+            step
+            for step in steps | had.even | label.even
+            if step
+            and locate(out, Rows(0, step, end), self.units) is not None
+            and (had.alike or had.chance or step in had.even)
+            and (label.alike or label.chance or step in label.even)
+        }
+        return Shared(even=frozenset(even))
+
+    # ------------------------------------------------------------------------------------ what happens above the dispatcher
+
+    def fail(self, reason: str) -> NotProven:
+        """Nothing is proven any more."""
+        self.failure = reason
+        return NotProven(reason)
+
+    def holds_units(self, values: Iterable[Any]) -> bool:
+        """Does any of these tensors hold units?"""
+        return any(isinstance(self.label(t), Rows) for t in _tensors(values) if type(t) in (Tensor, torch.nn.Parameter))
+
+    def in_front(self, tensor: Tensor) -> bool:
+        """Is row i of the tensor unit i's? A tensor that is the same for each unit counts: from here on it holds units."""
+        if tensor.dim() == 0 or tensor.shape[0] != self.units:
+            return False
+        if self.units > 1 and isinstance(self.label(tensor), Shared):
+            made = self.label(tensor) != BEFORE
+            if not made or tensor.stride(0) == 0 or not self.alike(tensor, FRONT):
+                return False
+            if locate(tensor, rows := rows_of(tensor, FRONT), self.units) != FRONT:
+                return False
+            self._set(tensor, rows, self._known(tensor)[1])
+        return self.place(tensor) == FRONT
+
+    def alike_or_in_front(self, tensor: Tensor) -> bool:
+        """Is row i of the tensor unit i's, or the same for each?"""
+        if tensor.dim() == 0 or tensor.shape[0] != self.units:
+            return False
+        if isinstance(self.label(tensor), Shared) and self.units > 1:
+            return self.alike(tensor, FRONT)
+        return self.place(tensor) == FRONT
+
+    def one_hot(self, func: Any, index: Tensor, classes: int) -> Tensor:
+        """`F.one_hot` with a given number of classes: row by row, though it looks at all values to check their range."""
+        place = self.place(index)
+        self._paused = True
+        try:
+            out = func(index, classes)
+        finally:
+            self._paused = False
+        if place is None:
+            self._set(out, Shared(), len(self.trace.steps))
+        elif self.units == 1:
+            self._set(out, Rows(0, size := out.untyped_storage().nbytes(), size), len(self.trace.steps))
+        else:
+            self._set(out, rows_of(out, place), len(self.trace.steps))
+        return out
+
+    def kept(self) -> bool:
+        """Is something computed from the batch still held by somebody, after all that the pass gave back is gone?"""
+        return any(
+            isinstance(label, Rows) and key not in self._inputs and not reference.expired()
+            for key, (reference, label, _) in self._labels.items()
+        )
+
+    # --------------------------------------------------------------------------------------------------------- afterwards
+
+    def conclude(self, losses: Tensor) -> Trace:
+        """The trace, if every operation was proven and the losses are the units', in their order."""
+        if self.failure is not None:
+            raise NotProven(self.failure)
+        if self.against is not None and len(self.trace.steps) != len(self.against.steps):
+            raise NotProven("this pass has fewer operations than the one that was examined")
+        if self.units > 1 and self.place(losses) not in (FRONT, None):
+            raise NotProven("the losses are not in the order of the units")
+        return self.trace
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return None
+    if isinstance(value, list | tuple):
+        return tuple(_constant(item) for item in value)
+    return value
+
+
+def _content(tensor: Tensor) -> Any:
+    return (tuple(tensor.shape), str(tensor.dtype), tuple(tensor.detach().flatten().tolist()))
+
+
+class Watch(TorchDispatchMode):
+    """Active while units are evaluated one by one: what one of them leaves behind must not reach another.
+
+    Refuses writes into tensors that were there before, and the use of a tensor that was computed from another unit.
+    """
+
+    def __init__(self, names: Mapping[str, Tensor]):
+        super().__init__()
+        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in names.items()}
+        self._inputs: set[int] = set()
+        self._made: dict[int, StorageWeakRef] = {}
+        self._touched: dict[int, StorageWeakRef] = {}
+        self._earlier: dict[int, StorageWeakRef] = {}
+
+    def begin(self, inputs: Iterable[Tensor]) -> None:
+        """The next unit."""
+        self._earlier |= self._touched
+        self._earlier = {key: reference for key, reference in self._earlier.items() if not reference.expired()}
+        self._made, self._touched, self._inputs = {}, {}, set()
+        for tensor in inputs:
+            storage = tensor.untyped_storage()
+            self._inputs.add(storage._cdata)
+            self._made[storage._cdata] = self._touched[storage._cdata] = StorageWeakRef(storage)
+            self._earlier.pop(storage._cdata, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; look at what it reads and writes."""
+        kwargs = kwargs or {}
+        operation = _about(func)
+        named = dict(zip(operation.arguments, args, strict=False)) | kwargs
+        given = [tensor.untyped_storage()._cdata for tensor in _tensors(named.values())]
+        for name in operation.written:
+            for tensor in _tensors([named.get(name)]):
+                key = tensor.untyped_storage()._cdata
+                if key not in self._made:
+                    raise StateChanged(self._names.get(key, "a tensor that is not the model's own"))
+        if any(key in self._earlier for key in given):
+            raise StateChanged("a tensor computed from another unit")
+        result = func(*args, **kwargs)
+        touched = any(key in self._touched for key in given)
+        for out in _tensors([result]):
+            storage = out.untyped_storage()
+            if storage._cdata in given and storage._cdata not in self._made:
+                continue  # a view of something that was there before
+            reference = self._made.setdefault(storage._cdata, StorageWeakRef(storage))
+            if touched:
+                self._touched[storage._cdata] = reference
+        return result
+
+    def kept(self) -> bool:
+        """Is something computed from the last unit still held by somebody?"""
+        return any(not ref.expired() for key, ref in self._touched.items() if key not in self._inputs)
