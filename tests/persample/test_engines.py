@@ -93,10 +93,13 @@ def test_ghost_takes_what_it_can_explain_and_refuses_the_rest_by_name(name):
         return
     with pytest.raises(UnsupportedLayer) as refusal:
         clipped_sum(*setup, clip, runtime=Runtime(engine="ghost"))
-    assert all(repr(parameter) in str(refusal.value) for parameter in fallback)
+    if PROBLEMS[name].proven:
+        assert all(repr(parameter) in str(refusal.value) for parameter in fallback)
+    else:
+        assert "needs a proof that units do not influence each other" in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.fallback])
+@pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.fallback and problem.proven])
 def test_ghost_is_content_once_the_unexplained_parameters_are_frozen(name):
     setup = PROBLEMS[name].make()
     support = dict.fromkeys(PROBLEMS[name].fallback, False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from noisewise.persample.engines import dense, follow, ghost, loop
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
-from noisewise.persample.proof import PRIMES, BatchChanged, Proof, StateChanged, Trace, Watch
+from noisewise.persample.proof import PRIMES, BatchChanged, StateChanged, Trace, Watch
+from noisewise.persample.tape import unexplained
 
 UNITS = 3
 MANY = 64  # units at the most in a batch of the expected size, as far as behaviour is looked at
@@ -74,7 +75,13 @@ def situation(model: nn.Module, loss_fn: Any, like: Nest) -> Any:
 
 @torch.enable_grad()
 def examine(
-    model: nn.Module, loss_fn: Any, like: Nest, example: Nest = None, *, size: int | None = None, classes: int | None = None
+    model: nn.Module,
+    loss_fn: Any,
+    like: Nest,
+    example: Nest = None,
+    *,
+    size: int | None = None,
+    classes: int | None = None,
 ) -> Layout:
     """Prove that units are separate, or find that they must be evaluated alone; refuse what mixes units or changes itself.
 
@@ -95,8 +102,8 @@ def examine(
     with _as_found(model), torch.random.fork_rng(devices):
         torch.manual_seed(0)
         units, others = _units(like, example, classes)
-        _check_state(model, loss_fn, units, others)
         _check_coupling(model, loss_fn, units, others)
+        _check_state(model, loss_fn, units, others)
         with _perturbed(model):
             _check_use(model, loss_fn, units, live)
             _check_coupling(model, loss_fn, units, others, seeds=(2, 3))
@@ -192,12 +199,12 @@ def _perturbed(model: nn.Module) -> Iterator[None]:
                 if parameter.is_floating_point() or parameter.is_complex():
                     scale = 0.1 * (1 + float(parameter.abs().float().mean()) if parameter.numel() else 1.0)
                     noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.add_((scale * noise).to(parameter))
+                    parameter.data.add_((scale * noise).to(parameter))
         yield
     finally:
         with torch.no_grad():
             for parameter, copy in before:
-                parameter.copy_(copy)
+                parameter.data.copy_(copy)
 
 
 # --------------------------------------------------------------------------------------------------------------- proof
@@ -291,6 +298,8 @@ def _check_loop(model: nn.Module, loss_fn: Any, units: Nest) -> None:
 
 def _check_use(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> None:
     losses = _losses(model, loss_fn, units)
+    with suppress(NotProven):
+        unexplained(losses, live)  # refuses reentrant checkpoints
     if losses.requires_grad:
         grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
         if any(grad is not None for grad in grads):
@@ -317,7 +326,9 @@ def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, s
             rows = torch.arange(count)
             rows[i] += count
             after = _losses(model, loss_fn, take(_stack(units, others), rows), seed).detach()
-            _refuse_if_moved(before, after, [j for j in range(count) if j != i], "another unit of the batch was replaced")
+            _refuse_if_moved(
+                before, after, [j for j in range(count) if j != i], "another unit of the batch was replaced"
+            )
     with _without_dropout(model):
         alone = _losses(model, loss_fn, units).detach()
         if torch.equal(alone, _losses(model, loss_fn, units, seed=2).detach()):  # otherwise chance moves the losses too
@@ -410,9 +421,7 @@ def _unaligned(
     return found
 
 
-def _wrong(
-    model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout
-) -> set[str]:
+def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout) -> set[str]:
     """Parameters whose ghost gradients do not add up to the plain gradient: some use of them was hidden."""
     if not live:
         return set()

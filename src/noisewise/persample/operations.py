@@ -189,9 +189,7 @@ def _product(call: Call, left: Tensor, right: Tensor, added: Tensor | None) -> P
             raise _fail(call, "multiplies units with each other")
         place = first
     else:
-        given, shared, contracted = (
-            (first, right, ndim - 1) if first is not None else (second, left, ndim - 2)
-        )
+        given, shared, contracted = (first, right, ndim - 1) if first is not None else (second, left, ndim - 2)
         assert given is not None
         if given.dim == contracted:
             raise _fail(call, "adds up over the units")
@@ -570,24 +568,196 @@ def margins(call: Call) -> Places:
     return [FRONT] * len(call.outputs)
 
 
-POINTWISE = """
-abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bernoulli binary_cross_entropy bitwise_and
-bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip clone
-complex conj_physical contiguous copysign cos cosh deg2rad digamma div elu eq erf erfc erfinv exp exp2 expm1 float_power
-floor floor_divide fmax fmin fmod frac ge gelu gt hardshrink hardsigmoid hardswish hardtanh heaviside huber_loss hypot i0
-igamma igammac isfinite isinf isnan isneginf isposinf ldexp le leaky_relu lerp lgamma lift log log10 log1p log2
-log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit lt masked_fill maximum minimum
-mish mse_loss mul mvlgamma nan_to_num native_dropout ne neg nextafter normal poisson polar polygamma positive pow rad2deg
-reciprocal relu relu6 remainder round rrelu_with_noise rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh
-smooth_l1_loss soft_margin_loss softplus softshrink special_entr special_erfcx special_i0e special_i1 special_i1e
-special_log_ndtr special_ndtri special_xlog1py special_zeta sqrt square sub tan tanh threshold true_divide trunc where xlogy
-xor __and__ __or__ __xor__ __lshift__ __rshift__ _conj_physical _neg_view_copy _prelu_kernel _to_copy special_ndtr
-""".split()
+POINTWISE = [
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "angle",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bernoulli",
+    "binary_cross_entropy",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "celu",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clip",
+    "clone",
+    "complex",
+    "conj_physical",
+    "contiguous",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "div",
+    "elu",
+    "eq",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frac",
+    "ge",
+    "gelu",
+    "gt",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "heaviside",
+    "huber_loss",
+    "hypot",
+    "i0",
+    "igamma",
+    "igammac",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "ldexp",
+    "le",
+    "leaky_relu",
+    "lerp",
+    "lgamma",
+    "lift",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_sigmoid_forward",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "lt",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "mish",
+    "mse_loss",
+    "mul",
+    "mvlgamma",
+    "nan_to_num",
+    "native_dropout",
+    "ne",
+    "neg",
+    "nextafter",
+    "normal",
+    "poisson",
+    "polar",
+    "polygamma",
+    "positive",
+    "pow",
+    "rad2deg",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "remainder",
+    "round",
+    "rrelu_with_noise",
+    "rsqrt",
+    "rsub",
+    "selu",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "silu",
+    "sin",
+    "sinc",
+    "sinh",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "softplus",
+    "softshrink",
+    "special_entr",
+    "special_erfcx",
+    "special_i0e",
+    "special_i1",
+    "special_i1e",
+    "special_log_ndtr",
+    "special_ndtri",
+    "special_xlog1py",
+    "special_zeta",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "threshold",
+    "true_divide",
+    "trunc",
+    "where",
+    "xlogy",
+    "xor",
+    "__and__",
+    "__or__",
+    "__xor__",
+    "__lshift__",
+    "__rshift__",
+    "_conj_physical",
+    "_neg_view_copy",
+    "_prelu_kernel",
+    "_to_copy",
+    "special_ndtr",
+]
 
-REDUCTIONS = """
-sum mean prod amax amin max min argmax argmin any all std var var_mean std_mean logsumexp median nanmedian nansum nanmean
-norm linalg_vector_norm mode kthvalue count_nonzero aminmax _log_softmax_sum
-""".split()
+REDUCTIONS = [
+    "sum",
+    "mean",
+    "prod",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "std",
+    "var",
+    "var_mean",
+    "std_mean",
+    "logsumexp",
+    "median",
+    "nanmedian",
+    "nansum",
+    "nanmean",
+    "norm",
+    "linalg_vector_norm",
+    "mode",
+    "kthvalue",
+    "count_nonzero",
+    "aminmax",
+    "_log_softmax_sum",
+]
 
 
 def _reduction_or_pointwise(call: Call) -> Places:
@@ -595,57 +765,173 @@ def _reduction_or_pointwise(call: Call) -> Places:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(tuple(name for name in POINTWISE), pointwise, "entry by entry; what is laid over the units without being one of them "
-        "must be the same for each; losses with reduction='none'"),  # fmt: skip
+    Row(
+        tuple(name for name in POINTWISE),
+        pointwise,
+        "entry by entry; what is laid over the units without being one of them "
+        "must be the same for each; losses with reduction='none'",
+    ),  # fmt: skip
     Row(("copy",), copy, "entry by entry"),
-    Row(tuple(name for name in REDUCTIONS if name not in ("max", "min")), reduction, "over other dimensions than the unit's"),
+    Row(
+        tuple(name for name in REDUCTIONS if name not in ("max", "min")),
+        reduction,
+        "over other dimensions than the unit's",
+    ),
     Row(("max", "min"), _reduction_or_pointwise, "over other dimensions than the unit's, or entry by entry"),
-    Row(("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "flip", "roll",
-         "_fft_r2c", "_fft_c2c", "_fft_c2r", "_cummax_helper", "_cummin_helper"),
-        along, "along other dimensions than the unit's"),  # fmt: skip
+    Row(
+        (
+            "_softmax",
+            "_log_softmax",
+            "_safe_softmax",
+            "cumsum",
+            "cumprod",
+            "cummax",
+            "cummin",
+            "logcumsumexp",
+            "flip",
+            "roll",
+            "_fft_r2c",
+            "_fft_c2c",
+            "_fft_c2r",
+            "_cummax_helper",
+            "_cummin_helper",
+        ),
+        along,
+        "along other dimensions than the unit's",
+    ),  # fmt: skip
     Row(("sort", "argsort", "topk", "glu"), _along_last_by_default, "along another dimension than the unit's"),
-    Row(("tril", "triu", "linalg_inv_ex", "linalg_cholesky_ex", "_linalg_det", "linalg_qr", "_linalg_eigh", "linalg_matrix_exp"),
-        matrices, "matrix by matrix, the unit not within one"),  # fmt: skip
-    Row(("mm", "addmm", "bmm", "baddbmm"), product, "one factor holds units, in a row that is not added up, or both hold the "
-        "same unit's matrices"),  # fmt: skip
+    Row(
+        (
+            "tril",
+            "triu",
+            "linalg_inv_ex",
+            "linalg_cholesky_ex",
+            "_linalg_det",
+            "linalg_qr",
+            "_linalg_eigh",
+            "linalg_matrix_exp",
+        ),
+        matrices,
+        "matrix by matrix, the unit not within one",
+    ),  # fmt: skip
+    Row(
+        ("mm", "addmm", "bmm", "baddbmm"),
+        product,
+        "one factor holds units, in a row that is not added up, or both hold the same unit's matrices",
+    ),  # fmt: skip
     Row(("mv", "addmv"), matrix_vector, "units in rows, vector the same for all"),
     Row(("convolution", "_convolution"), convolution, "units in front, weights the same for all"),
-    Row(("max_pool1d", "avg_pool1d", "adaptive_avg_pool1d", "adaptive_max_pool1d", "upsample_nearest1d", "upsample_linear1d",
-         "_upsample_nearest_exact1d", "reflection_pad1d", "replication_pad1d", "max_pool1d_with_indices"),
-        _spatial(1), "the unit not among the last dimension"),  # fmt: skip
-    Row(("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
-         "upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d",
-         "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "reflection_pad2d", "replication_pad2d", "max_pool2d",
-         "max_unpool2d"),
-        _spatial(2), "the unit not among the last two dimensions"),  # fmt: skip
-    Row(("max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool3d",
-         "upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d", "reflection_pad3d", "replication_pad3d",
-         "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
-        _spatial(3), "the unit not among the last three dimensions"),  # fmt: skip
+    Row(
+        (
+            "max_pool1d",
+            "avg_pool1d",
+            "adaptive_avg_pool1d",
+            "adaptive_max_pool1d",
+            "upsample_nearest1d",
+            "upsample_linear1d",
+            "_upsample_nearest_exact1d",
+            "reflection_pad1d",
+            "replication_pad1d",
+            "max_pool1d_with_indices",
+        ),
+        _spatial(1),
+        "the unit not among the last dimension",
+    ),  # fmt: skip
+    Row(
+        (
+            "max_pool2d_with_indices",
+            "avg_pool2d",
+            "_adaptive_avg_pool2d",
+            "adaptive_avg_pool2d",
+            "adaptive_max_pool2d",
+            "upsample_nearest2d",
+            "upsample_bilinear2d",
+            "upsample_bicubic2d",
+            "_upsample_nearest_exact2d",
+            "_upsample_bilinear2d_aa",
+            "_upsample_bicubic2d_aa",
+            "reflection_pad2d",
+            "replication_pad2d",
+            "max_pool2d",
+            "max_unpool2d",
+        ),
+        _spatial(2),
+        "the unit not among the last two dimensions",
+    ),  # fmt: skip
+    Row(
+        (
+            "max_pool3d_with_indices",
+            "avg_pool3d",
+            "_adaptive_avg_pool3d",
+            "adaptive_avg_pool3d",
+            "adaptive_max_pool3d",
+            "upsample_nearest3d",
+            "upsample_trilinear3d",
+            "_upsample_nearest_exact3d",
+            "reflection_pad3d",
+            "replication_pad3d",
+            "pixel_shuffle",
+            "pixel_unshuffle",
+            "channel_shuffle",
+            "native_channel_shuffle",
+        ),
+        _spatial(3),
+        "the unit not among the last three dimensions",
+    ),  # fmt: skip
     Row(("im2col", "col2im"), patches, "units in front"),
     Row(("constant_pad_nd",), padding, "border around other dimensions than the unit's"),
-    Row(("native_layer_norm", "_fused_rms_norm", "rms_norm"), trailing_norm, "over the last dimensions, the unit before them"),
+    Row(
+        ("native_layer_norm", "_fused_rms_norm", "rms_norm"),
+        trailing_norm,
+        "over the last dimensions, the unit before them",
+    ),
     Row(("native_group_norm",), group_norm, "units in front"),
-    Row(("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
-         "_batch_norm_with_update", "_batch_norm_no_update"),
-        batch_norm, "with fixed statistics, or with units as channels (InstanceNorm)"),  # fmt: skip
+    Row(
+        (
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "cudnn_batch_norm",
+            "_batch_norm_with_update",
+            "_batch_norm_no_update",
+        ),
+        batch_norm,
+        "with fixed statistics, or with units as channels (InstanceNorm)",
+    ),  # fmt: skip
     Row(("embedding",), lookup, "indices by unit, table the same for all"),
     Row(("_embedding_bag", "_embedding_bag_forward_only"), bags, "bags of equal size, one for each unit"),
-    Row(("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
-         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-         "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"),
-        attention, "units in front of queries, keys and values"),  # fmt: skip
+    Row(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_attention_math",
+            "_scaled_dot_product_fused_attention_overrideable",
+        ),
+        attention,
+        "units in front of queries, keys and values",
+    ),  # fmt: skip
     Row(("nll_loss_forward", "nll_loss2d_forward"), classes, "units in front, reduction='none'"),
     Row(("multi_margin_loss", "multilabel_margin_loss_forward"), margins, "units in front, reduction='none'"),
     Row(("cat", "stack"), joined, "along another dimension than the unit's, or unit for unit behind each other"),
     Row(("repeat",), repeated, "copies"),
-    Row(("index", "_unsafe_index"), indexed, "each unit's own row by its number, other dimensions by indices; or a table that is "
-        "the same for all"),  # fmt: skip
+    Row(
+        ("index", "_unsafe_index"),
+        indexed,
+        "each unit's own row by its number, other dimensions by indices; or a table that is the same for all",
+    ),  # fmt: skip
     Row(("index_put", "_index_put_impl", "_unsafe_index_put"), put, "into each unit's own row"),
     Row(("gather", "scatter", "scatter_add", "scatter_reduce"), gathered, "along another dimension than the unit's"),
-    Row(("index_select",), selected, "along another dimension than the unit's, or from a table that is the same for all"),
+    Row(
+        ("index_select",), selected, "along another dimension than the unit's, or from a table that is the same for all"
+    ),
     Row(("index_add", "index_copy"), added_at, "along another dimension than the unit's"),
-    Row(("bucketize", "searchsorted", "isin"), against_shared, "entry by entry against a sequence that is the same for all"),
+    Row(
+        ("bucketize", "searchsorted", "isin"),
+        against_shared,
+        "entry by entry against a sequence that is the same for all",
+    ),
     Row(("grid_sampler_2d", "grid_sampler_3d"), sampled, "units in front"),
     Row(("multinomial",), drawn, "one row for each unit"),
     Row(("_cdist_forward", "_euclidean_dist"), distances, "points of one unit with each other"),

@@ -36,11 +36,31 @@ CONSTANT = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "ne
             "fill", "scalar_tensor"}  # fmt: skip
 CHANCE = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "normal", "uniform", "random",
           "exponential", "geometric", "cauchy", "log_normal"}  # fmt: skip
-LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "empty_like", "new_zeros", "new_ones",
-        "new_full", "new_empty", "new_empty_strided"}  # take a shape from their input, and nothing else
+LIKE = {
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "empty_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_empty_strided",
+}  # take a shape from their input, and nothing else
 FRESH = {"lift_fresh", "lift_fresh_copy"}  # constants made from Python numbers: their content belongs to the trace
 REARRANGING = {"set", "resize", "resize_as", "as_strided_scatter"}
-RESHAPING = {"transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "detach"}  # in place: another view of itself
+RESHAPING = {
+    "transpose",
+    "t",
+    "squeeze",
+    "unsqueeze",
+    "swapaxes",
+    "swapdims",
+    "detach",
+}  # in place: another view of itself
 OVERWRITING = CONSTANT | CHANCE | {"copy"}
 SIZES = {"size", "sizes", "self_size", "input_size", "output_size", "repeats", "split_size", "split_sizes", "end", "N", "n",
          "steps", "batch_size", "num_samples", "layout", "device", "pin_memory", "memory_format", "dtype",
@@ -285,7 +305,9 @@ class Proof(TorchDispatchMode):
         tensors = _tensors(named.values())
         for tensor in tensors:
             if type(tensor) not in (Tensor, torch.nn.Parameter):
-                raise NotProven(f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed")
+                raise NotProven(
+                    f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed"
+                )
         if operation.bare in REARRANGING:
             raise NotProven(f"{operation.full} exchanges a tensor's memory")
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -393,9 +415,7 @@ class Proof(TorchDispatchMode):
     def _follows_size(self, tensor: Tensor) -> bool:
         return any(size and size % self.units == 0 for size in tensor.shape)
 
-    def _even(
-        self, operation: _Operation, named: dict[str, Any], tensors: list[Tensor], out: Tensor
-    ) -> frozenset[int]:
+    def _even(self, operation: _Operation, named: dict[str, Any], tensors: list[Tensor], out: Tensor) -> frozenset[int]:
         """Byte strides along which a result without units repeats itself once for each unit.
 
         Found by the table itself: inputs that are the same for each unit along a dimension as long as the batch are taken
