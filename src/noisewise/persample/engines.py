@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, take
-from noisewise.persample.gradients import Formed, PerSample, join
+from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.layers import RULES
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Tape, misaligned, unexplained
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
-Measured = dict[str, tuple[Tensor, PerSample]]
+Measured = dict[str, tuple[Tensor, Summable]]
 
 
 def measure(
@@ -76,7 +77,8 @@ def ghost(
         if name in fallback:
             continue
         if pieces[name]:
-            measured[name] = join(pieces[name]).measure(masks.get(name))
+            with full_precision(parameter):
+                measured[name] = join(pieces[name]).measure(masks.get(name))
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
