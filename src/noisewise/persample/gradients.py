@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise.persample.rounding import (
+    ENOUGH,
     SAFETY,
-    certain,
     exponents,
     lengths,
-    powers,
+    restored,
     roundoff,
     scaled,
     squared,
@@ -108,44 +108,57 @@ class Bounds(NamedTuple):
     least: Tensor
     most: Tensor
 
+    def certain(self) -> bool:
+        """Is every norm known well enough to use the most that it can be?"""
+        return bool((self.most <= ENOUGH * self.least).all())
+
     def moved(self, rounding: Tensor) -> Bounds:
         """With room for another rounding on either side."""
         return Bounds((self.least - rounding).clamp(min=0), self.most + rounding)
 
 
-def _dot(lefts: Tensor, rights: Tensor, rows: int, columns: int) -> Bounds:
-    """sqrt(<L, R>) for Gram matrices of `rows` and `columns` terms each, of factors whose largest entries are near 1.
+def _dot(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding: float) -> Bounds:
+    """sqrt(<L, R>) for Gram matrices of `rows` and `columns` terms each, with what the later sum may be off by.
 
     The entry (t, s) of L is off by at most `roundoff |l_t| |l_s|`, and the same holds for R; so the product is off by at
     most `roundoff (|l|^T |R| |l| + |r|^T |L| |r|)`, where |l_t|^2 and |r_t|^2 are the diagonals, plus the product of both
-    errors, plus what vanished below the smallest ordinary number.
+    errors, plus what vanished below the smallest ordinary number; the sum is off by `rounding |l| |r|`.
     """
-    time, tiny = lefts.shape[1], torch.finfo(lefts.dtype).tiny
-    squares = [gram.diagonal(dim1=1, dim2=2) for gram in (lefts, rights)]
-    left, right = (
-        s.clamp(min=SLACK * n * tiny).sqrt().unsqueeze(2) for s, n in zip(squares, (rows, columns), strict=True)
-    )
+    time, tiny = lefts.shape[1], SLACK * torch.finfo(lefts.dtype).tiny
     by_left, by_right = roundoff(lefts, rows), roundoff(rights, columns)
-    error = by_left * (left.transpose(1, 2) @ (rights.abs() @ left)).flatten().double()
-    error += by_right * (right.transpose(1, 2) @ (lefts.abs() @ right)).flatten().double()
+    left = lefts.diagonal(dim1=1, dim2=2).clamp(min=tiny * rows).sqrt_().unsqueeze(2)
+    right = rights.diagonal(dim1=1, dim2=2).clamp(min=tiny * columns).sqrt_().unsqueeze(2)
+    error = (left.transpose(1, 2) @ (rights.abs() @ left)).flatten().double().mul_(by_left)
+    error += (right.transpose(1, 2) @ (lefts.abs() @ right)).flatten().double().mul_(by_right)
     error *= 1 + 2 * roundoff(lefts, 2 * time)  # it was rounded itself
-    error += by_left * by_right * (left * right).sum((1, 2)).double().square()
-    error += SLACK * tiny * time**2 * rows * columns
-    error *= (squares[0].amax(1) > 0) & (squares[1].amax(1) > 0)  # of nothing, nothing is lost
+    sizes = lengths(left), lengths(right)
+    error += (by_left * sizes[0] * sizes[1]).square_().mul_(by_right / by_left)
+    error += (sizes[0].square() + sizes[1].square() + time).mul_(tiny * time * (rows + columns))
     dot = (lefts * rights).sum((1, 2), dtype=torch.float64)
-    return Bounds((dot - error).clamp(min=0).sqrt(), (dot + error).clamp(min=0).sqrt())
+    most = (dot + error).clamp_(min=0).sqrt_()
+    return Bounds((dot - error).clamp_(min=0).sqrt_(), most).moved(rounding * sizes[0] * sizes[1])
+
+
+def _in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: Tensor) -> Bounds:
+    """What is known of norms from two factors of each unit; once more from scaled ones where squares left their range."""
+    bounds = compute(left, right)
+    if bounds.certain():
+        return bounds
+    up, across = exponents(left), exponents(right)
+    some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
+    found = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
+    return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in found))
 
 
 @dataclass(frozen=True)
 class Formed:
-    """Gradients as they are, `[batch, *parameter]`, times `2^exponent` if given."""
+    """Gradients as they are, `[batch, *parameter]`."""
 
     grads: Tensor
-    exponent: Tensor | None = None
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
-        masked = Formed(self._flat if mask is None else self._flat * mask.flatten(), self.exponent)
+        masked = Formed(self._flat if mask is None else self._flat * mask.flatten())
         return squared(masked.lengths()), masked
 
     @property
@@ -154,51 +167,49 @@ class Formed:
 
     def lengths(self) -> Tensor:
         """Norms."""
-        found = lengths(self._flat)
-        return found if self.exponent is None else found * powers(self.exponent)
+        return lengths(self._flat)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
-        return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype, self.exponent))
+        return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
 
     def formed(self) -> Tensor:
         """Themselves."""
-        return self.grads if self.exponent is None else scaled(self.grads, -self.exponent)
+        return self.grads
 
     def where(self, keep: Tensor) -> Formed:
         """Zero rows."""
-        return Formed(_zero_rows(self.grads, keep), self.exponent)
+        return Formed(_zero_rows(self.grads, keep))
 
     def by_unit(self, views: int) -> PerSample:
         """Add up."""
-        return Formed(self.formed().unflatten(0, (-1, views)).sum(1))
+        return Formed(self.grads.unflatten(0, (-1, views)).sum(1))
 
 
 @dataclass(frozen=True)
 class ByTap:
-    """Formed gradients of a convolution, `[taps, batch, out, in]`, times `2^exponent`."""
+    """Formed gradients of a convolution, `[taps, batch, out, in]`."""
 
     grads: Tensor
-    exponent: Tensor
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self.grads, batch=1) * powers(self.exponent)
+        return lengths(self.grads, batch=1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
         taps, _, out, channels = self.grads.shape
-        weights = toward_zero(factors, self.grads.dtype, self.exponent)
+        weights = toward_zero(factors, self.grads.dtype)
         total = torch.stack([torch.mv(grads.flatten(1).T, weights) for grads in self.grads])
         return total.view(taps, out, channels).permute(1, 2, 0)
 
     def formed(self) -> Tensor:
         """In the parameter's order."""
-        return scaled(self.grads.permute(1, 2, 3, 0).flatten(1), -self.exponent)
+        return self.grads.permute(1, 2, 3, 0).flatten(1)
 
     def where(self, keep: Tensor) -> ByTap:
         """Zero rows."""
-        return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())), self.exponent)
+        return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
 
 
 @dataclass(frozen=True)
@@ -276,7 +287,7 @@ def _measure_formed(gradient: Outer | Convolution, mask: Tensor | None, size: in
     if keep:
         return squared(found), Kept(kept, sizes)
     bounds = Bounds(found, found).moved(2 * gradient.rounding())
-    if certain(*bounds):
+    if bounds.certain():
         return squared(bounds.most), replace(gradient, mask=mask)
     return squared(found), Again(gradient, mask, found)
 
@@ -299,8 +310,8 @@ class Outer:
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
         elif time * time * (rows + columns) < (time + TRAFFIC) * rows * columns and mask is None:
-            bounds = self.gram().moved(self.rounding())
-        if bounds is not None and certain(*bounds):
+            bounds = self.gram(roundoff(self.left, time))
+        if bounds is not None and bounds.certain():
             return squared(bounds.most), self if mask is None else replace(self, mask=mask)
         return _measure_formed(self, mask, rows * columns)
 
@@ -315,48 +326,49 @@ class Outer:
 
     def _one_masked(self, mask: Tensor) -> Bounds:
         """||m * l r^T||^2 = sum_jk l_j^2 m_jk r_k^2: all terms have one sign, so that rounding is relative."""
-        up, across = exponents(self.left), exponents(self.right)
-        left, right = scaled(self.left[:, 0], up).square(), scaled(self.right[:, 0], across).square()
-        rows, columns = left.shape[1], right.shape[1]
-        squares = ((left @ mask.reshape(rows, columns).to(left.dtype)) * right).sum(1, dtype=torch.float64)
-        error = 2 * roundoff(left, rows + 2)
-        lost = SLACK * torch.finfo(left.dtype).tiny * rows * columns * ((left.amax(1) > 0) & (right.amax(1) > 0))
-        scale = powers(up) * powers(across)
-        least = (squares - lost).clamp(min=0).sqrt() * (1 - error) * scale
-        return Bounds(least, (squares + lost).sqrt() * (1 + error) * scale)
+        rows, columns = self.left.shape[2], self.right.shape[2]
+        shaped = mask.reshape(rows, columns).to(self.left.dtype)
 
-    def gram(self) -> Bounds:
-        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks whose matrices fit."""
-        found = []
-        up, across = exponents(self.left), exponents(self.right)
-        for chunk in _slices(self.left, self.left.shape[1] ** 2):
-            left, right = scaled(self.left[chunk], up[chunk]), scaled(self.right[chunk], across[chunk])
+        def bounds(left: Tensor, right: Tensor) -> Bounds:
+            left, right = left[:, 0].square(), right[:, 0].square()
+            squares = ((left @ shaped) * right).sum(1, dtype=torch.float64)
+            error = 2 * roundoff(left, rows + 2)
+            sizes = left.sum(1, dtype=torch.float64) + right.sum(1, dtype=torch.float64)
+            lost = (1 + sizes) * SLACK * torch.finfo(left.dtype).tiny * (rows + columns)
+            least = (squares - lost).clamp(min=0).sqrt() * (1 - error)
+            return Bounds(least, (squares + lost).sqrt() * (1 + error))
+
+        return _in_range(bounds, self.left, self.right)
+
+    def gram(self, rounding: float) -> Bounds:
+        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks whose matrices fit; for `rounding` see `_dot`."""
+
+        def bounds(left: Tensor, right: Tensor) -> Bounds:
             lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
-            found.append(_dot(lefts, rights, left.shape[2], right.shape[2]))
-        least, most = (torch.cat(parts) * powers(up) * powers(across) for parts in zip(*found, strict=True))
-        return Bounds(least, most)
+            return _dot(lefts, rights, left.shape[2], right.shape[2], rounding)
+
+        chunks = _slices(self.left, self.left.shape[1] ** 2)
+        found = [_in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*found, strict=True)))
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients fit."""
         return _slices(self.left, self.left.shape[2] * self.right.shape[2])
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed:
-        """Batched product of the scaled factors."""
-        up, across = exponents(self.left[chunk]), exponents(self.right[chunk])
-        left, right = scaled(self.left[chunk], up), scaled(self.right[chunk], across)
-        grads = torch.bmm(left.transpose(1, 2), right).flatten(1)
-        return Formed(grads if mask is None else grads.mul_(mask.flatten()), up + across)
+        """Batched product."""
+        grads = torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1)
+        return Formed(grads if mask is None else grads.mul_(mask.flatten()))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One matrix product over units and positions together, as in an ordinary backward pass.
 
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
         """
-        left, right = self.left, self.right
-        if left.shape[2] <= right.shape[2]:
-            left, right = _weighted(left, right, factors)
+        if self.left.shape[2] <= self.right.shape[2]:
+            left, right = _weighted(self.left, self.right, factors)
         else:
-            right, left = _weighted(right, left, factors)
+            right, left = _weighted(self.right, self.left, factors)
         return _masked(left.flatten(0, 1).T @ right.flatten(0, 1), self.mask)
 
     def formed(self) -> Tensor:
@@ -374,7 +386,7 @@ class Outer:
 
 
 def _weighted(light: Tensor, heavy: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """Two factors of weighted gradients: the heavy one scaled to entries near 1, the light one with weights and scale."""
+    """Two factors of weighted gradients: the heavy one with entries in range, the light one with weights and scale."""
     exponent = exponents(heavy)
     weights = toward_zero(factors, light.dtype, exponent).view(-1, *[1] * (light.dim() - 1))
     return light * weights, scaled(heavy, exponent)
@@ -483,14 +495,12 @@ class Convolution:
         if mask is None and self._shifts:
             area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
             if area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps) < (time + TRAFFIC) * size:
-                bounds = self._shifted_gram()
+                bounds = self._shifted_gram(self._roundoff)
         elif mask is None and self.groups == 1 and time * time * (taps * channels + out) < (time + TRAFFIC) * size:
-            columns = self._columns(self._padded(slice(None)))[:, 0].transpose(1, 2)
-            bounds = Outer(self.grad.flatten(2).transpose(1, 2), columns).gram()
-        if bounds is not None:
-            bounds = bounds.moved(self.rounding())
-            if certain(*bounds):
-                return squared(bounds.most), self
+            columns = self._columns(slice(None))[:, 0].transpose(1, 2)
+            bounds = Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(self._roundoff)
+        if bounds is not None and bounds.certain():
+            return squared(bounds.most), self
         return _measure_formed(self, mask, size)
 
     @property
@@ -499,13 +509,12 @@ class Convolution:
         return self.grad.shape[0]
 
     def rounding(self) -> Tensor:
-        """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much.
+        """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
+        return self._roundoff * math.sqrt(math.prod(self.kernel)) * lengths(self.input) * lengths(self.grad)
 
-        By the norms of the whole factors, which also holds for algorithms that transform them (Winograd, FFT).
-        """
-        terms = math.prod(self.grad.shape[2:])
-        size = math.sqrt(math.prod(self.kernel)) * lengths(self.input) * lengths(self.grad)
-        return roundoff(self.grad, terms, convolution=True) * size
+    @property
+    def _roundoff(self) -> float:
+        return roundoff(self.grad, math.prod(self.grad.shape[2:]), convolution=True)
 
     @property
     def _shifts(self) -> bool:
@@ -520,34 +529,37 @@ class Convolution:
         pads = [pad for pair in reversed(self.padding) for pad in pair]
         return F.pad(self.input[chunk], pads) if any(pads) else self.input[chunk]
 
-    def _flat(self, chunk: slice) -> tuple[Tensor, Tensor, list[int]]:
-        """Input and gradient of some units with all positions in one axis, and each tap's offset on it."""
+    def _flat(self, chunk: slice) -> tuple[Tensor, Tensor]:
+        """Gradient and input of some units with all positions in one axis."""
         sizes = self._sizes()
         spare = [size - have for size, have in zip(sizes, self.grad.shape[2:], strict=True)]
-        strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
         grad = F.pad(self.grad[chunk], [pad for gap in reversed(spare[1:]) for pad in (0, gap)]).flatten(2)
-        reach = sum(gap * stride for gap, stride in zip(spare[1:], strides[1:], strict=True))
+        reach = sum(gap * math.prod(sizes[axis + 1 :]) for axis, gap in enumerate(spare) if axis)
         grad = grad[:, :, : grad.shape[2] - reach]  # behind the last position nothing needs widening
-        steps = [d * stride for d, stride in zip(self.dilation, strides, strict=True)]
-        taps = itertools.product(*(range(k) for k in self.kernel))
-        offsets = [sum(u * step for u, step in zip(tap, steps, strict=True)) for tap in taps]
-        return self._padded(chunk).flatten(2), grad, offsets
+        return grad, self._padded(chunk).flatten(2)
 
-    def _shifted_gram(self) -> Bounds:
+    def _offsets(self) -> list[int]:
+        """Where each tap is on the one axis."""
+        sizes = self._sizes()
+        steps = [d * math.prod(sizes[axis + 1 :]) for axis, d in enumerate(self.dilation)]
+        taps = itertools.product(*(range(k) for k in self.kernel))
+        return [sum(u * step for u, step in zip(tap, steps, strict=True)) for tap in taps]
+
+    def _shifted_gram(self, rounding: float) -> Bounds:
         """Sum over taps of <X^T X shifted along its diagonal, G^T G>."""
-        found, area = [], math.prod(self._sizes())
-        up, across = exponents(self.grad), exponents(self.input)
-        for chunk in _slices(self.grad, 2 * area**2 + area * self.input.shape[1]):
-            inputs, grad, offsets = self._flat(chunk)
-            inputs, grad = scaled(inputs, across[chunk]), scaled(grad, up[chunk])
+        area, offsets = math.prod(self._sizes()), self._offsets()
+
+        def bounds(grad: Tensor, inputs: Tensor) -> Bounds:
             time = grad.shape[2]
             grams, grads = torch.bmm(inputs.transpose(1, 2), inputs), torch.bmm(grad.transpose(1, 2), grad)
             shifted = grams[:, :time, :time].clone()
             for offset in offsets[1:]:
                 shifted += grams[:, offset : offset + time, offset : offset + time]
-            found.append(_dot(shifted, grads, inputs.shape[1] + len(offsets), grad.shape[1]))
-        least, most = (torch.cat(parts) * powers(up) * powers(across) for parts in zip(*found, strict=True))
-        return Bounds(least, most)
+            return _dot(shifted, grads, inputs.shape[1] + len(offsets), grad.shape[1], rounding)
+
+        chunks = _slices(self.grad, 2 * area**2 + area * self.input.shape[1])
+        found = [_in_range(bounds, *self._flat(chunk)) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*found, strict=True)))
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients, and what they are formed from, fit."""
@@ -559,28 +571,27 @@ class Convolution:
         return _slices(self.grad, floats + channels * taps * time)
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed | ByTap:
-        """By shifting, one batched product per tap, or by unfolding; of the scaled factors."""
-        up, across = exponents(self.grad[chunk]), exponents(self.input[chunk])
+        """By shifting, one batched product per tap, or by unfolding."""
         if self._shifts:
-            inputs, grad, offsets = self._flat(chunk)
-            inputs, grad = scaled(inputs, across), scaled(grad, up)
+            (grad, inputs), offsets = self._flat(chunk), self._offsets()
             time = grad.shape[2]
             grads = grad.new_empty(len(offsets), grad.shape[0], grad.shape[1], inputs.shape[1])
             for tap, offset in enumerate(offsets):
                 torch.bmm(grad, inputs[:, :, offset : offset + time].transpose(1, 2), out=grads[tap])
             if mask is not None:
                 grads.mul_(mask.flatten(2).permute(2, 0, 1).unsqueeze(1))
-            return ByTap(grads, up + across)
-        grads = self._unfolded(scaled(self.grad[chunk], up), scaled(self._padded(chunk), across))
-        return Formed(grads if mask is None else grads.mul_(mask.flatten()), up + across)
+            return ByTap(grads)
+        grads = self._unfolded(chunk)
+        return Formed(grads if mask is None else grads.mul_(mask.flatten()))
 
-    def _unfolded(self, grad: Tensor, padded: Tensor) -> Tensor:
+    def _unfolded(self, chunk: slice) -> Tensor:
         """Gradients `[batch, out * in / groups * taps]` from unfolded inputs."""
-        grad = grad.flatten(2).unflatten(1, (self.groups, -1))
-        return (grad @ self._columns(padded).transpose(2, 3)).flatten(1)
+        grad = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
+        return (grad @ self._columns(chunk).transpose(2, 3)).flatten(1)
 
-    def _columns(self, padded: Tensor) -> Tensor:
+    def _columns(self, chunk: slice) -> Tensor:
         """Unfolded input `[batch, groups, in / groups * taps, time]`; a strided copy is faster than `F.unfold`."""
+        padded = self._padded(chunk)
         sizes = self.grad.shape[2:]
         steps = padded.stride()
         taps = tuple(d * step for d, step in zip(self.dilation, steps[2:], strict=True))
@@ -611,7 +622,7 @@ class Convolution:
 
     def formed(self) -> Tensor:
         """By unfolding."""
-        return self._unfolded(self.grad, self._padded(slice(None)))
+        return self._unfolded(slice(None))
 
     def where(self, keep: Tensor) -> Convolution:
         """Both factors zero."""

@@ -8,12 +8,14 @@ Reference: Higham 2002, Accuracy and Stability of Numerical Algorithms, sections
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 SAFETY = 8  # roundings allowed for besides those of the sums themselves
+ORDINARY = 12  # largest entries between 2^-12 and 2^12 need no scaling
 ENOUGH = 1.01  # norms that may be too long by more than this are taken from formed gradients instead
 SHORTENED = {"none": 0.0, "ieee": 0.0, "highest": 0.0, "tf32": 2**-10, "high": 2**-10, False: 0.0, True: 2**-10}
 UNKNOWN = 2**-7  # float32 factors cut to bfloat16, the least that any setting allows
@@ -64,20 +66,24 @@ def roundoff(tensor: Tensor, terms: int, convolution: bool = False) -> float:
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[None]:
     """Autocast off: a caller's autocast would cut the factors of norms and sums to 8 bits."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def exponents(tensor: Tensor, limit: int | None = None) -> Tensor:
+def exponents(tensor: Tensor, limit: int | None = None) -> Tensor | None:
     """Whole numbers e `[batch]` with 2^(e-1) <= max |x_i| < 2^e, within a limit: 2^e and 2^-e are ordinary numbers.
 
-    So is, in float64, the product of two such powers.
+    So is, in float64, the product of two such powers. None, for no scaling, where all units' largest entries are ordinary
+    anyway; on a GPU this is not asked, since it would have to wait for the answer.
     """
-    limit = limit or (126 if tensor.dtype == torch.float32 else 511)
     if tensor.numel() == 0:
-        return torch.zeros(tensor.shape[0], dtype=torch.long, device=tensor.device)
+        return None
     axes = tuple(range(1, tensor.dim()))
-    largest = torch.maximum(tensor.amax(axes), -tensor.amin(axes))
-    return torch.frexp(largest.double())[1].long().clamp(-limit, limit)
+    found = torch.frexp(torch.maximum(tensor.amax(axes), tensor.amin(axes).neg_()).double())[1]
+    if limit is None and not tensor.is_cuda and bool(found.abs().amax() <= ORDINARY):
+        return None
+    limit = limit or (126 if tensor.dtype == torch.float32 else 511)
+    return found.long().clamp_(-limit, limit)
 
 
 def powers(exponent: Tensor) -> Tensor:
@@ -85,9 +91,16 @@ def powers(exponent: Tensor) -> Tensor:
     return ((exponent + 1023) << 52).view(torch.float64)
 
 
-def scaled(tensor: Tensor, exponent: Tensor) -> Tensor:
+def scaled(tensor: Tensor, exponent: Tensor | None) -> Tensor:
     """`2^-e x` for each unit: exact, but for what is below the smallest ordinary number then."""
+    if exponent is None:
+        return tensor
     return tensor * powers(-exponent).to(tensor.dtype).view(-1, *[1] * (tensor.dim() - 1))
+
+
+def restored(numbers: Tensor, exponent: Tensor | None) -> Tensor:
+    """`2^e n` for each unit, in float64."""
+    return numbers if exponent is None else numbers * powers(exponent)
 
 
 def lengths(tensor: Tensor, batch: int = 0) -> Tensor:
@@ -101,24 +114,19 @@ def lengths(tensor: Tensor, batch: int = 0) -> Tensor:
         tensor = scaled(tensor.movedim(batch, 0), exponent).movedim(0, batch)
     axes = [axis for axis in range(tensor.dim()) if axis != batch]
     terms = tensor.numel() // max(tensor.shape[batch], 1)
-    found = torch.linalg.vector_norm(tensor, dim=axes, dtype=torch.float64) * (1 + (terms + SAFETY) * 2.0**-53)
-    return found if exponent is None else found * powers(exponent)
+    found = torch.linalg.vector_norm(tensor, dim=axes, dtype=torch.float64)
+    return restored(found.mul_(1 + (terms + SAFETY) * 2.0**-53), exponent)
 
 
 def squared(norms: Tensor) -> Tensor:
-    """Squares, rounded up: a norm above 0 never gets a square of 0."""
-    return torch.where(norms > 0, norms.square().clamp(min=torch.finfo(torch.float64).tiny), norms.square())
-
-
-def certain(least: Tensor, most: Tensor) -> bool:
-    """Is every norm known to a hundredth? Units that are not finite are left out: they add nothing."""
-    return not bool((most > ENOUGH * least).any())
+    """Squares, rounded up where they vanish: `n^2 + 2^-511 n`."""
+    return torch.add(norms.square(), norms, alpha=2.0**-511)
 
 
 def toward_zero(factors: Tensor, dtype: torch.dtype, exponent: Tensor | None = None) -> Tensor:
-    """`2^e factors` in another type, never larger in magnitude than they are."""
-    if exponent is not None:
-        factors = factors * powers(exponent)
-    most = torch.finfo(dtype).max
-    rounded = factors.clamp(-most, most).to(dtype)
-    return torch.where(rounded.abs() > factors.abs(), torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
+    """`2^e factors` in another type, never larger in magnitude: an ulp less, and 0 instead of the smallest numbers."""
+    factors = restored(factors, exponent)
+    if factors.dtype == dtype:
+        return factors
+    info = torch.finfo(dtype)
+    return F.hardshrink(factors * (1 - info.eps), info.tiny).clamp_(-info.max, info.max).to(dtype)
