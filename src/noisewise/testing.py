@@ -14,44 +14,20 @@ from torch import Tensor
 
 from noisewise import support as supports
 from noisewise.bounded import Bounded
-from noisewise.clipping import Clip, Samples
+from noisewise.clipping import Clip
 from noisewise.errors import PrivacyError
 from noisewise.modelcheck import ModelCheck, check_model
+from noisewise.promises import NAMES, check_rule
 
 __all__ = ["ModelCheck", "check_clip", "check_model", "check_support", "reveal"]
 
-NAMES = ("first.weight", "first.bias", "second.weight")
-
 
 def check_clip(rule: Clip, names: Sequence[str] = NAMES, *, seed: int = 0) -> None:
-    """`||(factors * norms)[:, i]|| <= sensitivity` for norms from 0 to 1e12, alone and in company of others.
+    """Does a rule keep its promise? See `noisewise.promises.check_rule`, which runs by itself before one's own rule is used.
 
-    `names`: parameters the rule can place in blocks. Also asked: factors are finite, have the norms' shape, and depend on
-    the unit's own norms only.
+    `names`: parameters the rule can place in blocks.
     """
-    blocks = rule.blocks(names)
-    count = max(blocks.values()) + 1
-    generator = torch.Generator().manual_seed(seed)
-    grid = torch.cat([torch.zeros(1), torch.logspace(-12, 12, 241)]).double()
-    mixed = 10 ** (24 * torch.rand(count, 2000, generator=generator, dtype=torch.float64) - 12)
-    for norms in (grid.expand(count, -1), mixed):
-        factors = rule.factors(Samples(norms))
-        if factors.shape != norms.shape:
-            raise PrivacyError(f"{rule!r}: factors have shape {list(factors.shape)}, norms {list(norms.shape)}.")
-        if not bool(factors.isfinite().all()):
-            raise PrivacyError(f"{rule!r}: not finite for norms {norms[:, ~factors.isfinite().all(0)][:, 0].tolist()}.")
-        length = (factors * norms).square().sum(0).sqrt()
-        worst = int(length.argmax())
-        if bool(length[worst] > rule.sensitivity * (1 + 1e-9)):
-            raise PrivacyError(
-                f"{rule!r}: a unit with norms {norms[:, worst].tolist()} contributes {length[worst].item():.6g}, more than "
-                f"the sensitivity {rule.sensitivity:g} that noise is scaled to."
-            )
-        order = torch.randperm(norms.shape[1], generator=generator)
-        if not torch.equal(rule.factors(Samples(norms[:, order])), factors[:, order]):
-            raise PrivacyError(f"{rule!r}: a unit's factor changes with the other units of the batch.")
-        if not torch.equal(rule.factors(Samples(norms[:, :1])), factors[:, :1]):
-            raise PrivacyError(f"{rule!r}: a unit's factor changes when the others are left out.")
+    check_rule(rule, names, seed=seed)
 
 
 def check_support(plan: Any, parameters: Mapping[str, Tensor], steps: int = 10, *, seed: int = 0) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from noisewise import promises
 from noisewise.clipping import Flat, Normalized, Samples, per_layer
-from noisewise.errors import ConfigError, PrivacyError
+from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
 from noisewise.mechanism import Runtime
 from noisewise.nest import Padded
 from noisewise.persample import Layout, clipped_sum, live_parameters
@@ -230,11 +231,24 @@ def test_one_entry_that_is_not_finite_is_enough(engine):
 
 
 @EACH_ENGINE
-def test_a_unit_whose_norm_overflows_contributes_nothing(engine):
+def test_a_unit_whose_squares_overflow_float32_is_clipped_like_any_other(engine):
     setup = PROBLEMS["linear-4d"].make(torch.float32)
-    weights = torch.tensor([1e25, 1.0, 1.0, 1.0])
-    got = clipped_sum(setup.model, setup.loss_fn, (setup.batch[0], weights), Flat(1.0), runtime=Runtime(engine=engine))
-    rest = clipped_sum(setup.model, setup.loss_fn, rows((setup.batch[0], weights), slice(1, None)), Flat(1.0))
+    batch = (setup.batch[0], torch.tensor([1e25, 1.0, 1.0, 1.0]))
+    same = (setup.batch[0], torch.tensor([1e15, 1.0, 1.0, 1.0]))
+    got, expected = (
+        clipped_sum(setup.model, setup.loss_fn, b, Flat(1.0), runtime=Runtime(engine=engine)) for b in (batch, same)
+    )
+    assert got.norms.dtype == torch.float64
+    assert got.norms[0, 0] / expected.norms[0, 0] == pytest.approx(1e10, rel=1e-4)
+    assert relative_error(got.grads._values, expected.grads._values) < 1e-5
+
+
+@EACH_ENGINE
+def test_a_unit_whose_norm_overflows_contributes_nothing(engine):
+    setup = PROBLEMS["linear-4d"].make()
+    batch = (setup.batch[0], torch.tensor([1e200, 1.0, 1.0, 1.0], dtype=torch.float64))
+    got = clipped_sum(setup.model, setup.loss_fn, batch, Flat(1.0), runtime=Runtime(engine=engine))
+    rest = clipped_sum(setup.model, setup.loss_fn, rows(batch, slice(1, None)), Flat(1.0))
     assert got.norms.isfinite()[0].tolist() == [False, True, True, True]
     assert relative_error(got.grads._values, rest.grads._values) < 1e-5
 
@@ -299,6 +313,10 @@ class Rule:
     def factors(self, samples: Samples):
         return {
             "right": lambda n: (0.9 / n).clamp(max=1),
+            "opposite": lambda n: -(0.9 / n).clamp(max=1),
+            "in place": lambda n: n.clamp_(max=1.0) * 0 + 1,
+            "by the median": lambda n: (n.median() / n).clamp(max=1) / n.median().clamp(min=1),
+            "beyond what is tried": lambda n: torch.where(n > 1e13, 2 / n, (0.9 / n).clamp(max=1)),
             "none": lambda n: torch.ones_like(n),
             "double": lambda n: 2 / n,
             "negative": lambda n: -2 / n,
@@ -313,15 +331,99 @@ def test_a_rule_of_ones_own_is_used():
     assert relative_error(got.grads._values, clipped_sum(*setup, Flat(0.9)).grads._values) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["none", "double", "negative", "nan"])
-def test_a_rule_that_exceeds_its_own_bound_is_stopped(name):
-    with pytest.raises(PrivacyError, match=r"more than its sensitivity 0\.1.*check_clip"):
-        clipped_sum(*PROBLEMS["linear-2d"].make(), Rule(name, sensitivity=0.1))
+def test_a_rule_with_negative_factors_is_used():
+    setup = PROBLEMS["linear-2d"].make()
+    got, other = (clipped_sum(*setup, Rule(name)).grads._values for name in ("right", "opposite"))
+    assert relative_error({name: -value for name, value in got.items()}, other) < 1e-12
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "per-layer"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "contributes .* more than the sensitivity"),
+        ("double", r"not finite for norms \[0"),
+        ("negative", r"not finite for norms \[0"),
+        ("nan", "not finite"),
+        ("in place", "changes the norms it is given"),
+        ("by the median", "changes when the others are left out"),
+    ],
+)
+def test_a_rule_of_ones_own_is_checked_before_it_is_used(name, message, inside):
+    setup = PROBLEMS["linear-2d"].make()
+    clip = per_layer(dict(setup.model.named_parameters()), Rule(name)) if inside else Rule(name)
+    with pytest.raises(PrivacyError, match=message):
+        clipped_sum(*setup, clip)
 
 
 def test_factors_of_the_wrong_shape_are_refused():
-    with pytest.raises(ConfigError, match=r"factors \[4\] for norms \[1, 4\]"):
+    with pytest.raises(PrivacyError, match=r"factors have shape \[242\], norms \[1, 242\]"):
         clipped_sum(*PROBLEMS["linear-2d"].make(), Rule("wrong shape"))
+
+
+def test_a_rule_that_exceeds_its_own_bound_beyond_what_was_tried_is_stopped():
+    setup = PROBLEMS["linear-2d"].make()
+    loud = lambda model, batch: setup.loss_fn(model, batch) * 1e15  # noqa: E731
+    with pytest.raises(PrivacyError, match=r"more than its sensitivity 1.*check_clip"):
+        clipped_sum(setup.model, loud, setup.batch, Rule("beyond what is tried"))
+
+
+def test_a_rule_object_is_checked_once_and_forgotten_with_it(monkeypatch):
+    calls = []
+    monkeypatch.setattr(promises, "check_rule", lambda rule, names: calls.append(rule.name))
+    setup, rule = PROBLEMS["linear-2d"].make(), Rule("right")
+    for _ in range(3):
+        clipped_sum(*setup, rule)
+    assert calls == ["right"]
+    clipped_sum(*setup, Rule("right"))
+    assert calls == ["right", "right"]
+
+
+def test_a_unit_has_no_company_in_front_of_a_rule_of_ones_own(monkeypatch):
+    """Even a rule that looks at the batch, past the check, can look at one unit only."""
+    monkeypatch.setattr(promises, "check_rule", lambda rule, names: None)
+    setup = PROBLEMS["linear-2d"].make()
+    whole = clipped_sum(*setup, Rule("by the median"))
+    alone = [
+        clipped_sum(setup.model, setup.loss_fn, rows(setup.batch, slice(i, i + 1)), Rule("by the median")).grads._values
+        for i in range(4)
+    ]
+    summed = {name: sum(one[name] for one in alone) for name in alone[0]}
+    assert relative_error(whole.grads._values, summed) < 1e-12
+    assert bool((whole.norms > 0).all())
+
+
+def test_norms_changed_in_place_do_not_fool_the_promise(monkeypatch):
+    monkeypatch.setattr(promises, "check_rule", lambda rule, names: None)
+    setup = PROBLEMS["linear-2d"].make()
+    loud = lambda model, batch: setup.loss_fn(model, batch) * 1e5  # noqa: E731
+    with pytest.raises(PrivacyError, match="more than its sensitivity"):
+        clipped_sum(setup.model, loud, setup.batch, Rule("in place"))
+
+
+@dataclass(frozen=True)
+class Astray(Rule):
+    """Places its parameters in a block that is in no norm."""
+
+    def blocks(self, names):
+        return dict.fromkeys(names, -1)
+
+
+def test_a_parameter_in_no_block_is_refused():
+    with pytest.raises(PrivacyError, match=r"places \['0.weight'.*whole number from 0"):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), Astray("right"))
+
+
+@pytest.mark.parametrize("bound", [1e-31, 1e31])
+def test_bounds_that_sums_cannot_hold_are_refused(bound):
+    with pytest.raises(ConfigError, match=r"outside 1e-30 to 1e\+30"):
+        clipped_sum(*PROBLEMS["linear-2d"].make(), Flat(bound))
+
+
+def test_complex_parameters_are_refused_by_name():
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(UnsupportedLayer, match=r"\['weight', 'bias'\] are complex.*view_as_real"):
+        clipped_sum(model, lambda m, b: m(b).abs().sum(1), torch.ones(2, 2, dtype=torch.complex64), Flat(1.0))
 
 
 def test_a_parameter_without_a_per_layer_rule_is_refused():

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from noisewise.clipping import Automatic, Normalized, Samples
-from noisewise.persample.gradients import KEPT, Convolution, Formed, Outer, Rows, join
+from noisewise.persample.gradients import KEPT, Convolution, Formed, Kept, Outer, Rows, join
 from noisewise.persample.layers import RULES
 
 
@@ -19,13 +19,14 @@ def check(gradient, formed, mask=None, tolerance=1e-11):
     assert torch.allclose(gradient.formed().reshape(formed.shape), formed, rtol=tolerance, atol=tolerance)
     expected = formed if mask is None else formed * mask
     squares, rest = gradient.measure(mask)
-    assert torch.allclose(squares, expected.flatten(1).square().sum(1), rtol=tolerance, atol=tolerance)
-    factors = torch.linspace(0.1, 1.0, units, dtype=formed.dtype)
-    total = torch.tensordot(factors, expected, 1)
+    assert squares.dtype == torch.float64
+    assert torch.allclose(squares, expected.double().flatten(1).square().sum(1), rtol=tolerance, atol=tolerance)
+    factors = torch.linspace(0.1, 1.0, units, dtype=torch.float64)
+    total = torch.tensordot(factors.to(formed.dtype), expected, 1)
     close = {"rtol": tolerance, "atol": tolerance * float(total.abs().max())}
     assert torch.allclose(rest.weighted_sum(factors).reshape(shape), total, **close)
     keep = torch.arange(units) % 3 != 0
-    rest_of = torch.tensordot(factors * keep, expected, 1)
+    rest_of = torch.tensordot((factors * keep).to(formed.dtype), expected, 1)
     assert torch.allclose(rest.where(keep).weighted_sum(factors).reshape(shape), rest_of, **close)
     return rest
 
@@ -122,7 +123,7 @@ def test_short_positions_take_gram_matrices_and_keep_nothing():
 
 def test_long_positions_take_formed_gradients_and_keep_them():
     gradient, formed = outer(5, 60, 3, 4)
-    assert isinstance(check(gradient, formed), Formed)
+    assert isinstance(check(gradient, formed), Kept)
 
 
 @pytest.mark.parametrize("shape", ["shifted-gram", "stride-gram"])
@@ -318,12 +319,16 @@ SEEDS = range(40)
 
 @CANCELLING
 def test_norms_are_never_too_short(make, width):
-    """Seeds 0..39. A norm that is too short lets its unit contribute too much."""
+    """Seeds 0..39. A norm that is too short lets its unit contribute too much.
+
+    Of factored gradients it is at least the exact norm; of formed ones it is the norm of the numbers that are summed.
+    """
     for seed in SEEDS:
         gradient = make(width, seed)
-        true = exactly(gradient).flatten(1).norm(dim=1)
-        measured = gradient.measure(None)[0].double().sqrt()
-        assert bool((measured >= true * (1 - 1e-6)).all()), (seed, measured / true)
+        squares, rest = gradient.measure(None)
+        summed = rest.weighted_sum(torch.ones(1, dtype=torch.float64)).double().norm()
+        exact = exactly(gradient).norm() if rest is gradient else summed
+        assert bool(squares.sqrt() >= torch.maximum(summed, exact) * (1 - 1e-9)), (seed, squares.sqrt() / exact)
 
 
 @CANCELLING
@@ -334,7 +339,7 @@ def test_a_lone_unit_stays_within_the_bound_where_positions_cancel(make, width, 
         squares, rest = make(width, seed).measure(None)
         contribution = rest.weighted_sum(rule.factors(Samples(squares.sqrt()[None]))[0])
         length = float(contribution.double().norm())
-        assert length <= rule.sensitivity * (1 + 1e-4), seed
+        assert length <= rule.sensitivity * (1 + 1e-6), seed
 
 
 def test_a_lone_unit_stays_within_the_bound_where_its_gradient_is_too_large_to_keep():
@@ -345,4 +350,4 @@ def test_a_lone_unit_stays_within_the_bound_where_its_gradient_is_too_large_to_k
     gradient = Outer(torch.ones(1, 2, 4100), torch.cat([right, opposite], 1))
     squares, rest = gradient.measure(torch.ones(4100, 4100, dtype=torch.bool))
     contribution = rest.weighted_sum(Normalized(1.0).factors(Samples(squares.sqrt()[None]))[0])
-    assert float(contribution.double().norm()) <= 1 + 1e-4
+    assert float(contribution.double().norm()) <= 1 + 1e-6

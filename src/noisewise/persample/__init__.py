@@ -13,12 +13,14 @@ from noisewise import support as supports
 from noisewise.adaptive import Adaptive
 from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
-from noisewise.errors import ConfigError, PrivacyError
+from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
 from noisewise.nest import Nest, Padded, Views, length, take
 from noisewise.persample import engines
 from noisewise.persample.examine import Layout, Versions, examine, situation
-from noisewise.persample.gradients import PerSample
+from noisewise.persample.gradients import Summable
+from noisewise.persample.rounding import full_precision
+from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,13 +72,10 @@ def clipped_sum(
     units = length(batch)
     views = batch if isinstance(batch, Views) else Views.single(batch)
     versions = Versions(model)
+    _check_clip(clip, live)
     with _random_state(live, seed), torch.enable_grad():
         if units == 0:
-            zeros = {name: torch.zeros_like(parameter) for name, parameter in live.items()}
-            blocks = max(clip.blocks(live).values()) + 1
-            norms = torch.zeros(blocks, 0)
-            nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
-            return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
+            return _nobody(live, clip, support, groups)
         rows = views.rows()
         if layout is None or not layout.covers(live, situation(model, loss_fn, rows)):
             layout = examine(model, loss_fn, rows)
@@ -94,8 +93,32 @@ def clipped_sum(
     return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
 
 
+def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:
+    """Sums are float32 or better: bounds that under- or overflow there are refused. One's own rule must keep its promise."""
+    check_own_rules(clip, tuple(live))
+    if not LEAST <= clip.sensitivity <= MOST:
+        raise ConfigError(
+            f"{clip!r}: the sensitivity {clip.sensitivity:g} is outside {LEAST:g} to {MOST:g}, where sums under- or "
+            "overflow. Scale the loss, and the bound with it."
+        )
+
+
+def _sum_type(parameter: Tensor) -> torch.dtype:
+    """Sums are float32 at least, whatever the batch: the type of a release must not tell an empty one."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _nobody(live: Mapping[str, nn.Parameter], clip: Clip, support: Support, groups: Tensor | None) -> ClippedBatch:
+    """An empty batch: zeros in the shapes, types and places of any other."""
+    zeros = {name: torch.zeros_like(parameter, dtype=_sum_type(parameter)) for name, parameter in live.items()}
+    blocks = max(blocks_of(clip, live).values()) + 1
+    norms = torch.zeros(blocks, 0, dtype=torch.float64, device=next(iter(live.values())).device)
+    nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
+    return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
+
+
 def _ask(clip: Clip, samples: Samples) -> Bounded | None:
-    return Bounded(clip.query(samples), clip.query_sensitivity) if isinstance(clip, Adaptive) else None
+    return Bounded(query_of(clip, samples), clip.query_sensitivity) if isinstance(clip, Adaptive) else None
 
 
 def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
@@ -107,20 +130,26 @@ def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Paramete
     }
     if not live:
         raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
+    strange = [name for name, parameter in live.items() if parameter.is_complex()]
+    if strange:
+        raise UnsupportedLayer(
+            f"the parameters {strange} are complex: clipping and noise are for real numbers. Use torch.view_as_real(...) "
+            "of them as parameters, or freeze them with support=."
+        )
     return live
 
 
 @torch.no_grad()
 def _clip_and_add(
-    measured: Mapping[str, tuple[Tensor, PerSample]],
+    measured: Mapping[str, tuple[Tensor, Summable]],
     live: Mapping[str, nn.Parameter],
     clip: Clip,
     support: Support,
     present: Tensor | None,
     groups: Tensor | None,
 ) -> ClippedBatch:
-    """Norms per block, factors, and the weighted sum of each parameter."""
-    blocks = clip.blocks(live)
+    """Norms per block, factors, and the weighted sum of each parameter. Norms and factors are float64."""
+    blocks = blocks_of(clip, live)
     squares = torch.stack([measured[name][0] for name in live])  # [parameters, batch]
     norms = torch.stack(
         [squares[[blocks[name] == block for name in live]].sum(0) for block in range(max(blocks.values()) + 1)]
@@ -131,29 +160,17 @@ def _clip_and_add(
     everybody = bool(keep.all())
     norms_kept = norms if everybody else torch.where(keep, norms, torch.zeros_like(norms))
     groups = None if groups is None else groups.to(norms.device)
-    factors = clip.factors(Samples(norms_kept, groups))
+    factors = factors_of(clip, Samples(norms_kept, groups))
     if not everybody:
         factors = torch.where(keep, factors, torch.zeros_like(factors))
-    _check_promise(clip, factors, norms_kept)
     sums = {}
     for name, parameter in live.items():
         gradient = measured[name][1] if everybody else measured[name][1].where(keep)
-        sums[name] = gradient.weighted_sum(factors[blocks[name]]).reshape(parameter.shape)
+        with full_precision(parameter):
+            total = gradient.weighted_sum(factors[blocks[name]])
+        sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
     counted = Samples(norms[:, keep], None if groups is None else groups[keep])
     return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))
-
-
-def _check_promise(clip: Clip, factors: Tensor, norms: Tensor) -> None:
-    """A rule that exceeds its own bound would make every epsilon wrong: stop."""
-    if factors.shape != norms.shape:
-        raise ConfigError(
-            f"{clip!r} returned factors {list(factors.shape)} for norms {list(norms.shape)}: must be equal."
-        )
-    if not bool(((factors * norms).square().sum(0) <= clip.sensitivity**2 * (1 + 1e-4)).all()):
-        raise PrivacyError(
-            f"{clip!r} lets a unit contribute more than its sensitivity {clip.sensitivity:g}; "
-            "noisewise.testing.check_clip(rule) shows for which norms."
-        )
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, leaves, map_tensors, take
-from noisewise.persample.gradients import Formed, PerSample, join
+from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
+from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Tape, misaligned, unexplained
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
-Measured = dict[str, tuple[Tensor, PerSample]]
+Measured = dict[str, tuple[Tensor, Summable]]
 
 
 def measure(
@@ -124,7 +125,8 @@ def ghost(
         if name in fallback:
             continue
         if pieces[name]:
-            measured[name] = join(pieces[name]).measure(masks.get(name))
+            with full_precision(parameter):
+                measured[name] = join(pieces[name]).measure(masks.get(name))
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
