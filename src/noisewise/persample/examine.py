@@ -416,7 +416,8 @@ def _unaligned(
             continue
         expected = plain * weights.view(-1, *[1] * (plain.dim() - 1)).to(plain.dtype)
         error = (scaled - expected).nan_to_num(0.0).abs().max()
-        if bool(error > 1e-3 * expected.nan_to_num(0.0).abs().max()):
+        rounding = ROUNDING if plain.dtype in (torch.bfloat16, torch.float16) else 1e-3
+        if bool(error > rounding * expected.nan_to_num(0.0).abs().max()):
             found.update(call.names.values())
     return found
 

@@ -527,18 +527,30 @@ def drawn(call: Call) -> Places:
 
 
 def distances(call: Call) -> Places:
-    """Distances between the points of one unit."""
+    """Distances between the points of one unit, or from units as points to points that are the same for all."""
     first, second = call.args["x1"], call.args["x2"]
-    place = beside(call, [first, second], max(first.dim(), second.dim()))
-    if place.dim >= max(first.dim(), second.dim()) - 2:
+    ndim = max(first.dim(), second.dim())
+    for points, others, free in ((first, second, ndim - 2), (second, first, ndim - 1)):
+        place = call.place(points)
+        if place is not None and place.dim == points.dim() - 2 and call.place(others) is None:
+            return [place._replace(dim=free)] * len(call.outputs)
+    place = beside(call, [first, second], ndim)
+    if place.dim >= ndim - 2:
         raise _fail(call, "compares units with each other")
     return [place] * len(call.outputs)
+
+
+def grids(call: Call) -> Places:
+    """Sampling grids from the matrices of the units, which are in front."""
+    if _own(call, "theta") != FRONT:
+        raise _fail(call, "has the units among positions")
+    return [FRONT]
 
 
 def recurrent_layer(call: Call) -> Places:
     """A recurrent layer over time, time in front, units behind; weights the same for all."""
     _shared(call, "weight0", "weight1", "weight2", "weight3")
-    if call.args.get("batch_first") or call.args.get("batch_sizes"):
+    if call.args.get("batch_sizes"):
         raise _fail(call, "lays out units in another way")
     place = _own(call, "input")
     if place != Place(1):
@@ -583,6 +595,7 @@ POINTWISE = [
     "atanh",
     "bernoulli",
     "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "bitwise_and",
     "bitwise_left_shift",
     "bitwise_not",
@@ -933,8 +946,9 @@ TABLE: tuple[Row, ...] = (
         "entry by entry against a sequence that is the same for all",
     ),
     Row(("grid_sampler_2d", "grid_sampler_3d"), sampled, "units in front"),
+    Row(("affine_grid_generator",), grids, "units in front"),
     Row(("multinomial",), drawn, "one row for each unit"),
-    Row(("_cdist_forward", "_euclidean_dist"), distances, "points of one unit with each other"),
+    Row(("_cdist_forward", "_euclidean_dist"), distances, "points of one unit with each other, or units with points that are the same for all"),
     Row(("mkldnn_rnn_layer",), recurrent_layer, "time in front, then units"),
     Row(("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"), gates, "units in front"),
 )

@@ -51,8 +51,9 @@ LIKE = {
     "new_empty_strided",
 }  # take a shape from their input, and nothing else
 FRESH = {"lift_fresh", "lift_fresh_copy"}  # constants made from Python numbers: their content belongs to the trace
+COUNTLESS = {"all", "any", "amax", "amin", "max", "min"}  # the same however often an entry is repeated
 REARRANGING = {"set", "resize", "resize_as", "as_strided_scatter"}
-RESHAPING = {
+RESHAPING = {"as_strided", 
     "transpose",
     "t",
     "squeeze",
@@ -409,8 +410,15 @@ class Proof(TorchDispatchMode):
             return
         if self._follows_size(out):
             raise NotProven(f"{operation.full} makes values that differ by the place of a row in the batch")
+        if operation.bare in COUNTLESS and all(self._alike_throughout(tensor) for tensor in tensors):
+            return
         if any(one.made and self._follows_size(tensor) for tensor, one in zip(tensors, given, strict=True)):
             raise NotProven(f"{operation.full} makes values that depend on the number of units")
+
+    def _alike_throughout(self, tensor: Tensor) -> bool:
+        """Is a tensor the same for each unit along every dimension that follows the size of the batch?"""
+        follow = {dim for dim, size in enumerate(tensor.shape) if size and size % self.units == 0}
+        return follow <= {place.dim for place in self._alike_places(tensor)}
 
     def _follows_size(self, tensor: Tensor) -> bool:
         return any(size and size % self.units == 0 for size in tensor.shape)
@@ -427,12 +435,7 @@ class Proof(TorchDispatchMode):
             sizes = [1] * (len(repeats) - source.dim()) + list(source.shape)
             steps = zip(repeats, sizes, out.stride(), strict=True)
             strides |= {size * step * out.element_size() for times, size, step in steps if times == self.units}
-        candidates = {
-            id(tensor): places
-            for tensor in tensors
-            if (places := [Place(dim) for dim, size in enumerate(tensor.shape) if size == self.units
-                           and self.alike(tensor, Place(dim))])
-        }  # fmt: skip
+        candidates = {id(tensor): places for tensor in tensors if (places := self._alike_places(tensor))}
         if operation.rule is None or not candidates or out.numel() == 0:
             return frozenset(strides)
         for choice in range(max(map(len, candidates.values()))):
@@ -444,6 +447,20 @@ class Proof(TorchDispatchMode):
             if place is not None and locate(out, rows := rows_of(out, place), self.units) == place:
                 strides.add(rows.stride)
         return frozenset(strides)
+
+    def _alike_places(self, tensor: Tensor) -> list[Place]:
+        """Where a tensor without units could hold them: dimensions along which it is the same for each."""
+        label = self.label(tensor)
+        assert isinstance(label, Shared)
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        places = [
+            Place(dim, 1, size // self.units)
+            for dim, (size, step) in enumerate(steps)
+            if size and size % self.units == 0 and (label.alike or label.chance or step == 0)
+        ]
+        end = tensor.untyped_storage().nbytes()
+        found = [locate(tensor, Rows(0, stride, end), self.units) for stride in sorted(label.even)]
+        return places + [place for place in found if place is not None and place not in places]
 
     def _record(
         self,
