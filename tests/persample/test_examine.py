@@ -286,7 +286,7 @@ def test_a_model_that_cannot_run_on_random_numbers_asks_for_an_example():
         look(mlp(), loss_fn)
     for example in ((torch.rand(6, 6), Y[:1].repeat(6)), (torch.rand(3, 6), Y[:3])):
         layout = look(mlp(), loss_fn, example=example)
-        assert "read into Python" in layout.reason
+        assert "goes over the units" in layout.reason
         assert not layout.proven
 
 

@@ -210,6 +210,16 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
         ) from error
 
 
+def _no_gradient(error: RuntimeError) -> Exception:
+    """What autograd itself cannot do, in words; anything else as it is."""
+    if "inplace operation" not in str(error):
+        return error
+    return DataError(
+        f"a tensor that a gradient needs was changed in place after it was used ({str(error).partition('. Hint')[0]}). "
+        "Replace the in-place operation (x += y) by x = x + y."
+    )
+
+
 def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
     units = []
@@ -224,6 +234,9 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
                 losses = unit_losses(model, loss_fn, rows)
             if losses.requires_grad:
                 total = (losses * weights[kept].to(losses.dtype)).sum()
-                grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
+                try:
+                    grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
+                except RuntimeError as error:
+                    raise _no_gradient(error) from error
         units.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
     return {name: torch.stack([unit[k] for unit in units]) for k, name in enumerate(live)}

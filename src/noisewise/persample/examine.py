@@ -301,7 +301,10 @@ def _check_use(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, n
     with suppress(NotProven):
         unexplained(losses, live)  # refuses reentrant checkpoints
     if losses.requires_grad:
-        grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
+        try:
+            grads = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
+        except RuntimeError:  # an input that was changed in place: the engines say which
+            return
         if any(grad is not None for grad in grads):
             return
     raise ConfigError(
@@ -407,6 +410,8 @@ def _unaligned(
     calls = [call for call in calls if call.aligned]
     if not calls or not losses.requires_grad:
         return found
+    for call in calls:
+        call.check_unchanged()
     edges = [call.edge for call in calls]
     weights = torch.linspace(1.0, 2.0, len(losses), dtype=losses.dtype, device=losses.device)
     ones = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True, retain_graph=True)
