@@ -19,7 +19,33 @@ pytestmark = [
 ]
 
 BOUND = 1e-2
-SLOWER: dict[str, str] = {}  # model -> why it has a slower engine than before; no reason excuses a refusal
+REORDERED = "rows are put in another order: row i of a layer is not unit i's, so the whole batch cannot be followed"
+ASKS = "asks a question about all rows and branches on the answer (to warn, to check a range, to skip a mask)"
+CHOOSES = "how many rows a layer sees depends on the data"
+SLOWER: dict[str, str] = {  # model -> why it has a slower engine than before; no reason excuses a refusal
+    "problem: flipped": REORDERED,
+    "problem: sorted-by-length": REORDERED,
+    "problem: coupled-gradients-only": "forms the mean over the batch, though it cancels",
+    "user: packed LSTM": REORDERED,
+    "user: valid positions only": CHOOSES,
+    "user: mixture of experts, routed": CHOOSES,
+    "float32: Mixtral": CHOOSES,
+    "user: mixture of experts, weights picked": "einsum exchanges its factors for a batch of one",
+    "user: Perceiver": "PyTorch adds a bias in another shape for a batch of one",
+    "user: CTC": "the fused loss lays out its work by the longest label of the batch",
+    "user: Gaussian likelihood": ASKS,
+    "face: BERT, attention mask": ASKS,
+    "face: BERT, eager attention": ASKS,
+    "face: RoBERTa, attention mask": ASKS,
+    "face: DeBERTa-v2": ASKS,
+    "face: SqueezeBERT": ASKS,
+    "face: ConvBERT": ASKS,
+    "face: RoFormer": ASKS,
+    "face: GPT-2 classifier": ASKS,
+    "face: BLOOM": "a custom autograd function, whose backward pass cannot be followed",
+    "face: BART": "counts the entries of a mask of ones, which depends on the number of units",
+    "face: Marian": "counts the entries of a mask of ones, which depends on the number of units",
+}
 BEFORE = baseline()
 ACCEPTED = [name for name in HONEST if "refused" not in BEFORE[name]]
 

@@ -233,6 +233,9 @@ def _prove(
                         copied = True
             difference = passes[0].trace.difference(passes[1].trace)
             if difference is None:
+                # a batch that takes another way is evaluated unit by unit: that must be the same function
+                single = _made_up(like, example, classes, 1)
+                follow(model, loss_fn, single, live, against=passes[0].trace, copied=copied)
                 fallback = passes[0].fallback | passes[1].fallback
                 return Layout(frozenset(fallback), trace=passes[0].trace, copies=copied)
             reason = reason or difference

@@ -948,7 +948,11 @@ TABLE: tuple[Row, ...] = (
     Row(("grid_sampler_2d", "grid_sampler_3d"), sampled, "units in front"),
     Row(("affine_grid_generator",), grids, "units in front"),
     Row(("multinomial",), drawn, "one row for each unit"),
-    Row(("_cdist_forward", "_euclidean_dist"), distances, "points of one unit with each other, or units with points that are the same for all"),
+    Row(
+        ("_cdist_forward", "_euclidean_dist"),
+        distances,
+        "points of one unit with each other, or units with points that are the same for all",
+    ),
     Row(("mkldnn_rnn_layer",), recurrent_layer, "time in front, then units"),
     Row(("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"), gates, "units in front"),
 )

@@ -53,7 +53,8 @@ LIKE = {
 FRESH = {"lift_fresh", "lift_fresh_copy"}  # constants made from Python numbers: their content belongs to the trace
 COUNTLESS = {"all", "any", "amax", "amin", "max", "min"}  # the same however often an entry is repeated
 REARRANGING = {"set", "resize", "resize_as", "as_strided_scatter"}
-RESHAPING = {"as_strided", 
+RESHAPING = {
+    "as_strided",
     "transpose",
     "t",
     "squeeze",
@@ -349,6 +350,9 @@ class Proof(TorchDispatchMode):
             labels = [Rows(0, n := out.untyped_storage().nbytes(), n) for out in outputs]
         else:
             labels = self._with_units(operation, named, outputs)
+        if operation.bare == "clone":  # the same content elsewhere: sizes decide where PyTorch makes one
+            self._set(result, labels[0], known[0][1])
+            return result
         self._record(operation, named, known, outputs, labels)
         for out, label in zip(outputs, labels, strict=True):
             self._keep(operation, out, label, written=out.untyped_storage()._cdata in before)
@@ -366,7 +370,7 @@ class Proof(TorchDispatchMode):
     def _with_units(self, operation: _Operation, named: dict[str, Any], outputs: list[Tensor]) -> list[Rows | Shared]:
         if operation.rule is None:
             raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
-        call = _Call(self, operation, named, outputs)
+        call = _Call(self, operation, dict(named), outputs)
         labels: list[Rows | Shared] = []
         for out, place in zip(outputs, operation.rule(call), strict=True):
             if place is None or out.numel() == 0:
@@ -479,10 +483,21 @@ class Proof(TorchDispatchMode):
             elif self.units > 1:
                 place = self.place_of(out, label)
                 rows.append((*out.shape[: place.dim], *out.shape[place.dim + 1 :], place))
-        step = Step(operation.full, constants, tuple(source for _, source in known), tuple(rows), shared)
-        self._compare(step)
+        sources = tuple(source for _, source in known)
+        holds = any(isinstance(label, Rows) for label in labels)
+        if (
+            operation.full == "aten::addmm.default" and len(constants) == 3
+        ):  # PyTorch chooses by size: in two steps, always
+            added, *factors = sources
+            self._compare(Step("aten::mm.default", (None, None), tuple(factors), tuple(rows), shared), holds)
+            self._compare(
+                Step("aten::add.Tensor", (None, None), (len(self.trace.steps) - 1, added), tuple(rows), shared), holds
+            )
+            return
+        step = Step(operation.full, constants, sources, tuple(rows), shared)
+        self._compare(step, holds)
 
-    def _compare(self, step: Step) -> None:
+    def _compare(self, step: Step, units: bool = False) -> None:
         """Append to the trace; it must go on as the one that was examined."""
         number = len(self.trace.steps)
         self.trace.steps.append(step)
@@ -491,8 +506,8 @@ class Proof(TorchDispatchMode):
         if number >= len(self.against.steps):
             raise NotProven("this pass has more operations than the one that was examined")
         expected = self.against.steps[number]
-        if self.units == 1:  # the parts of one lone unit have no place
-            step = step._replace(rows=expected.rows)
+        if self.units == 1 and units:  # the parts of one lone unit have no place
+            step = step._replace(rows=expected.rows, shared=expected.shared)
         reason = _differs(step, expected, self.units, self.against.units)
         if reason is not None:
             raise NotProven(reason)
