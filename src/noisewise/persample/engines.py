@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,12 +18,12 @@ from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, leaves, map_tensors, take
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
-from noisewise.persample.layers import RULES
+from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
 from noisewise.persample.rounding import full_precision
-from noisewise.persample.tape import Call, Tape, misaligned, unexplained
+from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 
 if TYPE_CHECKING:
     from noisewise.persample.examine import Layout
@@ -106,44 +107,110 @@ def ghost(
             "Use Runtime(engine='auto'), which computes these alone in the dense way, or freeze them with support=."
         )
     calls = [call for call in followed.calls if not fallback.issuperset(call.names.values())]
-    pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for call in calls:
         call.check_unchanged()
-    for call, grad in zip(calls, _output_gradients(losses, calls, batch.weights), strict=True):
-        if grad is None:
-            continue
-        operands = call.operands
-        if grad.dtype in (torch.bfloat16, torch.float16):
-            grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
-        gradients = RULES[call.function].gradients(operands, grad)
-        for role, name in call.names.items():
-            if name not in fallback:
-                gradient = gradients[role]()
-                pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
-    measured: Measured = {}
-    for name, parameter in live.items():
-        if name in fallback:
-            continue
-        if pieces[name]:
-            with full_precision(parameter):
-                measured[name] = join(pieces[name]).measure(masks.get(name))
-        else:  # not used by this batch's losses
-            measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
-        pieces[name].clear()
+    uses = [
+        Use(call.function, call.operands, call.names, grad)
+        for call, grad in zip(calls, _output_gradients(losses, calls, batch.weights), strict=True)
+        if grad is not None
+    ]
+    explained = {name: live[name] for name in live if name not in fallback}
+    measured = _measure_uses(uses, explained, units, views, masks)
     if fallback:
         rest = {name: live[name] for name in live if name in fallback}
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
 
 
+class Use(NamedTuple):
+    """One use of parameters by a function with a rule, and the gradient of its output; rows of all units in front."""
+
+    function: Any
+    operands: Operands
+    names: Mapping[str, str]
+    grad: Tensor
+
+
+def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
+    """Norms and gradients of parameters from their uses, all of which are known."""
+    pieces: dict[str, list[PerSample]] = {name: [] for name in live}
+    for function, operands, names, grad in uses:
+        if grad.dtype in (torch.bfloat16, torch.float16):
+            grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
+        gradients = RULES[function].gradients(operands, grad)
+        for role, name in names.items():
+            if name in live:
+                gradient = gradients[role]()
+                pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
+    measured: Measured = {}
+    for name, parameter in live.items():
+        if pieces[name]:
+            with full_precision(parameter):
+                measured[name] = join(pieces[name]).measure(masks.get(name))
+        else:  # not used by this batch's losses
+            measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
+        pieces[name].clear()
+    return measured
+
+
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
     """Every unit by itself, at once where the model can be vectorised, and a look at whether anything was left behind."""
     before = held(model, loss_fn)
-    measured = _measure_formed(_each(model, loss_fn, batch, live, layout), masks)
+    measured: Measured = {}
+    recorded = {name: live[name] for name in live if name in layout.recorded}
+    if recorded and layout.vectorises:
+        with suppress(Unrecorded):
+            measured = booked(model, loss_fn, batch, recorded, masks)
+    rest = {name: live[name] for name in live if name not in measured}
+    if rest:
+        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     changed = changes(before, held(model, loss_fn))
     if changed:
         raise self_changing(changed)
     return measured
+
+
+class Unrecorded(Exception):
+    """Book-keeping inside vmap does not fit this batch."""
+
+
+def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks) -> Measured:
+    """Every unit alone by `vmap`, with book-keeping inside: no gradient of a parameter is formed that need not be.
+
+    A zero is added to the output of every known call; the gradient with respect to these zeros is that of the outputs, and
+    the calls' inputs are handed out beside it. Guarantee: as `dense`, the model sees one unit at a time. All uses of these
+    parameters must be known calls (the examination finds which have no other).
+    """
+    units, views = batch.weights.shape
+    first = Nudged(live)
+    with torch.no_grad(), first:
+        loss_fn(model, map_tensors(torch.clone, take(batch.batch, 0)))
+
+    def loss_of_one(nudges: list[Tensor], rows: Nest, weights: Tensor) -> tuple[Tensor, list[Tensor]]:
+        tape = Nudged(live, nudges)
+        with tape:
+            losses = loss_fn(model, rows)
+        return (losses * weights.to(losses.dtype)).sum(), tape.inputs
+
+    nudges = [torch.zeros(shape, dtype=kind, device=place) for shape, kind, place in first.outputs]
+    fitting = all(given.dim() > 1 and len(given) == views == shape[0] for given, (shape, *_) in
+                  zip(first.inputs, first.outputs, strict=True))  # fmt: skip
+    if not nudges or not fitting:
+        raise Unrecorded
+    try:
+        each = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
+            grads, inputs = each(nudges, map_tensors(torch.clone, batch.batch), batch.weights)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if "memory" in str(error):
+            raise
+        raise Unrecorded from error
+    uses = [
+        Use(function, operands._replace(input=given.flatten(0, 1)), names, grad.flatten(0, 1))
+        for (function, operands, names), given, grad in zip(first.calls, inputs, grads, strict=True)
+    ]
+    return _measure_uses(uses, live, units, views, masks)
 
 
 def _each(model: nn.Module, loss_fn: Any, batch: Views, live: Live, layout: Layout) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
-from noisewise.persample.engines import dense, follow, ghost, loop
+from noisewise.persample.engines import booked, dense, follow, ghost, loop
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
@@ -41,7 +41,8 @@ class Layout:
     `trace`: the proven pass, which every later one must repeat; None if there is no proof, and then `reason` says why and every
     unit is evaluated alone. `fallback`: parameters that need another engine, since some use of them is unexplained or does not
     have the unit in front. `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine
-    computes the fallback parameters rightly; otherwise they are left to the loop. `copies`: the model changes its input in
+    computes the fallback parameters rightly; otherwise they are left to the loop. `recorded`: without a proof, parameters whose
+    gradients need not be formed although each unit is evaluated alone (`engines.booked`). `copies`: the model changes its input in
     place. `situation`: modes, types and loss for which all this was found.
     """
 
@@ -50,6 +51,7 @@ class Layout:
     vectorises: bool = True
     trace: Trace | None = None
     reason: str | None = None
+    recorded: frozenset[str] = frozenset()
     copies: bool = False
     situation: Any = None
 
@@ -121,10 +123,17 @@ def examine(
             fallback = set(live)
         rest = {name: live[name] for name in fallback}
         vectorises = not fallback or _vectorises(model, loss_fn, units, rest)
+        recorded = _recorded(model, loss_fn, units, live) if vectorises and not layout.proven else frozenset()
         if not vectorises:
             _check_loop(model, loss_fn, units)
-    where = situation(model, loss_fn, like)
-    return Layout(frozenset(fallback), frozenset(live), vectorises, layout.trace, layout.reason, layout.copies, where)
+    return replace(
+        layout,
+        fallback=frozenset(fallback),
+        examined=frozenset(live),
+        vectorises=vectorises,
+        recorded=recorded,
+        situation=situation(model, loss_fn, like),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- made-up units
@@ -470,6 +479,33 @@ def _vectorises(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, 
     return all(
         bool((found[name] - grad).double().norm() <= ROUNDING * grad.double().norm() + 1e-5 * scale)
         for name, grad in expected.items()
+    )
+
+
+def _recorded(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter]) -> frozenset[str]:
+    """Parameters all of whose uses are known calls of a lone unit, and whose gradients from these are those of the loop."""
+    views = Views.single(units)
+    try:
+        one = follow(model, loss_fn, take(units, slice(0, 1)), live)
+        for call in one.calls:
+            call.check_unchanged()
+        known = {name: parameter for name, parameter in live.items() if name not in one.fallback}
+        with _without_dropout(model):
+            if not known or not torch.equal(*(_losses(model, loss_fn, units, seed) for seed in (1, 2))):
+                return frozenset()  # random in evaluation mode too: gradients cannot be compared
+            measured, expected = booked(model, loss_fn, views, known, {}), loop(model, loss_fn, views, known)
+    except Exception:  # whatever stops it, the other engines are right
+        return frozenset()
+    scale = _length(expected.values())
+    return frozenset(
+        name
+        for name, grads in expected.items()
+        if bool(
+            (
+                measured[name][1].weighted_sum(torch.ones_like(measured[name][0])).flatten() - grads.sum(0).flatten()
+            ).norm()
+            <= ROUNDING * grads.norm() + 1e-5 * scale
+        )
     )
 
 

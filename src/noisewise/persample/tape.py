@@ -65,6 +65,55 @@ class Call:
             )
 
 
+def recognised(
+    func: Any, args: Any, kwargs: Any, parameters: Mapping[int, str]
+) -> tuple[Operands, dict[str, str]] | None:
+    """Operands of a call with an exact rule, and which of `parameters` (by id) play which role; None for any other call."""
+    rule = RULES.get(func)
+    if rule is None:
+        return None
+    operands = rule.operands(*args, **kwargs)
+    names = {
+        role: parameters[id(value)]
+        for role in ("weight", "bias")
+        if (value := getattr(operands, role)) is not None and id(value) in parameters
+    }
+    return (operands, names) if names and rule.exact(operands) else None
+
+
+def with_stand_ins(func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str]) -> Tensor:
+    """The call with its parameters replaced by detached copies of themselves, so that no gradient goes that way."""
+    stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
+    return func(
+        *(stand_ins.get(id(arg), arg) for arg in args),
+        **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
+    )
+
+
+class Nudged(TorchFunctionMode):
+    """Adds a given number to the output of each known call, and keeps the calls' inputs; without numbers, only looks."""
+
+    def __init__(self, live: Mapping[str, Tensor], nudges: list[Tensor] | None = None):
+        super().__init__()
+        self.names = {id(parameter): name for name, parameter in live.items()}
+        self.nudges = nudges
+        self.calls: list[tuple[Any, Operands, dict[str, str]]] = []
+        self.inputs: list[Tensor] = []
+        self.outputs: list[tuple[torch.Size, torch.dtype, torch.device]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function; nudge its output if a rule exists and it uses a live parameter."""
+        kwargs = kwargs or {}
+        use = recognised(func, args, kwargs, self.names)
+        if use is None:
+            return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        self.calls.append((func, *use))
+        self.inputs.append(use[0].input)
+        self.outputs.append((output.shape, output.dtype, output.device))
+        return output if self.nudges is None else output + self.nudges[len(self.calls) - 1]
+
+
 class Tape(TorchFunctionMode):
     """Records the calls that use live parameters while it is active."""
 
@@ -84,22 +133,11 @@ class Tape(TorchFunctionMode):
             index, classes = args[0], kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
             if classes > 0:
                 return self.proof.one_hot(func, index, classes)
-        rule = RULES.get(func)
-        if rule is None or not torch.is_grad_enabled():
+        use = recognised(func, args, kwargs, self.names) if torch.is_grad_enabled() else None
+        if use is None:
             return func(*args, **kwargs)
-        operands = rule.operands(*args, **kwargs)
-        names = {
-            role: self.names[id(value)]
-            for role in ("weight", "bias")
-            if (value := getattr(operands, role)) is not None and id(value) in self.names
-        }
-        if not names or not rule.exact(operands):
-            return func(*args, **kwargs)
-        stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
-        output = func(
-            *(stand_ins.get(id(arg), arg) for arg in args),
-            **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
-        )
+        operands, names = use
+        output = with_stand_ins(func, args, kwargs, operands, names)
         held = operands._replace(input=operands.input.detach())
         aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)
         if output._is_view():  # an in-place operation on it would take its place in the graph
