@@ -610,14 +610,15 @@ class Proof(TorchDispatchMode):
 
     # --------------------------------------------------------------------------------------------------------- afterwards
 
-    def conclude(self, losses: Tensor) -> Trace:
-        """The trace, if every operation was proven and the losses are the units', in their order."""
+    def conclude(self, *results: Tensor) -> Trace:
+        """The trace, if every operation was proven and the results are the units', in their order."""
         if self.failure is not None:
             raise NotProven(self.failure)
         if self.against is not None and len(self.trace.steps) != len(self.against.steps):
             raise NotProven("this pass has fewer operations than the one that was examined")
-        if self.units > 1 and self.place(losses) not in (FRONT, None):
-            raise NotProven("the losses are not in the order of the units")
+        for result in results:
+            if self.units > 1 and not self.alike_or_in_front(result):
+                raise NotProven("the results are not in the order of the units")
         return self.trace
 
 
