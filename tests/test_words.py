@@ -290,3 +290,10 @@ def test_terminal_and_page_follow_the_number(name: str, monkeypatch, capsys, tmp
     assert ("trained with weak differential privacy" in page) == (word == "weak")
     assert ("without a privacy guarantee" in page) == (word == "none")
     assert ("o not publish the model" in page) != good
+
+
+def test_a_reproducible_run_has_no_strength(tmp_path) -> None:
+    """As summary.json is written, before anybody checks it."""
+    tiny.run(out=tmp_path, insecure_seed=1, delta=1e-3)
+    privacy = read_json(tmp_path / "summary.json")["privacy"]
+    assert (privacy["status"], privacy["strength"], privacy["epsilon"]) == ("not-private", "none", "inf")
