@@ -131,10 +131,11 @@ def test_without_an_audit_the_page_says_which_command_is_missing(run: RunFolder,
 
 def test_a_run_that_is_not_private_looks_like_it(tmp_path) -> None:
     config = configure(data="digits", noise_multiplier=4.0, steps=2, batch_size=64, twin=False, insecure_seed=1)
-    words = Text(report.render(execute(config, tmp_path / "a", progress=False).path)).words
+    folder = execute(config, tmp_path / "a", progress=False)
+    words, privacy = Text(report.render(folder.path)).words, read_json(folder.summary)["privacy"]
     for text in (
         "trained without a privacy guarantee", "ε = ∞", "not-private Noise reproducible: do not publish",
-        "Nothing is promised", "do not publish the model", "The plan itself would have cost",
+        "Nothing is promised", "do not publish the model", f"The plan itself would have cost ε = {number(privacy['plan_epsilon'])}.",
     ):  # fmt: skip
         assert text in words, text
 
