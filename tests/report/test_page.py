@@ -135,7 +135,8 @@ def test_a_run_that_is_not_private_looks_like_it(tmp_path) -> None:
     words, privacy = Text(report.render(folder.path)).words, read_json(folder.summary)["privacy"]
     for text in (
         "trained without a privacy guarantee", "ε = ∞", "not-private Noise reproducible: do not publish",
-        "Nothing is promised", "do not publish the model", f"The plan itself would have cost ε = {number(privacy['plan_epsilon'])}.",
+        "Nothing is promised", "do not publish the model",
+        f"The plan itself would have cost ε = {number(privacy['plan_epsilon'])}.",
     ):  # fmt: skip
         assert text in words, text
 
