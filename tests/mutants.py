@@ -1189,8 +1189,8 @@ MUTANTS = [
     Mutant(
         "words: a large delta is no matter",
         "words.py",
-        "certainty(epsilon, delta) == 1 or large_delta(delta, n):",
-        "certainty(epsilon, delta) == 1:",
+        "not certainty(epsilon, delta) < 1 or large_delta(delta, n):",
+        "not certainty(epsilon, delta) < 1:",
         (
             "test_words.py::test_tiers",
             "test_words.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",
@@ -1206,8 +1206,8 @@ MUTANTS = [
     Mutant(
         "words: strength without the status",
         "words.py",
-        'if status != "private" or certainty(epsilon, delta) == 1',
-        "if certainty(epsilon, delta) == 1",
+        'if status != "private" or not certainty(epsilon, delta) < 1',
+        "if not certainty(epsilon, delta) < 1",
         ("test_words.py::test_tiers",),
     ),
     Mutant(

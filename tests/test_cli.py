@@ -150,6 +150,7 @@ def test_a_large_delta_is_noted(noisewise) -> None:
         ("epsilon --n ten", "--n"),
         ("calibrate --n 10 --batch-size 5 --epochs 1 --epsilon -3", "epsilon=-3.0: must be a finite number above 0"),
         ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3", "n=0"),
+        ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3 --delta 1e-5", "n=0"),
         ("train --out a", "how private?"),
         ("train --out a --epsilon 3 --data nope", "Known data sets: digits"),
         ("train --out a --epsilon 3 --model nope", "Known models: cnn"),

@@ -122,6 +122,8 @@ def test_no_number_falls_where_a_budget_grows() -> None:
         (38.0, 1e-5, 1_000, "private", "none"),
         (1_506_280.0, 1e-5, 1_000, "private", "none"),
         (math.inf, 1e-5, 1_000, "private", "none"),
+        (math.nan, 1e-5, 1_000, "private", "none"),
+        (0.5, math.nan, 1_000, "private", "none"),
         (0.5, 0.000999, 1_000, "private", "strong"),
         (0.5, 0.001, 1_000, "private", "none"),
         (0.5, 0.5, 1_000, "private", "none"),

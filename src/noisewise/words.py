@@ -20,8 +20,6 @@ NEIGHBOURS = {
     "zero-out": "whether any one {unit} was in the data or had been left blank",
     "replace-one": "whether any one {unit} was in the data or another one in its place",
 }
-
-
 STRENGTHS = ("strong", "reasonable", "weak", "none")  # from the best to the worst
 PUBLISHABLE = ("strong", "reasonable")
 GUARANTEE = {
@@ -89,7 +87,7 @@ def strength(epsilon: float, delta: float, n: int, status: str = "private") -> s
     >>> [strength(epsilon, 1e-5, 1_000) for epsilon in (1, 10, 20, 1_506_280)], strength(1, 0.001, 1_000)
     (['strong', 'reasonable', 'weak', 'none'], 'none')
     """
-    if status != "private" or certainty(epsilon, delta) == 1 or large_delta(delta, n):
+    if status != "private" or not certainty(epsilon, delta) < 1 or large_delta(delta, n):
         return "none"
     return "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak"
 
