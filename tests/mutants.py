@@ -1335,7 +1335,7 @@ MUTANTS = [
         "report/__init__.py",
         'if part.name == extremes["pays_most"])',
         'if part.name == extremes["worst"])',
-        ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
+        ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files[classes]",),
     ),
     Mutant(
         "page: the gap is the twin's",
