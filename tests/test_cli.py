@@ -133,7 +133,7 @@ def test_a_large_delta_is_noted(noisewise) -> None:
         "0.01", "--json",
     )  # fmt: skip
     json.loads(found.out)
-    assert "above 1/n" in found.err
+    assert "not below 1/n" in found.err
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,7 @@ def test_a_large_delta_is_noted(noisewise) -> None:
         ("epsilon --n ten", "--n"),
         ("calibrate --n 10 --batch-size 5 --epochs 1 --epsilon -3", "epsilon=-3.0: must be a finite number above 0"),
         ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3", "n=0"),
+        ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3 --delta 1e-5", "n=0"),
         ("train --out a", "how private?"),
         ("train --out a --epsilon 3 --data nope", "Known data sets: digits"),
         ("train --out a --epsilon 3 --model nope", "Known models: cnn"),
@@ -350,7 +351,9 @@ def test_tables_are_never_cut(width: int) -> None:
     ]
     shown = io.StringIO()
     console = Console(file=shown, width=width, highlight=False)
-    cli._print_result(console, Shown([Table("A caption that is longer than the table", columns, rows)]), tables=True)
+    cli._print_result(
+        console, Shown([Table("A caption that is longer than the table", columns, rows)]), "strong", tables=True
+    )
     text = shown.getvalue()
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())

@@ -275,15 +275,17 @@ def test_the_message_names_value_reason_and_remedy(mishap, tmp_path):
 # --- a delta that promises little -------------------------------------------------------------------------------------
 
 
-def test_a_delta_above_one_over_n_is_warned_of_and_the_run_goes_on():
-    with pytest.warns(PrivacyWarning, match=r"delta 0.1 is above 1/n = 0.025.*one row in full.*0.001 is customary"):
-        assert tiny.run(delta=0.1).status.status == "private"
+@pytest.mark.parametrize("delta", [0.1, 1 / tiny.N])
+def test_a_delta_of_at_least_one_over_n_is_warned_of_and_the_run_goes_on(delta):
+    says = rf"delta {delta:g} is not below 1/n = 0.025.*each record in full.*probability {delta:g}.*0.001 is customary"
+    with pytest.warns(PrivacyWarning, match=says):
+        assert tiny.run(delta=delta).status.status == "private"
 
 
-def test_no_warning_at_one_over_n_or_where_nothing_is_promised():
+def test_no_warning_below_one_over_n_or_where_nothing_is_promised():
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        tiny.run(delta=1 / tiny.N)
+        tiny.run(delta=0.99 / tiny.N)
         tiny.run(delta=0.1, ablation="plain")
     assert [w for w in seen if issubclass(w.category, PrivacyWarning)] == []
 
@@ -304,7 +306,7 @@ def test_the_command_line_notes_a_large_delta_in_one_line(arguments, monkeypatch
     assert not stopped.value.code
     (note,) = [line for line in capsys.readouterr().err.splitlines() if "delta" in line]
     assert re.fullmatch(
-        r"note: delta 0.01 is above 1/n = .*one row in full would pass. (0.0001|1e-05) is customary.", note
+        r"note: delta 0.01 is not below 1/n = .*probability 0.01 would pass. (0.0001|1e-05) is customary.", note
     )
 
 

@@ -121,9 +121,8 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The least noise that meets a budget: noise multiplier for an epsilon."""
-    spend_at = _delta(delta, n)
-    plan = _plan(n, batch_size, epochs, steps, sampler, adjacency, None).calibrated(epsilon, spend_at)
-    _show_plan(plan, spend_at, as_json, chosen=adjacency)
+    plan, spend_at = _plan(n, batch_size, epochs, steps, sampler, adjacency, None), _delta(delta, n)
+    _show_plan(plan.calibrated(epsilon, spend_at), spend_at, as_json, chosen=adjacency)
 
 
 @app.command(epilog="Example:  noisewise train --data digits --model cnn --epsilon 3 --out runs/digits")
@@ -457,9 +456,11 @@ def _plan(
 
 
 def _delta(given: float | None, n: int) -> float:
+    from noisewise.accounting.accountants import check_delta
     from noisewise.defaults import default_delta, large_delta
 
     delta = default_delta(n) if given is None else given
+    check_delta(delta)
     if concern := large_delta(delta, n):
         _note(concern)
     return delta
@@ -514,16 +515,17 @@ def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None)
 def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     from rich.table import Table
 
-    from noisewise.words import meaning, number
+    from noisewise.words import GDP, GUARANTEE, RDP, number, promise
 
+    said = promise(spent.epsilon, spent.delta, plan.sampler.n, adjacency=plan.adjacency, unit=plan.unit)
     console = _console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("accountant")
     table.add_column("epsilon", justify="right")
     table.add_column("")
-    table.add_row("[bold]PLD[/]", f"[bold]{number(spent.epsilon)}[/]", "the guarantee")
-    table.add_row("RDP", number(spent.rdp_epsilon), spent.rdp_reason or "second opinion: also a guarantee, looser")
-    table.add_row("GDP-CLT", number(spent.gdp_epsilon), spent.gdp_reason or "approximation, no guarantee")
+    table.add_row("[bold]PLD[/]", f"[bold]{number(spent.epsilon)}[/]", GUARANTEE[said.strength])
+    table.add_row("RDP", number(spent.rdp_epsilon), spent.rdp_reason or RDP)
+    table.add_row("GDP-CLT", number(spent.gdp_epsilon), spent.gdp_reason or GDP)
     sampler = plan.sampler
     forced = (
         f" (the {sampler.kind} sampler is proven for these only)" if sampler.kind == "shuffle" and not chosen else ""
@@ -542,7 +544,7 @@ def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     facts.add_row("adjacency", f"{plan.adjacency}{forced}")
     console.print(facts)
     console.print()
-    console.print(meaning(spent.epsilon, spent.delta, plan.adjacency, plan.unit))
+    console.print(said.meaning)
 
 
 def _stored(out: Path) -> Config | None:
@@ -578,29 +580,31 @@ def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
 
     from noisewise.config import accuracy, open_run
     from noisewise.runs import read_summary
-    from noisewise.words import meaning, number
+    from noisewise.words import number, promised, reason
 
     run = open_run(folder.path)
-    privacy = read_summary(folder)["privacy"]
-    private = privacy["status"] == "private"
+    summary = read_summary(folder)
+    privacy, said = summary["privacy"], promised(summary)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim")
     table.add_column()
-    mark = "[green]private[/]" if private else f"[bold red]{privacy['status']}[/]"
-    table.add_row("status", f"{mark}: {privacy['reason']}")
+    colour = "green" if said.publishable else "bold red"
+    why = reason(privacy["status"], said.strength, privacy["reason"])
+    table.add_row("status", f"[{colour}]{said.badge}[/]: {why}")
     table.add_row("epsilon", f"[bold]{number(float(privacy['epsilon']))}[/]  (PLD)")
     table.add_row("delta", f"{privacy['delta']:g}")
+    table.add_row("strength", f"[{colour}]{said.strength}[/]")
     table.add_row("adjacency", f"{privacy['adjacency']}, unit: one {privacy['unit']}")
     if run.data.valid.public and len(run.data.valid) and run.data.valid.task == "classification":
         twin = "" if run.twin is None else f", twin {100 * accuracy(run.twin, run.data.valid):.1f} %"
         table.add_row("valid accuracy", f"{100 * accuracy(run.model, run.data.valid):.1f} %{twin}")
-    table.add_row("model, ledger", f"{folder.path}/  may be published" if private else f"{folder.path}/")
+    table.add_row("model, ledger", f"{folder.path}/  {'may' if said.publishable else 'should not'} be published")
     holds = "the twin; " if run.twin is not None else ""
     table.add_row("secret", f"{folder.sensitive}/  {holds}never publish this folder")
     console.print()
     console.print(table)
     console.print()
-    console.print(meaning(float(privacy["epsilon"]), privacy["delta"], privacy["adjacency"], privacy["unit"]))
+    console.print(said.meaning)
     if next_step:
         console.print(f"\n[dim]Next:[/] noisewise audit {folder.path}", soft_wrap=True)
 
@@ -621,17 +625,20 @@ def _list_audits() -> None:
 def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next_step: bool = True) -> None:
     from noisewise import config as configured
     from noisewise.audits import AUDITS
+    from noisewise.runs import read_summary
+    from noisewise.words import promised
 
     console = _console()
     for name in only or []:
         if name not in AUDITS:
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
     run = configured.open_run(path)
+    strength = promised(read_summary(run.folder)).strength
     fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
     for name in dict.fromkeys(only or [name for name in fitting if everything or AUDITS[name].usual]):
         console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
         try:
-            _print_result(console, configured.audit(run, name, progress=True), tables=bool(only))
+            _print_result(console, configured.audit(run, name, progress=True), strength, tables=bool(only))
         except (ConfigError, DataError) as error:
             if only:
                 raise
@@ -649,9 +656,12 @@ def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)
 
 
-def _print_result(console: Console, result: Result, *, tables: bool) -> None:
+def _print_result(console: Console, result: Result, strength: str, *, tables: bool) -> None:
+    """What was found; `strength` is that of the run."""
     from rich.table import Table
     from rich.text import Text
+
+    from noisewise.words import badge, reason
 
     for table in result.tables() if tables else ():
         console.print()
@@ -668,7 +678,8 @@ def _print_result(console: Console, result: Result, *, tables: bool) -> None:
         console.print()
     for sentence in result.sentences():
         console.print(f"• {sentence}", markup=False)
-    console.print(f"[dim]status: {result.status.status} ({result.status.reason})[/]")
+    status, why = result.status.status, result.status.reason
+    console.print(f"[dim]status: {badge(status, strength)} ({reason(status, strength, why)})[/]")
 
 
 def _that_fit(texts: list[list[str]], width: int) -> list[list[int]]:
@@ -712,7 +723,7 @@ def _report(path: Path, out: Path | None) -> None:
     console.print(f"\n[bold]Report:[/] {written}", soft_wrap=True)
     console.print("[dim]It is internal: it shows the non-private twin. Do not publish it.[/]")
     if written.parent.resolve() == path.resolve():
-        console.print("[yellow]note:[/] it lies among the files of the run that may be published; better move it out.")
+        console.print("[yellow]note:[/] it lies beside the model and not among the run's secrets; better move it out.")
 
 
 def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:

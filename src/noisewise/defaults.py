@@ -22,14 +22,14 @@ def default_adjacency(sampler: str) -> str:
 
 
 def large_delta(delta: float, n: int) -> str | None:
-    """What is wrong with a delta above 1/n; None if nothing is.
+    """What is wrong with a delta of 1/n or more; None if nothing is.
 
     >>> large_delta(1e-4, 1_000) is None
     True
     """
-    if not 1 / n < delta < 1:
+    if delta < 1 / n:
         return None
     return (
-        f"delta {delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one row in full would pass. "
-        f"{default_delta(n):g} is customary."
+        f"delta {delta:g} is not below 1/n = {1 / n:.3g}: a mechanism that publishes each record in full with "
+        f"probability {delta:g} would pass. {default_delta(n):g} is customary."
     )

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
+from noisewise.words import promised
 
 FORMAT = 1
 
@@ -108,8 +109,9 @@ def read_status(folder: RunFolder) -> Status:
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """summary.json of a finished run.
 
-    Guarantee: its epsilons are those of ledger.json, computed anew, and its plan is that of config.toml (where there is
-    one); files that disagree are refused, so that no edited number is shown.
+    Guarantee: its epsilons are those of ledger.json, computed anew, its strength (where it says one) is what these are
+    called, and its plan is that of config.toml (where there is one); files that disagree are refused, so that no edited
+    number is shown.
     """
     from noisewise.accounting import Ledger
 
@@ -123,6 +125,7 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
             if not _same_reading(privacy[name], expected):
                 raise ValueError(f"{name} is {privacy[name]!r}, by the ledger {expected!r}")
         _check_settings(folder, privacy)
+        _check_strength(summary)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             f"{folder.path}: summary.json does not fit ledger.json and config.toml ({error}). One of them was edited or "
@@ -165,6 +168,13 @@ def _check_settings(folder: RunFolder, privacy: Mapping[str, Any]) -> None:
     budget, cost = settings.get("epsilon"), privacy.get("plan_epsilon")
     if budget is not None and cost is not None and not float(cost) <= budget:
         raise ValueError(f"plan_epsilon {cost!r} is above epsilon {budget!r} in config.toml")
+
+
+def _check_strength(summary: Mapping[str, Any]) -> None:
+    """The word in summary.json follows its numbers; summaries of earlier versions have none."""
+    privacy = summary["privacy"]
+    if "strength" in privacy and privacy["strength"] != (expected := promised(summary).strength):
+        raise ValueError(f"strength is {privacy['strength']!r}, by its epsilon and delta {expected!r}")
 
 
 def save_tensors(path: Path, tree: Any) -> None:

@@ -51,6 +51,7 @@ from noisewise.persample.losses import unit_losses
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.sampling import Poisson
 from noisewise.support import Course, Fixed
+from noisewise.words import strength
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 T = TypeVar("T")
@@ -464,7 +465,7 @@ def train(
         scheduler: any torch scheduler, stepped after each step.
         runtime: engine and micro-batch size (halved where it does not fit in memory); does not change the result.
         valid: held-out data whose mean loss is logged once per epoch; in `sensitive/` unless it is public `Data`.
-        delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default, with a warning above 1/n.
+        delta: for the epsilon shown; the largest power of ten at most 1/(10 n) by default, with a warning from 1/n on.
         seed: public randomness (masks). Noise and sampling come from the operating system.
         insecure_seed: makes everything reproducible and the run not private; for tests.
         secure: batches and noise from a cryptographic generator, noise on a grid; slower (`bounded._secure_answer`).
@@ -770,6 +771,7 @@ def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]
             "gdp_epsilon": readings.gdp_epsilon,
             "status": status.status,
             "reason": status.reason,
+            "strength": strength(readings.epsilon, delta, mechanism.sampler.n, status.status),
         },
         "task": about.get("task"),
         "data": {**about.get("data", {}), "n": mechanism.sampler.n},

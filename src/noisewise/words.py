@@ -1,9 +1,16 @@
-"""Numbers in words: what an epsilon means, and how shares and intervals are written. No torch here."""
+"""Numbers in words: what a guarantee means and how good it is, how shares and intervals are written. No torch here.
+
+Every word about how private a run is comes from `promise`: words follow the number.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from decimal import ROUND_DOWN, Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from noisewise.defaults import large_delta
 
 if TYPE_CHECKING:
     from noisewise.audits.result import Estimate
@@ -13,6 +20,30 @@ NEIGHBOURS = {
     "zero-out": "whether any one {unit} was in the data or had been left blank",
     "replace-one": "whether any one {unit} was in the data or another one in its place",
 }
+STRENGTHS = ("strong", "reasonable", "weak", "none")  # from the best to the worst
+PUBLISHABLE = ("strong", "reasonable")
+GUARANTEE = {
+    "strong": "the guarantee",
+    "reasonable": "the guarantee",
+    "weak": "the guarantee, a weak one",
+    "none": "no guarantee",
+}
+RDP, GDP = "second opinion: proven too, looser", "approximation, no guarantee"
+
+
+class Promise(NamedTuple):
+    """What is said of a guarantee, wherever it is shown.
+
+    strength: one of `STRENGTHS`. badge: status and strength in one. guess: how often somebody can be right about one unit.
+    verdict: what the strength is, and why. meaning: the whole in sentences. publishable: may anything be called so?
+    """
+
+    strength: str
+    badge: str
+    guess: str
+    verdict: str
+    meaning: str
+    publishable: bool
 
 
 def certainty(epsilon: float, delta: float) -> float:
@@ -23,27 +54,93 @@ def certainty(epsilon: float, delta: float) -> float:
     >>> round(certainty(3, 1e-5), 4), certainty(0, 0), certainty(math.inf, 0)
     (0.9526, 0.5, 1.0)
     """
+    return 1 - _doubt(epsilon, delta)
+
+
+def _doubt(epsilon: float, delta: float) -> float:
+    """How often a guess must be wrong at least, `(1 - delta) / (e^eps + 1)`: exact also where `certainty` is almost 1."""
     shrink = math.exp(-epsilon)
-    return min((1 + delta * shrink) / (1 + shrink), 1.0)
+    return (1 - delta) * shrink / (1 + shrink)
 
 
-def strength(epsilon: float) -> str:
-    """A word for an epsilon. Reference: Ponomareva et al. 2023, arXiv:2303.00654 (tiers)."""
-    return "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak" if math.isfinite(epsilon) else "none"
+def percent_at_most(epsilon: float, delta: float) -> str:
+    """`certainty` in percent, rounded up, with as many decimals as tell it from 100.
+
+    >>> percent_at_most(3, 1e-5), percent_at_most(10, 1e-5), percent_at_most(20, 0), percent_at_most(1e6, 0)
+    ('95.3', '99.996', '99.9999998', '100')
+    """
+    if certainty(epsilon, delta) == 1:
+        return "100"
+    left = 100 * Decimal(_doubt(epsilon, delta))
+    places = max(1, -left.adjusted())
+    return f"{100 - left.quantize(Decimal(1).scaleb(-places), ROUND_DOWN):f}"
 
 
-def meaning(epsilon: float, delta: float, adjacency: str, unit: str = "row") -> str:
-    """What (epsilon, delta) promises, in one sentence."""
-    either = NEIGHBOURS[adjacency].format(unit=unit)
-    if not math.isfinite(epsilon):
-        return f"Nothing is promised: the model may show {either}."
-    sure = certainty(epsilon, delta)
-    often = (
-        "practically always" if sure > 0.9999 else f"at most {100 * sure:.{1 if sure < 0.999 else 2}f} % of the time"
+def strength(epsilon: float, delta: float, n: int, status: str = "private") -> str:
+    """A word for a guarantee about `n` units: strong (epsilon <= 1), reasonable (<= 10), weak (above) or none.
+
+    None is where nothing is ruled out: a status other than private; an epsilon at which a guess may be right every time
+    (`certainty` is 1 in double precision, beyond 37); and a delta of at least 1/n, since publishing each unit in full
+    with probability delta would pass. Reference: Ponomareva et al. 2023, arXiv:2303.00654 (tiers); Dwork, Roth 2014,
+    section 2.3 (delta). Deviation: the paper calls all above 10 weak to no guarantee; where weak ends is ours.
+
+    >>> [strength(epsilon, 1e-5, 1_000) for epsilon in (1, 10, 20, 1_506_280)], strength(1, 0.001, 1_000)
+    (['strong', 'reasonable', 'weak', 'none'], 'none')
+    """
+    if status != "private" or not certainty(epsilon, delta) < 1 or large_delta(delta, n):
+        return "none"
+    return "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak"
+
+
+def badge(status: str, strength: str) -> str:
+    """Status and strength in one; nothing is called private that is only weakly so.
+
+    >>> badge("private", "strong"), badge("private", "weak"), badge("private", "none"), badge("not-private", "none")
+    ('private', 'private, weakly', 'no guarantee', 'not-private')
+    """
+    if status != "private" or strength in PUBLISHABLE:
+        return status
+    return "private, weakly" if strength == "weak" else "no guarantee"
+
+
+def reason(status: str, strength: str, why: str) -> str:
+    """Why a run has its status, to be put behind the badge; a good reason does not make up for a bad number."""
+    return why if status != "private" or strength in PUBLISHABLE else f"although {why}"
+
+
+def promise(
+    epsilon: float, delta: float, n: int, status: str = "private", *, adjacency: str = "add-remove", unit: str = "row"
+) -> Promise:
+    """What (epsilon, delta) promises `n` units: the number first, the judgement by `strength`."""
+    word, either = strength(epsilon, delta, n, status), NEIGHBOURS[adjacency].format(unit=unit)
+    guess, verdict = "every time", "No guarantee"
+    if status != "private" or math.isinf(epsilon):
+        meaning = f"Nothing is promised: the model may show {either}."
+        return Promise(word, badge(status, word), guess, f"{verdict}.", meaning, publishable=False)
+    if certainty(epsilon, delta) < 1:
+        guess = f"at most {percent_at_most(epsilon, delta)} % of the time"
+    if word == "none":
+        verdict += f": {large_delta(delta, n) or f'an epsilon of {number(epsilon)} rules nothing out.'}"
+    else:
+        limits = {"strong": "at most 1.", "reasonable": "above 1 and at most 10.", "weak": "above 10."}
+        verdict = f"A {word} guarantee: epsilon is {limits[word]}"
+    meaning = (
+        f"Whoever sees the model and guesses {either}, from even odds and knowing every other {unit}, can be right {guess} "
+        f"(50 % is no knowledge at all). {verdict}"
     )
-    return (
-        f"Anyone who sees the model learns almost the same {either}: guessing which, from even odds and knowing every "
-        f"other {unit}, they can be right {often} (50 % is no knowledge at all)."
+    return Promise(word, badge(status, word), guess, verdict, meaning, word in PUBLISHABLE)
+
+
+def promised(summary: Mapping[str, Any]) -> Promise:
+    """What a run promises, by its summary.json."""
+    privacy = summary["privacy"]
+    return promise(
+        float(privacy["epsilon"]),
+        privacy["delta"],
+        summary["data"]["n"],
+        privacy["status"],
+        adjacency=privacy["adjacency"],
+        unit=privacy["unit"],
     )
 
 

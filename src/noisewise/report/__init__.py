@@ -13,17 +13,23 @@ from noisewise import __version__
 from noisewise.errors import RunError
 from noisewise.runs import RunFolder, read_json, read_summary, write_atomically
 from noisewise.words import (
+    GDP,
+    GUARANTEE,
     NEIGHBOURS,
+    RDP,
+    Promise,
+    badge,
     certainty,
     fixed,
     level,
-    meaning,
     number,
     percent,
+    percent_at_most,
     percent_interval,
     points,
     points_interval,
-    strength,
+    promised,
+    reason,
 )
 
 CROSSED = " × "  # in the name of a partition by two columns
@@ -74,15 +80,15 @@ def facts(folder: RunFolder) -> dict[str, Any]:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
         results = _results(folder)
         privacy = summary["privacy"]
-        epsilon = float(privacy["epsilon"])
+        epsilon, said = float(privacy["epsilon"]), promised(summary)
         return {
-            **_guarantee(privacy, epsilon),
-            **_subject(summary, privacy, epsilon),
+            **_guarantee(privacy, epsilon, said),
+            **_subject(summary, said),
             **_price(results),
-            "results": [_section(result) for result in results],
+            "results": [_section(result, said.strength) for result in results],
             "missing": [] if results else [("What privacy cost, and who pays:", "noisewise audit DIR")],
             "ledger": [_line(line) for line in read_json(folder.ledger)["lines"]],
-            "accountants": _accountants(privacy, epsilon),
+            "accountants": _accountants(privacy, said),
             "settings": [
                 (name.replace("_", " "), _setting(value)) for name, value in settings.items() if name != "format"
             ],
@@ -93,54 +99,57 @@ def facts(folder: RunFolder) -> dict[str, Any]:
         raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from None
 
 
-def _guarantee(privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
-    finite = math.isfinite(epsilon)
-    sure = 100 * certainty(epsilon, privacy["delta"]) if finite else None
+def _guarantee(privacy: Mapping[str, Any], epsilon: float, said: Promise) -> dict[str, Any]:
+    private = privacy["status"] == "private"
+    why = reason(privacy["status"], said.strength, privacy["reason"])
+    counted = private and math.isfinite(epsilon)
     return {
         "epsilon": number(epsilon),
-        "plan_epsilon": None if finite or "plan_epsilon" not in privacy else number(float(privacy["plan_epsilon"])),
+        "plan_epsilon": None if private or "plan_epsilon" not in privacy else number(float(privacy["plan_epsilon"])),
         "delta": _power(privacy["delta"]),
-        "certainty": None if sure is None else f"{sure:.1f}" if sure < 99.9 else f"{sure:.3f}",
-        "gauge": None if sure is None else f"{2 * (sure - 50):.1f}",
-        "strength": strength(epsilon),
-        "meaning": meaning(epsilon, privacy["delta"], privacy["adjacency"], privacy["unit"]),
+        "certainty": percent_at_most(epsilon, privacy["delta"]) if counted else None,
+        "gauge": f"{200 * (certainty(epsilon, privacy['delta']) - 0.5):.1f}" if counted else None,
+        "guess": said.guess,
+        "verdict": said.verdict,
+        "meaning": said.meaning,
         "accountant": str(privacy["accountant"]).upper(),
         "adjacency": privacy["adjacency"],
         "unit": privacy["unit"],
         "sampler": SAMPLERS.get(privacy["sampler"], privacy["sampler"]),
-        "status": privacy["status"],
-        "reason": privacy["reason"][:1].upper() + privacy["reason"][1:],
-        "private": privacy["status"] == "private",
+        "badge": said.badge,
+        "reason": why[:1].upper() + why[1:],
+        "good": said.publishable,
     }
 
 
-def _subject(summary: Mapping[str, Any], privacy: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
-    data, model = summary["data"], summary["model"]
+def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
+    privacy, data, model = summary["privacy"], summary["data"], summary["model"]
     kind = f" ({model})" if model else ""
-    name = data.get("name", "data")
-    spoken = name.replace("_", " ")
-    private = privacy["status"] == "private"
-    either = NEIGHBOURS[privacy["adjacency"]].format(unit=privacy["unit"])
-    lead = f"A model{kind} was trained on {data['n']:,} {privacy['unit']}s of {spoken}"
-    if math.isfinite(epsilon):
-        lead += f" so that anyone who sees it learns almost the same {either}."
-    else:
-        lead += " without a privacy guarantee."
+    unit, spoken = privacy["unit"], data.get("name", "data").replace("_", " ")
+    either = NEIGHBOURS[privacy["adjacency"]].format(unit=unit)
+    how, so_that = {
+        "weak": ("with weak differential privacy", f": whoever sees it and guesses {either} can be right {said.guess}"),
+        "none": ("without a privacy guarantee", " without a privacy guarantee"),
+    }.get(
+        said.strength,
+        ("with differential privacy", f" so that whoever sees it and guesses {either} is right {said.guess}"),
+    )
     public = f"{spoken[:1].upper()}{spoken[1:]} is a public data set: here it stands in for private data."
-    unit = privacy["unit"]
     caveats = [
         f"It protects one {unit}. Somebody with several {unit}s in the data is protected less.",
         f"With probability about δ = {_power(privacy['delta'])} the promise may fail.",
         "It covers this run alone: other runs on the same data, also those that only chose settings, add up with it.",
         f"The number of {unit}s ({data['n']:,}) and all settings below count as public.",
     ]
-    if not private:
-        caveats = [f"This run is {privacy['status']} ({privacy['reason']}): do not publish the model."]
+    if said.strength == "none":
+        why = reason(privacy["status"], said.strength, privacy["reason"])
+        caveats = [f"This run: {said.badge} ({why}): do not publish the model."]
+    elif not said.publishable:
+        caveats = ["The guarantee is weak: do not publish the model because of it.", *caveats]
     banner = "This page shows the non-private twin and exact figures of test rows: do not publish it."
-    how = "with differential privacy" if math.isfinite(epsilon) else "without a privacy guarantee"
     return {
         "title": f"{model or 'Model'} on {spoken}, trained {how}",
-        "lead": lead,
+        "lead": f"A model{kind} was trained on {data['n']:,} {unit}s of {spoken}{so_that}.",
         "note": public if data.get("public") else "",
         "either": either,
         "caveats": caveats,
@@ -252,7 +261,7 @@ def _apart(extremes: Mapping[str, Any]) -> str:
     )
 
 
-def _section(result: Any) -> dict[str, Any]:
+def _section(result: Any, strength: str) -> dict[str, Any]:
     from markupsafe import Markup
 
     from noisewise.report.figures import inline_svg
@@ -267,8 +276,8 @@ def _section(result: Any) -> dict[str, Any]:
         "figures": figures,
         "key": getattr(result, "has_twin", False),
         "tables": [table._asdict() for table in result.tables()],
-        "status": result.status.status,
-        "reason": result.status.reason,
+        "badge": badge(result.status.status, strength),
+        "reason": reason(result.status.status, strength, result.status.reason),
     }
 
 
@@ -290,18 +299,17 @@ def _line(line: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _accountants(privacy: Mapping[str, Any], epsilon: float) -> list[tuple[str, str, str]]:
-    finite = math.isfinite(epsilon)
-
+def _accountants(privacy: Mapping[str, Any], said: Promise) -> list[tuple[str, str, str]]:
     def row(name: str, key: str, note: str) -> tuple[str, str, str]:
         if privacy[key] is None:
             return name, "–", "does not cover this mechanism"
-        return name, f"ε = {number(float(privacy[key]))}", note if finite else "what the plan would have cost"
+        epsilon = float(privacy[key])
+        return name, f"ε = {number(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
 
     return [
-        ("PLD", f"ε = {number(epsilon)}", "the guarantee" if finite else f"nothing is promised: {privacy['reason']}"),
-        row("RDP", "rdp_epsilon", "second opinion: also a guarantee, looser"),
-        row("GDP-CLT", "gdp_epsilon", "approximation, no guarantee"),
+        row("PLD", "epsilon", GUARANTEE[said.strength]),
+        row("RDP", "rdp_epsilon", RDP),
+        row("GDP-CLT", "gdp_epsilon", GDP),
     ]
 
 
