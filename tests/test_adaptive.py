@@ -254,4 +254,4 @@ def test_training_with_huge_noise_on_the_question_goes_on(rule):
     state = State.start(mechanism, insecure_seed=0)
     for _ in range(6):
         private_step(model, data, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0), state)
-    assert all(math.isfinite(float(p.sum())) for p in model.parameters())
+    assert all(bool(p.isfinite().all()) for p in model.parameters())

@@ -340,15 +340,15 @@ def test_an_insecure_seed_is_a_whole_number(seed):
 def test_noise_that_accountants_cannot_square_is_refused(sigma):
     with pytest.raises(ConfigError, match=r"accountants cannot square it.*1e-100 to 1e\+100"):
         mechanism(noise_multiplier=sigma)
-    with pytest.raises(ConfigError, match="noise_multiplier=.*accountants cannot square it"):
+    with pytest.raises(ConfigError, match=r"noise_multiplier=.*accountants cannot square it"):
         mechanism(noise_multiplier=Schedule(((0, 1.0), (5, sigma))))
-    with pytest.raises(ConfigError, match="joint noise multiplier=.*accountants cannot square it"):
+    with pytest.raises(ConfigError, match=r"joint noise multiplier=.*accountants cannot square it"):
         gaussian(Poisson(100, 10), sigma)
 
 
 def test_a_question_with_hardly_any_noise_is_refused_before_it_is_asked():
     plan = mechanism(clip=Quantile(1.0, noise=1e-200))
-    with pytest.raises(ConfigError, match="joint noise multiplier=.*accountants cannot square it"):
+    with pytest.raises(ConfigError, match=r"joint noise multiplier=.*accountants cannot square it"):
         plan.epsilon(DELTA)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RULES = frozenset({*clipping.RULES.values(), *adaptive.RULES.values()})
-LEAST, MOST = 1e-30, 1e30  # of a sensitivity: beyond, float32 sums would be lost to under- or overflow
+LEAST, MOST = 1e-30, 1e20  # of a sensitivity: beyond, float32 sums would be lost to under- or overflow
 ROUNDING = 1e-6  # of a rule's own arithmetic, relative
 NAMES = ("first.weight", "first.bias", "second.weight")
 LABELS = 5  # groups of made-up units

@@ -196,6 +196,16 @@ def test_norms_of_ordinary_float32_gradients_are_hardly_too_long(way):
         assert norm <= length(in_float64(gradient).formed()) * (1 + (1e-4 if "many" not in way else 1e-3))
 
 
+def test_masked_coordinates_are_zero_even_where_the_sum_overflows():
+    """What is kept is tiny and gets its bound; what is masked, large, would overflow with the same factor."""
+    left, right = torch.tensor([[[1e20, 1e-30]]]), torch.tensor([[[1e15, 1e-5]]])
+    gradient, mask = Outer(left, right), torch.tensor([[False, False], [False, True]])
+    norm, summed, rest = contribution(gradient, Normalized(1.0), mask)
+    total = rest.weighted_sum(torch.tensor([1.0 / norm], dtype=torch.float64)).reshape(2, 2)
+    assert not total[~mask].any()
+    assert 0.98 <= summed <= 1 + 1e-5
+
+
 # ------------------------------------------------------------------------------------- factors cut to fewer bits
 
 
