@@ -112,8 +112,8 @@ MUTANTS = [
     Mutant(
         "answers of one batch counted as one",
         "mechanism.py",
-        "sum(sigma**-2 for sigma in multipliers) ** -0.5",
-        "max(multipliers)",
+        "    return least / (math.sqrt(",
+        "    return max(multipliers) or (math.sqrt(",
         (f"{BOUNDED}::test_joint_multiplier",),
     ),
     Mutant(
