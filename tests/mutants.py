@@ -456,7 +456,7 @@ MUTANTS = [
         "adaptive.py",
         "min(max(0.0, value), MOST)",
         "max(0.0, value)",
-        ("test_adaptive.py::test_no_counts_move_group_bounds_out_of_range",),
+        ("test_adaptive.py::test_a_group_of_which_endlessly_many_are_clipped_gets_more_room",),
     ),
     Mutant(
         "noise that accountants cannot square",

@@ -255,3 +255,8 @@ def test_training_with_huge_noise_on_the_question_goes_on(rule):
     for _ in range(6):
         private_step(model, data, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0), state)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_group_of_which_endlessly_many_are_clipped_gets_more_room():
+    counts = torch.tensor([[0.0, math.inf], [1.0, 0.0]], dtype=torch.float64)
+    assert GroupBounds("team", 2).update({"counts": counts}, 100).bounds == pytest.approx((2.0, 1.0))
