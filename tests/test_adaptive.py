@@ -211,3 +211,52 @@ def test_mechanisms_with_adaptive_rules_survive_json(rule):
 def test_settings_out_of_range_are_named(make):
     with pytest.raises(ConfigError, match=r"bound=0.0|target=1.0|screen=1.0|groups=0"):
         make()
+
+
+# ------------------------------------------------------------------------------------------------ answers of any size
+
+HUGE = [0.0, 1.0, -1.0, 1e5, -1e5, 1e300, -1e300, math.inf, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize(
+    "rule", [Quantile(1.0), Quantile(1e-20), Quantile(1e20), GlobalAdapt(1.0, 100.0), GlobalAdapt(1e13, 1e14)], ids=repr
+)
+def test_no_answer_moves_a_bound_out_of_range(rule, value):
+    (name,) = rule.query(Samples(NORMS))
+    for _ in range(3):
+        following = rule.update({name: torch.tensor([value], dtype=torch.float64)}, 100)
+        before, after = (getattr(r, "screen", r.bound) for r in (rule, following))
+        assert min(before, 1e-12) <= after <= max(before, 1e12)
+        assert check_clip(following) is None
+        rule = following
+
+
+def test_a_large_answer_moves_a_bound_to_the_end_of_its_range():
+    assert Quantile(1.0).update({"below": torch.tensor([-1e300])}, 100).bound == 1e12
+    assert Quantile(1.0).update({"below": torch.tensor([1e300])}, 100).bound == 1e-12
+    assert GlobalAdapt(1.0, 100.0).update({"above": torch.tensor([1e300])}, 100).screen == 1e12
+
+
+@pytest.mark.parametrize("first", HUGE)
+@pytest.mark.parametrize("second", HUGE)
+def test_no_counts_move_group_bounds_out_of_range(first, second):
+    rule = GroupBounds("team", 2, limit=10.0)
+    for counts in ([[first, second], [1.0, 1.0]], [[first, first], [second, second]], [[3.0, first], [second, 3.0]]):
+        bounds = rule.update({"counts": torch.tensor(counts, dtype=torch.float64)}, 100).bounds
+        assert all(1.0 <= bound <= 10.0 for bound in bounds)
+
+
+@pytest.mark.parametrize("rule", [Quantile(0.5, noise=1e300), GlobalAdapt(0.5, 2.0, noise=1e300)], ids=repr)
+def test_training_with_huge_noise_on_the_question_goes_on(rule):
+    model, data = problem()
+    mechanism = Mechanism(sampler=Poisson(60, 20), clip=rule, steps=6, noise_multiplier=1.0)
+    state = State.start(mechanism, insecure_seed=0)
+    for _ in range(6):
+        private_step(model, data, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0), state)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_group_of_which_endlessly_many_are_clipped_gets_more_room():
+    counts = torch.tensor([[0.0, math.inf], [1.0, 0.0]], dtype=torch.float64)
+    assert GroupBounds("team", 2).update({"counts": counts}, 100).bounds == pytest.approx((2.0, 1.0))

@@ -8,10 +8,10 @@ from torch import nn
 import tiny
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.bounded import Bounded, release
-from noisewise.clipping import Flat
+from noisewise.clipping import Flat, Normalized
 from noisewise.entropy import Entropy
 from noisewise.nest import map_tensors
-from noisewise.persample import clipped_sum
+from noisewise.persample import Layout, clipped_sum, gradients
 from noisewise.testing import reveal
 from oracles import PROBLEMS
 
@@ -47,6 +47,51 @@ def test_a_lone_unit_stays_within_the_bound_in_float32_and_tf32(precision):
     finally:
         torch.set_float32_matmul_precision(before)
     assert 0.5e-4 < length <= 1e-4 * (1 + 1e-3)
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(64, 48), (64,)),
+    "linear over time": (lambda: nn.Linear(64, 48), (32, 64)),
+    "conv1d": (lambda: nn.Conv1d(16, 24, 5, padding=2), (16, 40)),
+    "conv2d": (lambda: nn.Conv2d(16, 24, 3, padding=1), (16, 12, 12)),
+    "conv2d, few positions": (lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 4, 4)),
+    "conv2d, few channels": (lambda: nn.Conv2d(3, 24, 3), (3, 20, 20)),
+    "conv2d, strided": (lambda: nn.Conv2d(16, 24, 3, stride=2), (16, 13, 13)),
+    "conv2d, grouped": (lambda: nn.Conv2d(16, 24, 3, groups=4), (16, 12, 12)),
+    "conv3d": (lambda: nn.Conv3d(8, 12, 3, padding=1), (8, 6, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "again"])
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_lone_unit_stays_within_the_bound_with_the_settings_as_they_are(name, mean, kept, monkeypatch):
+    """Seed 0. cuDNN's convolutions use TF32 unless told otherwise: norms must allow for it, and not eat the bound."""
+    monkeypatch.setattr(gradients, "KEPT", gradients.KEPT if kept else 0)
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    model = make().cuda()
+    for _ in range(5):
+        x = mean + torch.randn(1, *shape, device="cuda")
+        target = torch.randn(model(x).shape, device="cuda")
+        loss = lambda m, b, t=target: (m(b) * (t - t.mean())).flatten(1).sum(1)  # noqa: E731
+        support = {"bias": False}
+        got = reveal(clipped_sum(model, loss, x, Normalized(1.0), support, layout=Layout()).grads)["weight"]
+        assert 0.98 <= got.double().norm().item() <= 1 + 1e-5
+
+
+def test_a_product_of_a_matrix_and_a_vector_is_never_cut_to_tf32():
+    """Seed 0. Sums of formed gradients rely on it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        torch.manual_seed(0)
+        for units in (1, 3, 64):
+            grads, factors = torch.randn(units, 5000, device="cuda"), torch.rand(units, device="cuda")
+            found, exact = torch.mv(grads.T, factors), torch.mv(grads.double().T, factors.double())
+            assert (found - exact).norm().item() <= 1e-6 * exact.norm().item()
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("secure", [False, True])

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import FrozenInstanceError, dataclass, replace
+from fractions import Fraction
 
 import dp_accounting as dp
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from damage import changed, damaged
 from noisewise.accounting import Ledger
 from noisewise.accounting.ledger import joined
+from noisewise.adaptive import Quantile
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
 from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
-from noisewise.mechanism import PURPOSE, Mechanism, Runtime, gaussian
+from noisewise.mechanism import PURPOSE, Mechanism, Runtime, gaussian, joint_multiplier
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import EVERYTHING, Fixed, Plan
@@ -332,3 +334,31 @@ def test_the_secret_root_is_never_shown():
 def test_an_insecure_seed_is_a_whole_number(seed):
     with pytest.raises(ConfigError, match="insecure_seed="):
         Entropy.insecure(seed)
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 1e-160, 1e-101, 1e101, 1e200])
+def test_noise_that_accountants_cannot_square_is_refused(sigma):
+    with pytest.raises(ConfigError, match=r"accountants cannot square it.*1e-100 to 1e\+100"):
+        mechanism(noise_multiplier=sigma)
+    with pytest.raises(ConfigError, match=r"noise_multiplier=.*accountants cannot square it"):
+        mechanism(noise_multiplier=Schedule(((0, 1.0), (5, sigma))))
+    with pytest.raises(ConfigError, match=r"joint noise multiplier=.*accountants cannot square it"):
+        gaussian(Poisson(100, 10), sigma)
+
+
+def test_a_question_with_hardly_any_noise_is_refused_before_it_is_asked():
+    plan = mechanism(clip=Quantile(1.0, noise=1e-200))
+    with pytest.raises(ConfigError, match=r"joint noise multiplier=.*accountants cannot square it"):
+        plan.epsilon(DELTA)
+
+
+SIGMAS = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@given(st.lists(SIGMAS, min_size=1, max_size=4))
+def test_the_joint_multiplier_is_never_overstated(sigmas):
+    """z^-2 = sum sigma^-2 in exact fractions."""
+    z = Fraction(joint_multiplier(sigmas))
+    exact = sum(1 / Fraction(sigma) ** 2 for sigma in sigmas)  # z^-2
+    assert z**-2 >= exact
+    assert z**-2 <= exact * (1 + Fraction(1, 10**12))

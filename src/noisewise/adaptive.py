@@ -43,6 +43,17 @@ def query_multiplier(rule: Clip, batch_size: int) -> float | None:
     return rule.query_std(batch_size) / rule.query_sensitivity if isinstance(rule, Adaptive) else None
 
 
+LEAST, MOST = 1e-12, 1e12  # where bounds may move to, unless they start beyond
+
+
+def _moved(value: float, exponent: float) -> float:
+    """`value exp(exponent)`, within the stated range: noised answers can be anything."""
+    low, high = min(LEAST, value), max(MOST, value)
+    if math.isnan(exponent):
+        return value
+    return min(max(value * math.exp(min(max(exponent, -700.0), 700.0)), low), high)
+
+
 def _std(noise: float | None, batch_size: int) -> float:
     return batch_size / 20 if noise is None else noise
 
@@ -53,7 +64,8 @@ class Quantile(OneBlock):
 
     `s = (sum_i (1[n_i <= C] - 1/2) + N(0, noise^2)) / B + 1/2`, the noised share of norms below the bound; one unit moves
     the sum by 1/2. noise: standard deviation of the count, B / 20 by default.
-    Guarantee: n f(n) <= C with the C in force. Reference: Andrew et al. 2021, arXiv:1905.03871. Deviation: none.
+    Guarantee: n f(n) <= C with the C in force. Reference: Andrew et al. 2021, arXiv:1905.03871. Deviation: C stays between
+    1e-12 and 1e12, or where it started beyond, so that no noised answer moves it out of floating point.
     """
 
     bound: float = 1.0
@@ -83,7 +95,7 @@ class Quantile(OneBlock):
     def update(self, answer: Mapping[str, Tensor], batch_size: int) -> Quantile:
         """Geometric step towards the quantile."""
         share = answer["below"].item() / batch_size + 0.5
-        return replace(self, bound=self.bound * math.exp(-self.rate * (share - self.target)))
+        return replace(self, bound=_moved(self.bound, -self.rate * (share - self.target)))
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class GlobalAdapt(OneBlock):
 
     `f(n) = C / Z if n <= Z else C / n`; `Z' = max(C, Z exp(-rate + d))`, `d = (sum_i 1[n_i > tau Z] + N(0, noise^2)) / B`.
     Guarantee: n f(n) <= C. Blind to groups. Reference: Esipova et al. 2022, arXiv:2206.07737. Deviation: the count is
-    released centred (1/2 per unit), which halves its sensitivity.
+    released centred (1/2 per unit), which halves its sensitivity; Z stays below 1e12, or where it started beyond.
     """
 
     bound: float = 1.0
@@ -124,7 +136,7 @@ class GlobalAdapt(OneBlock):
     def update(self, answer: Mapping[str, Tensor], batch_size: int) -> GlobalAdapt:
         """Shrink Z by the rate, unless many exceed it."""
         share = answer["above"].item() / batch_size + 0.5
-        return replace(self, screen=max(self.bound, self.screen * math.exp(share - self.rate)))
+        return replace(self, screen=max(self.bound, _moved(self.screen, share - self.rate)))
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,7 @@ class GroupBounds(OneBlock):
     vector of counts to which a unit adds 1 in one place. Guarantee: n f(n) <= max_k C_k, to which noise is scaled.
     A unit's group is part of its record. Reference: DPSGD-F, Xu, Du, Wu 2021, arXiv:2003.03699.
     Deviation: counts of the step before, so that the rule is known before the batch is drawn; noised shares are cut to
-    [0, 1], and no bound exceeds `limit` times C0.
+    [0, 1] (counts to 1e12), and no bound exceeds `limit` times C0.
     """
 
     group: str
@@ -181,7 +193,7 @@ class GroupBounds(OneBlock):
 
     def update(self, answer: Mapping[str, Tensor], batch_size: int) -> GroupBounds:
         """Groups that are clipped more often get more room."""
-        counts = [[max(value, 0.0) for value in row] for row in answer["counts"].tolist()]
+        counts = [[min(max(0.0, value), MOST) for value in row] for row in answer["counts"].tolist()]
         shares = [above / max(below + above, 1.0) for below, above in counts]
         total = sum(above for _, above in counts) / max(sum(map(sum, counts)), 1.0)
         ratio = [share / total if total > 0 else 0.0 for share in shares]

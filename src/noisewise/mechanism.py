@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "ghost", "dense", "loop"]
 PURPOSE, QUESTION, RANKING = "gradient", "bound", "ranking"
 RULES = {**clipping.RULES, **adaptive.RULES}
+LEAST_NOISE, MOST_NOISE = 1e-100, 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,7 @@ class Mechanism:
         for sigma in () if self.noise_multiplier is None else values(self.noise_multiplier):
             if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
                 raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
+            _in_range(sigma, "noise_multiplier")
         if not isinstance(self.unit, str) or not self.unit:
             raise ConfigError(f"unit={self.unit!r}: must say in a word what is protected, e.g. 'row' or 'person'.")
         if not isinstance(self.support, Plan | Together):
@@ -236,11 +238,24 @@ class Runtime:
 
 
 def joint_multiplier(multipliers: Iterable[float]) -> float:
-    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise."""
+    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise.
+
+    By the smallest, m: `z = m / sqrt(sum (m / sigma)^2)`, in which nothing overflows; rounded down, never up.
+    """
     multipliers = list(multipliers)
-    if not all(multipliers):
-        return 0.0
-    return sum(sigma**-2 for sigma in multipliers) ** -0.5 if len(multipliers) > 1 else multipliers[0]
+    if not all(multipliers) or len(multipliers) == 1:
+        return min(multipliers)
+    least = min(multipliers)
+    return least / (math.sqrt(math.fsum((least / sigma) ** 2 for sigma in multipliers)) * (1 + 2**-50))
+
+
+def _in_range(sigma: float, name: str) -> None:
+    """Accountants square multipliers: what under- or overflows there would be accounted wrongly, or not at all."""
+    if sigma and not LEAST_NOISE <= sigma <= MOST_NOISE:
+        raise ConfigError(
+            f"{name}={sigma!r}: accountants cannot square it. Use 0 for no noise (not private), or a number from "
+            f"{LEAST_NOISE:g} to {MOST_NOISE:g}; mechanism.calibrated(epsilon=..., delta=...) finds one."
+        )
 
 
 def _sampler_to_dict(sampler: Sampler) -> dict[str, Any]:
@@ -252,6 +267,7 @@ def gaussian(sampler: Sampler, noise_multiplier: float) -> DpEvent:
     """The event of one release with this multiplier: without noise, nothing is private."""
     import dp_accounting
 
+    _in_range(noise_multiplier, "joint noise multiplier")
     if noise_multiplier == 0:
         return dp_accounting.NonPrivateDpEvent()
     return sampler.event(dp_accounting.GaussianDpEvent(noise_multiplier))

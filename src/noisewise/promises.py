@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RULES = frozenset({*clipping.RULES.values(), *adaptive.RULES.values()})
-LEAST, MOST = 1e-30, 1e30  # of a sensitivity: beyond, float32 sums would be lost to under- or overflow
+LEAST, MOST = 1e-30, 1e20  # of a sensitivity: beyond, float32 sums would be lost to under- or overflow
 ROUNDING = 1e-6  # of a rule's own arithmetic, relative
 NAMES = ("first.weight", "first.bias", "second.weight")
 LABELS = 5  # groups of made-up units
@@ -64,8 +64,8 @@ def factors_of(rule: Clip, samples: Samples) -> Tensor:
         factors = torch.cat(parts, 1) if parts else torch.zeros_like(samples.norms)
     else:
         factors = _factors(rule, samples)
-    lengths = (factors.double() * (samples.norms.double() / rule.sensitivity)).square().sum(0)
-    if not bool((lengths <= (1 + ROUNDING) ** 2).all()):
+    lengths = torch.linalg.vector_norm(factors * (samples.norms / rule.sensitivity), dim=0)
+    if not bool((lengths <= 1 + ROUNDING).all()):
         raise PrivacyError(
             f"{rule!r} lets a unit contribute more than its sensitivity {rule.sensitivity:g}; "
             "noisewise.testing.check_clip(rule) shows for which norms."

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,9 +28,11 @@ from noisewise.persample.rounding import (
     SAFETY,
     exponents,
     lengths,
+    magnitudes,
     restored,
     roundoff,
     scaled,
+    shortened,
     squared,
     toward_zero,
 )
@@ -131,7 +134,7 @@ def _dot(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding: float
     error = (left.transpose(1, 2) @ (rights.abs() @ left)).flatten().double().mul_(by_left)
     error += (right.transpose(1, 2) @ (lefts.abs() @ right)).flatten().double().mul_(by_right)
     error *= 1 + 2 * roundoff(lefts, 2 * time)  # it was rounded itself
-    sizes = lengths(left), lengths(right)
+    sizes = lengths(left[:, :, 0]), lengths(right[:, :, 0])
     error += (by_left * sizes[0] * sizes[1]).square_().mul_(by_right / by_left)
     error += (sizes[0].square() + sizes[1].square() + time).mul_(tiny * time * (rows + columns))
     dot = (lefts * rights).sum((1, 2), dtype=torch.float64)
@@ -144,7 +147,7 @@ def _in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: 
     bounds = compute(left, right)
     if bounds.certain():
         return bounds
-    up, across = exponents(left), exponents(right)
+    up, across = exponents(magnitudes(left), left.dtype), exponents(magnitudes(right), right.dtype)
     some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
     found = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
     return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in found))
@@ -194,13 +197,15 @@ class ByTap:
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self.grads, batch=1)
+        flat = self.grads.flatten(2)
+        return torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
         taps, _, out, channels = self.grads.shape
-        weights = toward_zero(factors, self.grads.dtype)
-        total = torch.stack([torch.mv(grads.flatten(1).T, weights) for grads in self.grads])
+        weights, flat = toward_zero(factors, self.grads.dtype), self.grads.flatten(2)
+        cut = shortened(flat) > 0  # which a product with several matrices at once would be
+        total = torch.stack([torch.mv(grads.T, weights) for grads in flat]) if cut else weights @ flat
         return total.view(taps, out, channels).permute(1, 2, 0)
 
     def formed(self) -> Tensor:
@@ -305,7 +310,7 @@ class Outer:
         _, time, rows = self.left.shape
         columns = self.right.shape[2]
         if time == 1 and mask is None:
-            return squared(lengths(self.left) * lengths(self.right) * (1 + roundoff(self.left, 1))), self
+            return squared(self._lengths[0] * self._lengths[1] * (1 + roundoff(self.left, 1))), self
         bounds = None
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
@@ -322,7 +327,16 @@ class Outer:
 
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
-        return roundoff(self.left, self.left.shape[1]) * lengths(self.left) * lengths(self.right)
+        return roundoff(self.left, self.left.shape[1]) * self._lengths[0] * self._lengths[1]
+
+    @cached_property
+    def _lengths(self) -> tuple[Tensor, Tensor]:
+        return lengths(self.left.flatten(1)), lengths(self.right.flatten(1))
+
+    @cached_property
+    def _entries(self) -> tuple[Tensor, Tensor]:
+        """How large the entries of both factors are: for one position, whose norms are needed anyway, those."""
+        return self._lengths if self.left.shape[1] == 1 else (magnitudes(self.left), magnitudes(self.right))
 
     def _one_masked(self, mask: Tensor) -> Bounds:
         """||m * l r^T||^2 = sum_jk l_j^2 m_jk r_k^2: all terms have one sign, so that rounding is relative."""
@@ -366,9 +380,9 @@ class Outer:
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
         """
         if self.left.shape[2] <= self.right.shape[2]:
-            left, right = _weighted(self.left, self.right, factors)
+            left, right = _weighted(self.left, self.right, self._entries[1], factors)
         else:
-            right, left = _weighted(self.right, self.left, factors)
+            right, left = _weighted(self.right, self.left, self._entries[0], factors)
         return _masked(left.flatten(0, 1).T @ right.flatten(0, 1), self.mask)
 
     def formed(self) -> Tensor:
@@ -385,9 +399,9 @@ class Outer:
         return Outer(left, right, self.mask)
 
 
-def _weighted(light: Tensor, heavy: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+def _weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Two factors of weighted gradients: the heavy one with entries in range, the light one with weights and scale."""
-    exponent = exponents(heavy)
+    exponent = exponents(sizes, heavy.dtype)
     weights = toward_zero(factors, light.dtype, exponent).view(-1, *[1] * (light.dim() - 1))
     return light * weights, scaled(heavy, exponent)
 
@@ -510,7 +524,12 @@ class Convolution:
 
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
-        return self._roundoff * math.sqrt(math.prod(self.kernel)) * lengths(self.input) * lengths(self.grad)
+        return (
+            self._roundoff
+            * math.sqrt(math.prod(self.kernel))
+            * lengths(self.input.flatten(1))
+            * lengths(self.grad.flatten(1))
+        )
 
     @property
     def _roundoff(self) -> float:
@@ -603,7 +622,8 @@ class Convolution:
         """The ordinary weight gradient of the weighted output gradient."""
         even = all(before == after for before, after in self.padding)
         axes = len(self.kernel)
-        grad, input = _weighted(self.grad, self.input if even else self._padded(slice(None)), factors)
+        input = self.input if even else self._padded(slice(None))
+        grad, input = _weighted(self.grad, input, magnitudes(self.input), factors)
         weight = grad.new_empty(1).expand(grad.shape[1], self.input.shape[1] // self.groups, *self.kernel)
         total = torch.ops.aten.convolution_backward(
             grad,

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SAFETY = 8  # roundings allowed for besides those of the sums themselves
-ORDINARY = 12  # largest entries between 2^-12 and 2^12 need no scaling
+BLOCK = 512  # float32 squares that are added up in float32
 ENOUGH = 1.01  # norms that may be too long by more than this are taken from formed gradients instead
 SHORTENED = {"none": 0.0, "ieee": 0.0, "highest": 0.0, "tf32": 2**-10, "high": 2**-10, False: 0.0, True: 2**-10}
 UNKNOWN = 2**-7  # float32 factors cut to bfloat16, the least that any setting allows
@@ -70,20 +70,30 @@ def full_precision(tensor: Tensor) -> AbstractContextManager[None]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def exponents(tensor: Tensor, limit: int | None = None) -> Tensor | None:
-    """Whole numbers e `[batch]` with 2^(e-1) <= max |x_i| < 2^e, within a limit: 2^e and 2^-e are ordinary numbers.
-
-    So is, in float64, the product of two such powers. None, for no scaling, where all units' largest entries are ordinary
-    anyway; on a GPU this is not asked, since it would have to wait for the answer.
-    """
-    if tensor.numel() == 0:
-        return None
+def magnitudes(tensor: Tensor) -> Tensor:
+    """Largest entry of each unit, `[batch]`."""
     axes = tuple(range(1, tensor.dim()))
-    found = torch.frexp(torch.maximum(tensor.amax(axes), tensor.amin(axes).neg_()).double())[1]
-    if limit is None and not tensor.is_cuda and bool(found.abs().amax() <= ORDINARY):
+    return torch.maximum(tensor.amax(axes), tensor.amin(axes).neg_())
+
+
+def exponents(sizes: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Whole numbers e `[batch]` with 2^(e-1) <= size < 2^e, for numbers of some type, in range with their inverses.
+
+    None, for no scaling, where all sizes are ordinary anyway; on a GPU this is not asked, since it would have to wait for
+    the answer.
+    """
+    if _within(sizes, 2.0**-16, 2.0**16):
         return None
-    limit = limit or (126 if tensor.dtype == torch.float32 else 511)
-    return found.long().clamp_(-limit, limit)
+    limit = 126 if dtype == torch.float32 else 511  # in float64 the product of two such powers is in range too
+    return torch.frexp(sizes.double())[1].long().clamp_(-limit, limit)
+
+
+def _within(sizes: Tensor, low: float, high: float) -> bool:
+    """Are all sizes between these? On a GPU never."""
+    if sizes.is_cuda or sizes.numel() == 0:
+        return False
+    least, most = torch.aminmax(sizes)
+    return low < least.item() and most.item() < high
 
 
 def powers(exponent: Tensor) -> Tensor:
@@ -103,19 +113,26 @@ def restored(numbers: Tensor, exponent: Tensor | None) -> Tensor:
     return numbers if exponent is None else numbers * powers(exponent)
 
 
-def lengths(tensor: Tensor, batch: int = 0) -> Tensor:
-    """Norms of the units' parts in float64, rounded up: squares of float32 neither under- nor overflow there.
+def lengths(tensor: Tensor) -> Tensor:
+    """Norms of `[batch, entries]` in float64, rounded up: squares of float32 neither under- nor overflow there.
 
-    `batch`: the unit's dimension. float64 is scaled by its largest entries first.
+    Many float32 entries are added up in blocks first, which is faster than in float64, where the norms that come out show
+    that no square left its range. float64 is scaled by its largest entries.
     """
-    exponent = None
+    entries = tensor.shape[1]
     if tensor.dtype == torch.float64:
-        exponent = exponents(tensor.movedim(batch, 0), 1022)
-        tensor = scaled(tensor.movedim(batch, 0), exponent).movedim(0, batch)
-    axes = [axis for axis in range(tensor.dim()) if axis != batch]
-    terms = tensor.numel() // max(tensor.shape[batch], 1)
-    found = torch.linalg.vector_norm(tensor, dim=axes, dtype=torch.float64)
-    return restored(found.mul_(1 + (terms + SAFETY) * 2.0**-53), exponent)
+        exponent = torch.frexp(magnitudes(tensor))[1].long().clamp_(-1022, 1022) if tensor.numel() else None
+        found = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
+        return restored(found * (1 + (entries + SAFETY) * 2.0**-53), exponent)
+    if entries > BLOCK:
+        whole = entries - entries % BLOCK
+        blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        rest = torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True)
+        found = torch.linalg.vector_norm(torch.cat([blocks, rest], 1), dim=1, dtype=torch.float64)
+        if _within(found, 1e-10, 1e18):
+            return found.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
+    found = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
+    return found.mul_(1 + (entries + SAFETY) * 2.0**-53)
 
 
 def squared(norms: Tensor) -> Tensor:
