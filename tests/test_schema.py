@@ -263,7 +263,7 @@ def test_a_noised_schema_carries_its_ledger_and_never_changes_it() -> None:
     assert first is not None
     first.record(dp_accounting.GaussianDpEvent(1.0), "gradient", 1)
     assert schema.ledger is not None
-    assert schema.ledger.to_dict() == ledger()
+    assert schema.ledger.to_dict() == {**ledger(), "unit": "person"}
     assert SCHEMA.ledger is None
     assert len(schema.encode(PEOPLE)) == 4
     for wrong in ({"origin": "noised"}, {"ledger": ledger()}, {"origin": "noised", "ledger": Ledger().to_dict()}):

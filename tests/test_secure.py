@@ -20,7 +20,7 @@ def released(value, sigma=1.5, sensitivity=2.0, step=0, entropy=SECURE, support=
 
 
 def widened(count, sigma=1.5):
-    return 1 + 1.01 * sigma * GRID * count**0.5
+    return 1 / (1 - sigma * GRID * count**0.5)
 
 
 def normal(sample, std):

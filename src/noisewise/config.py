@@ -394,7 +394,7 @@ def _train(
         seed=config.seed,
         insecure_seed=config.insecure_seed,
         out=folder.path,
-        resume=resume and folder.checkpoint.exists(),
+        resume=resume and folder.begun,
         ema=config.ema,
         ledger=copy.deepcopy(recipe.ledger),
         about={

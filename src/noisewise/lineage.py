@@ -1,4 +1,4 @@
-"""Where data and models come from: marks of data and weights, how a model behaves, and which models came out of a run."""
+"""Where models come from: which of them came out of a run, and whether one behaves as another did."""
 
 from __future__ import annotations
 
@@ -13,69 +13,15 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from noisewise.accounting import Ledger
-from noisewise.data import Data
+from noisewise.data.marks import digest
 from noisewise.errors import PrivacyError
 from noisewise.nest import Nest, map_tensors
 from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
 
-CHUNK = 1 << 24  # bytes hashed at a time
-UNITS = 4  # made-up units whose losses describe a model
+UNITS = 3  # made-up units whose losses describe a model
 SAME_LOSS = 1e-3  # relative; TF32 rounds at 1e-3 of a product
 SAME_SHORT_LOSS = 3e-2  # in half precision
-
-
-# --- marks ------------------------------------------------------------------------------------------------------------
-
-
-def mark_of(data: Data | Nest) -> bytes:
-    """BLAKE2b of a whole protected set: names, types, shapes and bytes of x, y, unit and groups, or of a nest's tensors.
-
-    It has no key, so it never leaves memory; `accounting.Identity` is made of it. Tensors that nobody has touched since
-    (the same objects, at the same version) are not read again. Cost: about a second for each gigabyte, once; data from
-    disk or on a GPU pass through memory in chunks. Limits: overlapping sets have marks that share nothing; writing
-    through `.data` or a NumPy view of the same memory is not noticed.
-    """
-    if isinstance(data, Data):
-        owned = {} if data.unit is None else {"unit": data.unit}
-        parts = {"0": data.x, "1": data.y, **owned, **{f"groups/{name}": data.groups[name] for name in data.groups}}
-    else:
-        parts = dict(_named(data))
-    digest = hashlib.blake2b(digest_size=32)
-    for name in sorted(parts):
-        digest.update(f"{len(name)} {name}".encode() + _mark_of_tensor(parts[name]))
-    return digest.digest()
-
-
-def _named(nest: Nest, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(nest, Tensor):
-        yield path, nest
-    elif isinstance(nest, Mapping | tuple | list):
-        for key, item in nest.items() if isinstance(nest, Mapping) else enumerate(nest):
-            yield from _named(item, f"{path}/{key}" if path else str(key))
-
-
-_MARKS: Any = WeakIdKeyDictionary()  # tensor -> (version, mark)
-
-
-def _mark_of_tensor(tensor: Tensor) -> bytes:
-    if tensor.is_inference():  # has no version
-        return _digest(tensor)
-    version, mark = _MARKS.get(tensor, (None, b""))
-    if version != tensor._version:
-        mark = _digest(tensor)
-        _MARKS[tensor] = tensor._version, mark
-    return mark
-
-
-def _digest(tensor: Tensor) -> bytes:
-    rows = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
-    digest = hashlib.blake2b(f"{tensor.dtype} {list(tensor.shape)}".encode(), digest_size=32)
-    each = rows[:1].numel() * rows.element_size()
-    for part in rows.split(max(1, CHUNK // max(1, each))):
-        plain = part.resolve_conj().resolve_neg().cpu().contiguous()
-        digest.update(plain.view(-1).view(torch.uint8).numpy())
-    return digest.digest()
 
 
 # --- behaviour --------------------------------------------------------------------------------------------------------
@@ -156,30 +102,37 @@ def _made_up_weights(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What weights came out of: the run's ledger, and the marks of its parameters before any step."""
+    """What weights came out of: the run's ledger; marks of parameters when it began, and `fresh` ones, before any run."""
 
     ledger: Ledger
-    start: frozenset[bytes]
+    fresh: frozenset[bytes] = frozenset()
+    begun: frozenset[bytes] = frozenset()
 
 
 _PARAMETERS: Any = WeakIdKeyDictionary()  # parameter -> its outcomes
-_CONTENTS: dict[bytes, tuple[Outcome, ...]] = {}  # mark of what a run ended with -> its outcomes
+_CONTENTS: dict[bytes, tuple[Outcome, ...]] = {}  # mark of what a run ended with, of a tensor or of all -> its outcomes
 Marks = list[tuple[Tensor, bytes]]  # of each parameter
 
 
 def marks_of(model: nn.Module) -> Marks:
-    """The parameters of a model and their marks. Cost: as `mark_of`, of the weights."""
-    return [(parameter, _digest(parameter)) for parameter in model.parameters()]
+    """The parameters of a model and their marks. Cost: one reading of the weights."""
+    return [(parameter, digest(parameter)) for parameter in model.parameters()]
+
+
+def together(marks: Marks) -> bytes:
+    """The mark of all parameters."""
+    return hashlib.blake2b(b"".join(mark for _, mark in marks), digest_size=32).digest()
 
 
 def check_origin(marks: Marks, data: bytes, ledger: Ledger) -> None:
     """Weights that came out of a run on the same data (by its mark) go on with its ledger, or are refused.
 
-    Recognised within one process: parameters that a run has moved, and copies of what a run ended with, tensor by tensor.
-    Weights as they were before the run are fresh. Limits: weights that were changed by hand, and files that were read
-    otherwise than by `recipe.load_weights`, are not recognised; nor are sets that share some people with this one.
+    Recognised within one process: parameters that a run has moved, and copies of what a run ended with, tensor by tensor
+    (as a whole, if `recipe.load_weights` read them). Weights as they were before the run are fresh. Limits: weights that
+    were changed by hand or read from a file in another way are not recognised, nor are sets that share only some people
+    with this one.
     """
-    for found in {id(known): known for parameter, mark in marks for known in _known(parameter, mark)}.values():
+    for found in {id(outcome): outcome for known in _known(marks) for outcome in known}.values():
         whose = found.ledger.identity
         if whose is not None and whose.fits(data) and not ledger.holds(found.ledger):
             what = ", ".join(f"{line.count} x {line.purpose}" for line in found.ledger.lines)
@@ -190,47 +143,63 @@ def check_origin(marks: Marks, data: bytes, ledger: Ledger) -> None:
             )
 
 
-def begin(marks: Marks, ledger: Ledger) -> None:
+def begin(marks: Marks, ledger: Ledger) -> Outcome:
     """From now on these parameters are those of a run with this ledger."""
-    start: set[bytes] = set()
-    others: dict[int, tuple[Outcome, ...]] = {}
-    for parameter, mark in marks:
-        known = _known(parameter, mark)
+    fresh: set[bytes] = set()
+    others: list[tuple[Outcome, ...]] = []
+    for (_, mark), known in zip(marks, _known(marks), strict=True):
         continued = [outcome for outcome in known if ledger.holds(outcome.ledger)]
-        start.update(*(outcome.start for outcome in continued)) if continued else start.add(mark)
-        others[id(parameter)] = tuple(outcome for outcome in known if outcome not in continued)
-    outcome = Outcome(ledger, frozenset(start))
-    for parameter, _ in marks:
-        _PARAMETERS[parameter] = (*others[id(parameter)], outcome)
+        fresh = fresh.union(*(outcome.fresh for outcome in continued)) if continued else fresh | {mark}
+        others.append(tuple(outcome for outcome in known if outcome not in continued))
+    if not any(_known(marks)):
+        _CONTENTS.setdefault(together(marks), ())  # fresh, also where a run without any effect is read later
+    outcome = Outcome(ledger, frozenset(fresh), frozenset(mark for _, mark in marks))
+    for (parameter, _), earlier in zip(marks, others, strict=True):
+        _PARAMETERS[parameter] = (*earlier, outcome)
+    return outcome
 
 
 def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None) -> None:
-    """Copies of what the run ended with (the weights; `copies` of them, such as averages) are known from now on.
+    """Copies of what a run ended with (the weights; or `copies`, such as their averages) are known from now on.
 
-    But for tensors that are as they were before it, and constant ones, which any fresh model may hold.
+    But for tensors that it left as they were, and constant ones, which any fresh model may hold.
     """
     for name, parameter in model.named_parameters():
-        outcomes = tuple(
-            Outcome(replace(outcome.ledger, lines=list(outcome.ledger.lines)), outcome.start)
+        outcomes = _PARAMETERS[parameter] = tuple(
+            replace(outcome, ledger=replace(outcome.ledger, lines=list(outcome.ledger.lines)))
             for outcome in _PARAMETERS.get(parameter, ())
         )
-        _PARAMETERS[parameter] = outcomes
-        tensor = parameter if copies is None else copies[name]
-        mark = _digest(tensor)
-        fresh = any(mark in outcome.start for outcome in outcomes)
-        if not fresh and tensor.numel() and bool((tensor != tensor.flatten()[0]).any()):
+        tensor = parameter.detach() if copies is None else copies[name]
+        mark = digest(tensor)
+        varied = tensor.numel() > 0 and bool((tensor != tensor.flatten()[0]).any())
+        if varied and not any(mark in outcome.fresh | outcome.begun for outcome in outcomes):
             _CONTENTS[mark] = outcomes
 
 
+def resumed(model: nn.Module, outcome: Outcome) -> None:
+    """The parameters are again those of a run that was interrupted."""
+    for parameter in model.parameters():
+        _PARAMETERS[parameter] = (outcome,)
+
+
 def loaded(model: nn.Module, ledger: Ledger) -> None:
-    """The weights were read from a run with this ledger."""
-    for parameter, mark in marks_of(model):
-        start = frozenset[bytes]().union(*(outcome.start for outcome in _known(parameter, mark)))
-        _PARAMETERS[parameter] = (Outcome(ledger, start),)
-    end(model)
+    """The weights were read from the folder of a finished run with this ledger.
+
+    Copies of them are known as a whole: a single tensor may be as any fresh model's, if it was frozen.
+    """
+    outcome = Outcome(ledger)
+    resumed(model, outcome)
+    _CONTENTS.setdefault(together(marks_of(model)), (outcome,))
 
 
-def _known(parameter: Tensor, mark: bytes) -> list[Outcome]:
-    """The runs that the parameter came out of."""
-    outcomes = (*_PARAMETERS.get(parameter, ()), *_CONTENTS.get(mark, ()))
-    return [outcome for outcome in outcomes if mark not in outcome.start]
+def _known(marks: Marks) -> list[list[Outcome]]:
+    """For each parameter, the runs that it came out of."""
+    whole = _CONTENTS.get(together(marks), ())
+    return [
+        [
+            outcome
+            for outcome in (*_PARAMETERS.get(parameter, ()), *_CONTENTS.get(mark, ()), *whole)
+            if mark not in outcome.fresh
+        ]
+        for parameter, mark in marks
+    ]

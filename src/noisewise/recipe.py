@@ -239,7 +239,7 @@ def _phase(folder: RunFolder, number: int) -> RunFolder:
 
 def _begun(folder: RunFolder | None) -> bool:
     """Is there something to go on with? Without a folder, `train` says that one is needed."""
-    return folder is None or folder.checkpoint.exists()
+    return folder is None or folder.begun
 
 
 def continued(recipe: Recipe, trained: Trained) -> Recipe:

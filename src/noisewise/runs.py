@@ -308,6 +308,11 @@ class RunFolder:
         _temporary(self.checkpoint).unlink(missing_ok=True)
 
     @property
+    def begun(self) -> bool:
+        """Is there a checkpoint to go on from?"""
+        return os.path.exists(self.checkpoint)  # noqa: PTH110  no error where the path itself is impossible
+
+    @property
     def complete(self) -> bool:
         """Has a run ended here?"""
         about = read_json(self.run) if self.run.exists() else None

@@ -32,6 +32,7 @@ from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
 from noisewise.communication import payload
 from noisewise.data import Data
+from noisewise.data.marks import mark_of
 from noisewise.defaults import default_delta as default_delta
 from noisewise.defaults import large_delta
 from noisewise.entropy import Entropy
@@ -110,6 +111,7 @@ class State:
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
+    outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
     chain: bytes = field(default=b"", init=False, repr=False)  # the optimizer's numbers so far
     event_chain: bytes = field(default=b"", init=False, repr=False)  # the same when the current release began
@@ -367,7 +369,7 @@ def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
 
 def _enter(model: nn.Module, data: Data | Nest, state: State, ablation: Ablation) -> None:
     """The data is the ledger's; at the start, weights that came out of a run on it bring its ledger, and noise is bound."""
-    mark = lineage.mark_of(data)
+    mark = mark_of(data)
     state.ledger.claim_data(mark, state.entropy.key(b"identity"))
     if state.origin is not None:
         return
@@ -375,8 +377,8 @@ def _enter(model: nn.Module, data: Data | Nest, state: State, ablation: Ablation
     if ablation == "private":  # nothing else promises anything
         lineage.check_origin(marks, mark, state.ledger)
     assert state.ledger.identity is not None
-    state.origin = hashlib.blake2b(state.ledger.identity.digest + b"".join(mark for _, mark in marks)).digest()
-    lineage.begin(marks, state.ledger)
+    state.origin = state.ledger.identity.digest + lineage.together(marks)
+    state.outcome = lineage.begin(marks, state.ledger)
 
 
 def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, support: Any) -> None:
@@ -596,10 +598,10 @@ def train(
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
     status = status_of(state, ablation)
     _check_start(model, data, loss_fn, optimizer, state, example, augment)
-    if folder is None or not folder.checkpoint.exists():
+    if folder is None or not folder.begun:
         _enter(model, data, state, ablation)
     if folder:
-        run.data = lineage.mark_of(data)
+        run.data = mark_of(data)
         run.behaviour = lineage.behaviour(model, loss_fn, _units(data), example, augment and augment.function)
     with folder.locked() if folder else nullcontext():
         if folder:
@@ -662,7 +664,7 @@ def _check_plan(state: State, ablation: Ablation) -> None:
 
 def _open(folder: RunFolder, run: _Run, resume: bool) -> Status:
     """Begin a run in the folder or take up the one that is there; says whether it is private."""
-    if folder.checkpoint.exists():
+    if folder.begun:
         if not resume:
             raise RunError(
                 f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another."
@@ -758,6 +760,7 @@ class _Run:
                 "secure": state.entropy.secure,
                 **{name: getattr(state, name).hex() for name in BINDINGS},
             },
+            "weights": {name: sorted(m.hex() for m in getattr(state.outcome, name)) for name in ("fresh", "begun")},
             "behaviour": self.behaviour,
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
@@ -789,6 +792,8 @@ class _Run:
             state.ledger.identity = Identity.from_dict(tree["identity"])
             for name in BINDINGS:
                 setattr(state, name, bytes.fromhex(secret[name]))
+            begun = {name: frozenset(map(bytes.fromhex, tree["weights"][name])) for name in ("fresh", "begun")}
+            state.outcome = lineage.Outcome(state.ledger, **begun)
             state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
             state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
             state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
@@ -812,7 +817,7 @@ class _Run:
                 "made-up units otherwise. The same noise on other sums would give them away: resume with the same code, or "
                 "begin in another folder."
             )
-        lineage.loaded(self.model, state.ledger)
+        lineage.resumed(self.model, state.outcome)
         self.folder.truncate_metrics(state.step)
 
     def _check_same_run(self, tree: Mapping[str, Any]) -> None:

@@ -68,7 +68,7 @@ class Identity:
 
     @classmethod
     def of(cls, mark: bytes, key: bytes) -> Identity:
-        """Of the data with this mark (`noisewise.lineage.mark_of`)."""
+        """Of the data with this mark (`noisewise.data.marks.mark_of`)."""
         return cls(key, hashlib.blake2b(mark, key=key, digest_size=32).digest())
 
     def fits(self, mark: bytes) -> bool:
