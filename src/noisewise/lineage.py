@@ -87,7 +87,9 @@ def _made_up_weights(model: nn.Module) -> Iterator[None]:
     try:
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point():
-                seed = int.from_bytes(hashlib.blake2b(f"{name} {list(parameter.shape)}".encode()).digest()[:7], "little")
+                seed = int.from_bytes(
+                    hashlib.blake2b(f"{name} {list(parameter.shape)}".encode()).digest()[:7], "little"
+                )
                 drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
                 inputs = max(1, parameter.numel() // max(1, len(parameter) if parameter.dim() else 1))
                 parameter.data.copy_(drawn / inputs**0.5)

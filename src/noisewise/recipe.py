@@ -16,7 +16,7 @@ from torch import nn
 from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
-from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.lineage import loaded
 from noisewise.mechanism import Mechanism
 from noisewise.persample import LossFn

@@ -310,7 +310,7 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Is there a checkpoint to go on from?"""
-        return os.path.exists(self.checkpoint)  # noqa: PTH110  no error where the path itself is impossible
+        return os.path.exists(self.checkpoint)  # unlike Path.exists, no error where a name is too long
 
     @property
     def complete(self) -> bool:

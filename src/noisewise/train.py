@@ -149,7 +149,9 @@ class State:
 
     def moved(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has made a step with its present numbers."""
-        numbers = [{key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups]
+        numbers = [
+            {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
+        ]
         self.chain = hashlib.blake2b(self.chain + json.dumps(numbers).encode(), digest_size=32).digest()
 
     @property
@@ -673,7 +675,9 @@ def _open(folder: RunFolder, run: _Run, resume: bool) -> Status:
     elif folder.run.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     elif resume:
-        raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume).")
+        raise RunError(
+            f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume)."
+        )
     else:
         run.save()  # the secret root is on disk before anything depends on it
     status = status_of(run.state, run.ablation)
