@@ -1182,6 +1182,20 @@ MUTANTS = [
     ),
     # one ledger for one protected thing
     Mutant(
+        "a schema's ledger protects something else",
+        "schema.py",
+        "if ledger.unit != protected(self.counted):",
+        "if False:",
+        ("test_schema.py::test_the_ledger_of_a_noised_schema_says_whom_it_counted",),
+    ),
+    Mutant(
+        "people of a schema pass for rows",
+        "schema.py",
+        'return "row" if unit is None else "person"',
+        'return "row"',
+        ("test_schema.py::test_the_ledger_of_a_noised_schema_says_whom_it_counted",),
+    ),
+    Mutant(
         "a ledger forgets its unit",
         "accounting/ledger.py",
         "if self.unit is not None and self.unit != unit:",
@@ -1254,9 +1268,9 @@ MUTANTS = [
     Mutant(
         "data are looked at once only",
         "train.py",
-        "    if state.origin is not None:\n        return\n    marks",
-        "    marks",
-        (f"{LINEAGE}::test_a_model_remembers_every_data_set_that_it_came_from",),
+        '    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n    if state.origin is not None:\n        return\n',
+        '    if state.origin is not None:\n        return\n    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n',
+        (f"{LINEAGE}::test_data_that_change_under_a_state_are_refused_at_the_next_step",),
     ),
     Mutant(
         "noise is not bound",

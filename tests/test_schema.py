@@ -271,6 +271,17 @@ def test_a_noised_schema_carries_its_ledger_and_never_changes_it() -> None:
             Schema.from_dict({**SCHEMA.to_dict(), **wrong})
 
 
+def test_the_ledger_of_a_noised_schema_says_whom_it_counted() -> None:
+    noised = {**SCHEMA.to_dict(), "origin": "noised", "counted": "id"}
+    old = {key: value for key, value in ledger().items() if key not in ("unit", "reproducible")} | {"format": 1}
+    for written in (ledger(), old, {**ledger(), "unit": "person"}):
+        read = Schema.from_dict({**noised, "ledger": written}).ledger
+        assert read is not None
+        assert (read.unit, read.reproducible) == ("person", False)
+    with pytest.raises(PrivacyError, match="counted people by 'id' with a ledger that protects one row"):
+        Schema.from_dict({**noised, "ledger": {**ledger(), "unit": "row"}})
+
+
 # --- files
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(lambda t: t == t.strip())

@@ -1,7 +1,7 @@
 """The run folder (format 1): atomic files, one process at a time, never pickle.
 
 run.json, config.toml, model.safetensors, ledger.json, metrics.jsonl and summary.json may be shown; `sensitive/` (mode 700)
-holds the twin, the checkpoint, recorders and audits on private data.
+holds the data's identity, the twin, the checkpoint, recorders and audits on private data.
 """
 
 from __future__ import annotations

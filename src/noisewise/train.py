@@ -568,9 +568,11 @@ def train(
         insecure_seed: makes everything reproducible and the run not private; for tests.
         secure: batches and noise from a cryptographic generator, noise on a grid; slower (`bounded._secure_answer`).
         out: run folder; enables checkpoints and Ctrl-C without loss.
-        resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted.
+        resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted, on the same data and with the
+            same code; anything else is refused.
         recorders: called with an `Observation` of every private step.
-        ledger: of an earlier phase on the same data; continued.
+        ledger: of an earlier phase on the same data; continued. A model that came out of a run on it needs that run's.
+            A fresh model without one is a new run, whose epsilon adds to those of all other runs on the same people.
         ablation: private, or plain, clip-only, noise-only (not private, and marked so).
         ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
         example: made-up batch for the check of the model, if random inputs do not fit it.
