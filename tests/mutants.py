@@ -1307,6 +1307,16 @@ MUTANTS = [
         "self.entropy.bound(self.origin, self.chain), ",
         (f"{LINEAGE}::test_an_epoch_of_shuffled_batches_is_not_divided",),
     ),
+    *(
+        Mutant(
+            f"resuming forgets the {forgotten}",
+            "train.py",
+            'BINDINGS = ("origin", "chain", "event_chain")',
+            f"BINDINGS = {kept}",
+            (f"{LINEAGE}::test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop",),
+        )
+        for forgotten, kept in (("course", '("origin",)'), ("epoch's batches", '("origin", "chain")'))
+    ),
     Mutant(
         "a copied state keeps its root",
         "train.py",

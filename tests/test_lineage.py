@@ -269,6 +269,29 @@ def test_a_copied_folder_is_resumed_on_the_same_data_only(tmp_path):
     assert tiny.same(*(tiny.run(out=tmp_path / name, resume=True).model for name in ("a", "b")))
 
 
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("sampler", [Poisson(tiny.N, tiny.BATCH), Shuffle(tiny.N, tiny.BATCH)], ids=lambda s: s.kind)
+def test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop(sampler, secure, tmp_path):
+    """Stopped before its first step, at once or in the middle of its second epoch again."""
+
+    def stop_at(step):
+        def recorder(observation):
+            if observation.step == step:
+                raise Crash
+
+        return {"recorders": [recorder], "checkpoint_seconds": 0}
+
+    plan = tiny.mechanism(sampler=sampler, adjacency="zero-out")
+    how = {"plan": plan, "secure": secure, "scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5)}
+    with pytest.raises(Crash):
+        tiny.run(out=tmp_path / "a", **how, **stop_at(0))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    whole = tiny.run(out=tmp_path / "a", resume=True, **how)
+    with pytest.raises(Crash):
+        tiny.run(out=tmp_path / "b", resume=True, **how, **stop_at(7))
+    assert tiny.same(tiny.run(out=tmp_path / "b", resume=True, **how).model, whole.model)
+
+
 def drawn(folder):
     """Where the next step's noise comes from, by the checkpoint."""
     secret = load_tensors(RunFolder(folder).checkpoint)["entropy"]
