@@ -36,7 +36,7 @@ def resume(folder, steps, recorders=()):
         valid=Data(*tiny.data(n=20), public=True),
         ema=0.99,
         out=folder,
-        resume=True,
+        resume=RunFolder(folder).checkpoint.exists(),  # killed before the first one, a run begins anew
         checkpoint_seconds=0,
         recorders=recorders,
     )

@@ -43,6 +43,8 @@ ROUNDING, CLIPPED, PROMISES = "persample/test_rounding.py", "persample/test_clip
 STEP, BOUNDED, EXAMINE = "test_private_step.py", "test_bounded.py", "persample/test_examine.py"
 REPAIRS, MASKS, CHANGES = (f"repairs/test_repairs_{part}.py" for part in ("all", "masks", "changes"))
 
+LINEAGE = "test_lineage.py"
+
 MUTANTS = [
     # noise
     Mutant(
@@ -105,7 +107,7 @@ MUTANTS = [
     Mutant(
         "ledger line dropped",
         "bounded.py",
-        "ledger.record(event, purpose, first_step + step)",
+        "ledger.record(event, purpose, first_step + step, reproducible=entropy.reproducible)",
         "pass",
         (f"{BOUNDED}::test_every_release_is_a_line_in_the_ledger", f"{STEP}::test_the_ledger_equals_the_plan"),
     ),
@@ -208,8 +210,9 @@ MUTANTS = [
     Mutant(
         "skip empty batches",
         "train.py",
-        "    device = next(model.parameters()).device\n    index = ",
-        "    if not next(mechanism.sampler.batches(state.entropy, step, step + 1)).size:\n"
+        "    device = next(model.parameters()).device\n    drawn_from, noise = state.draws()\n    index = ",
+        "    drawn_from, noise = state.draws()\n"
+        "    if not next(mechanism.sampler.batches(drawn_from, step, step + 1)).size:\n"
         "        state.step += 1\n"
         "        return\n"
         "    device = next(model.parameters()).device\n    index = ",
@@ -843,8 +846,8 @@ MUTANTS = [
     Mutant(
         "repair: the other model's ledger is forgotten",
         "repairs/pruning.py",
-        "[*before, *other.lines]",
-        "[*before]",
+        "replace(recipe, ledger=before.composed(other))",
+        "replace(recipe, ledger=before)",
         (f"{CHANGES}::test_a_private_models_ledger_is_composed_with_this_one",),
     ),
     Mutant(
@@ -1845,6 +1848,303 @@ MUTANTS = [
         '    quiet: Annotated[bool, _in(RUN, "No progress bar, no summary.", "--quiet")] = False,',
         '    quiet: Annotated[bool, _in(RUN, "No progress bar, no summary.", "--quiet", "--silent")] = False,',
         ("test_options.py::test_no_option_is_left_out",),
+    ),
+    Mutant(
+        "a schema's ledger protects something else",
+        "schema.py",
+        "if ledger.unit != protected(self.counted):",
+        "if False:",
+        ("test_schema.py::test_the_ledger_of_a_noised_schema_says_whom_it_counted",),
+    ),
+    Mutant(
+        "people of a schema pass for rows",
+        "schema.py",
+        'return "row" if unit is None else "person"',
+        'return "row"',
+        ("test_schema.py::test_the_ledger_of_a_noised_schema_says_whom_it_counted",),
+    ),
+    Mutant(
+        "a ledger forgets its unit",
+        "accounting/ledger.py",
+        "if self.unit is not None and self.unit != unit:",
+        "if False:",
+        (f"{LINEAGE}::test_units_are_not_mixed",),
+    ),
+    Mutant(
+        "a ledger without a unit is continued",
+        "accounting/ledger.py",
+        "if self.unit is None and self.lines:",
+        "if False:",
+        (f"{LINEAGE}::test_a_ledger_of_format_1_says_no_unit_until_somebody_does",),
+    ),
+    Mutant(
+        "a ledger is continued on other data",
+        "accounting/ledger.py",
+        "elif not self.identity.fits(mark):",
+        "elif False:",
+        (f"{LINEAGE}::test_other_data_do_not_continue_a_ledger",),
+    ),
+    Mutant(
+        "the data's digest has no key",
+        "accounting/ledger.py",
+        "hashlib.blake2b(mark, key=key, digest_size=32)",
+        "hashlib.blake2b(mark, digest_size=32)",
+        (f"{LINEAGE}::test_an_identity_is_keyed_and_never_shown",),
+    ),
+    Mutant(
+        "reproducible noise is not written down",
+        "accounting/ledger.py",
+        "self.reproducible = self.reproducible or reproducible",
+        "pass",
+        (f"{LINEAGE}::test_an_earlier_phase_with_reproducible_noise_makes_all_that_follows_not_private",),
+    ),
+    Mutant(
+        "reproducible noise of an earlier phase is forgotten",
+        "train.py",
+        "if state.entropy.reproducible or state.ledger.reproducible:",
+        "if state.entropy.reproducible:",
+        (f"{LINEAGE}::test_an_earlier_phase_with_reproducible_noise_makes_all_that_follows_not_private",),
+    ),
+    Mutant(
+        "a ledger holds what it does not",
+        "accounting/ledger.py",
+        "return theirs <= mine and",
+        "return set(theirs) <= set(mine) and",
+        (f"{LINEAGE}::test_holding_is_by_counts",),
+    ),
+    Mutant(
+        "groups are not in the data's mark",
+        "data/marks.py",
+        '**owned, **{f"groups/{name}": data.groups[name] for name in data.groups}}',
+        "**owned}",
+        (f"{LINEAGE}::test_every_part_of_the_data_is_in_its_mark",),
+    ),
+    Mutant(
+        "owners are not in the data's mark",
+        "data/marks.py",
+        '"1": data.y, **owned,',
+        '"1": data.y,',
+        (f"{LINEAGE}::test_every_part_of_the_data_is_in_its_mark",),
+    ),
+    Mutant(
+        "a changed tensor keeps its mark",
+        "data/marks.py",
+        "if version != tensor._version:",
+        "if version is None:",
+        (f"{LINEAGE}::test_a_tensor_that_was_changed_in_place_has_another_mark",),
+    ),
+    Mutant(
+        "data are looked at once only",
+        "train.py",
+        '    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n    if state.origin is not None:\n        return\n',
+        '    if state.origin is not None:\n        return\n    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n',
+        (f"{LINEAGE}::test_data_that_change_under_a_state_are_refused_at_the_next_step",),
+    ),
+    Mutant(
+        "noise is not bound",
+        "entropy.py",
+        "return self if self.reproducible else replace(self, root=int.from_bytes",
+        "return self if True else replace(self, root=int.from_bytes",
+        (f"{LINEAGE}::test_the_same_root_draws_other_noise_for_other_data_and_other_weights",),
+    ),
+    Mutant(
+        "noise is not bound to the weights",
+        "train.py",
+        "state.ledger.identity.digest + lineage.together(marks)",
+        "state.ledger.identity.digest",
+        (f"{LINEAGE}::test_the_same_root_draws_other_noise_for_other_data_and_other_weights",),
+    ),
+    Mutant(
+        "noise does not follow the learning rate",
+        "train.py",
+        "self.chain + json.dumps(numbers).encode()",
+        "self.chain",
+        (f"{LINEAGE}::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
+    ),
+    Mutant(
+        "batches do not follow the learning rate",
+        "train.py",
+        "            self.event_chain = self.chain\n",
+        '            self.event_chain = b""\n',
+        (f"{LINEAGE}::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
+    ),
+    Mutant(
+        "an epoch's batches follow the chain",
+        "train.py",
+        "self.entropy.bound(self.origin, self.event_chain), ",
+        "self.entropy.bound(self.origin, self.chain), ",
+        (f"{LINEAGE}::test_an_epoch_of_shuffled_batches_is_not_divided",),
+    ),
+    *(
+        Mutant(
+            f"resuming forgets the {forgotten}",
+            "train.py",
+            'BINDINGS = ("origin", "chain", "event_chain")',
+            f"BINDINGS = {kept}",
+            (f"{LINEAGE}::test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop",),
+        )
+        for forgotten, kept in (("course", '("origin",)'), ("epoch's batches", '("origin", "chain")'))
+    ),
+    Mutant(
+        "a copied state keeps its root",
+        "train.py",
+        'vars(self).update(parts, entropy=parts["entropy"].renewed())',
+        "vars(self).update(parts)",
+        (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
+    ),
+    Mutant(
+        "a pickled state holds its root",
+        "train.py",
+        'return vars(self) | {"entropy": replace(self.entropy, root=0)}',
+        "return vars(self) | {}",
+        (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
+    ),
+    Mutant(
+        "an epoch is copied",
+        "train.py",
+        "if self.step % self.mechanism.sampler.steps_per_event:",
+        "if False:",
+        (f"{LINEAGE}::test_an_epoch_of_shuffled_batches_is_not_divided",),
+    ),
+    Mutant(
+        "a run is resumed on other data",
+        "train.py",
+        'if not Identity.from_dict(tree["identity"]).fits(self.data):',
+        "if False:",
+        (f"{LINEAGE}::test_a_copied_folder_is_resumed_on_the_same_data_only",),
+    ),
+    Mutant(
+        "a run is resumed with other code",
+        "train.py",
+        "if not lineage.same_behaviour(",
+        "if False and not lineage.same_behaviour(",
+        (f"{LINEAGE}::test_another_loss_or_model_does_not_resume_a_run",),
+    ),
+    Mutant(
+        "behaviour leaves made-up weights",
+        "lineage.py",
+        "            parameter.data.copy_(old)\n",
+        "            pass\n",
+        (f"{LINEAGE}::test_behaviour_depends_on_code_alone_and_leaves_no_trace",),
+    ),
+    Mutant(
+        "secure changes on resuming",
+        "train.py",
+        'if entropy.secure != begun["secure"]:',
+        "if False:",
+        (f"{LINEAGE}::test_secure_is_kept_on_resuming",),
+    ),
+    Mutant(
+        "models have no past",
+        "lineage.py",
+        "whose.fits(data) and not ledger.holds(found.ledger)",
+        "False",
+        (f"{LINEAGE}::test_a_trained_model_goes_on_with_its_ledger_or_not_at_all",),
+    ),
+    Mutant(
+        "copies of models have no past",
+        "lineage.py",
+        "            _CONTENTS[mark] = outcomes\n",
+        "            pass\n",
+        (f"{LINEAGE}::test_a_trained_model_goes_on_with_its_ledger_or_not_at_all",),
+    ),
+    Mutant(
+        "averages have no past",
+        "train.py",
+        "            lineage.end(model, run.averaged)\n",
+        "            pass\n",
+        (f"{LINEAGE}::test_a_trained_model_goes_on_with_its_ledger_or_not_at_all",),
+    ),
+    Mutant(
+        "only the last data set is remembered",
+        "lineage.py",
+        "(*earlier, outcome)",
+        "(outcome,)",
+        (f"{LINEAGE}::test_a_model_remembers_every_data_set_that_it_came_from",),
+    ),
+    Mutant(
+        "fresh weights have a past",
+        "lineage.py",
+        "if mark not in outcome.fresh\n",
+        "if True\n",
+        (f"{LINEAGE}::test_fresh_weights_are_a_new_run_and_other_data_too",),
+    ),
+    Mutant(
+        "weights from a folder have no past",
+        "recipe.py",
+        "        loaded(model, ledger)\n",
+        "        pass\n",
+        (f"{LINEAGE}::test_weights_from_a_folder_bring_its_ledger",),
+    ),
+    Mutant(
+        "a twin passes for the private model",
+        "recipe.py",
+        "if path.parent == folder.sensitive:",
+        "if False:",
+        (f"{LINEAGE}::test_a_twin_from_a_folder_is_known_as_not_private",),
+    ),
+    Mutant(
+        "an optimizer of another model",
+        "train.py",
+        "if held - own or len(left_out) == len(learning):",
+        "if len(left_out) == len(learning):",
+        (f"{LINEAGE}::test_an_optimizer_of_another_model_is_refused_before_the_first_step",),
+    ),
+    Mutant(
+        "an optimizer of nothing that learns",
+        "train.py",
+        "if held - own or len(left_out) == len(learning):",
+        "if held - own:",
+        (f"{LINEAGE}::test_an_optimizer_of_nothing_that_learns_is_refused",),
+    ),
+    Mutant(
+        "resuming nothing begins",
+        "train.py",
+        "    elif resume:\n        raise RunError(",
+        "    elif False:\n        raise RunError(",
+        ("test_runs.py::test_there_is_nothing_to_resume_in_an_empty_folder",),
+    ),
+    Mutant(
+        "arrays within a batch are seen whole",
+        "nest.py",
+        "    _refuse_other_arrays(nest)\n    sizes",
+        "    sizes",
+        (f"{LINEAGE}::test_parts_that_every_unit_would_see_whole_are_refused",),
+    ),
+    Mutant(
+        "an edited status of reproducible noise is read",
+        "runs.py",
+        'if ledger.reproducible and status.status != "not-private":',
+        "if False:",
+        (f"{LINEAGE}::test_a_summary_that_does_not_fit_its_ledger_is_refused",),
+    ),
+    Mutant(
+        "the time of a step is published",
+        "train.py",
+        'spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}',
+        'spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon, "time": time.monotonic()}',
+        (f"{LINEAGE}::test_public_files_do_not_depend_on_the_batches_that_were_drawn",),
+    ),
+    Mutant(
+        "the grid is paid for to first order",
+        "bounded.py",
+        "return 1 / (1 - share)",
+        "return 1 + share",
+        ("test_secure.py::test_the_grid_is_paid_for_exactly_by_its_definition",),
+    ),
+    Mutant(
+        "a coarse grid is let pass",
+        "bounded.py",
+        "if share >= 0.5:",
+        "if share >= 5:",
+        ("test_secure.py::test_noise_beside_which_the_grid_is_coarse_is_refused",),
+    ),
+    Mutant(
+        "gpu seeds of 63 bits",
+        "entropy.py",
+        "return int(seed), int(offset >> np.uint64(4)) << 2",
+        "return int(seed >> np.uint64(1)), 0",
+        ("test_entropy.py::test_seeds_for_gpus_are_wide_and_all_bits_of_the_root_and_position_matter",),
     ),
 ]
 

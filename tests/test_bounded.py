@@ -287,7 +287,7 @@ def test_the_ledger_is_written_before_anything_is_handed_out():
 class Full(Ledger):
     """A ledger that cannot be written."""
 
-    def record(self, event, purpose, step):
+    def record(self, event, purpose, step, *, reproducible=False):
         raise OSError("disk full")
 
 

@@ -166,7 +166,7 @@ def test_a_run_holds_what_the_contract_says(run: RunFolder) -> None:
     assert {path.name for path in run.path.iterdir()} == {
         "run.json", "config.toml", "model.safetensors", "ledger.json", "metrics.jsonl", "summary.json", "sensitive",
     }  # fmt: skip
-    assert {path.name for path in run.sensitive.iterdir()} == {"twin.safetensors", "lock"}
+    assert {path.name for path in run.sensitive.iterdir()} == {"twin.safetensors", "identity.json", "lock"}
     assert run.sensitive.stat().st_mode & 0o777 == 0o700
     summary = read_json(run.summary)
     assert set(summary["privacy"]) >= {

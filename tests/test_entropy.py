@@ -30,6 +30,25 @@ def test_integers_are_different_for_every_stream_and_position_and_fit_torch():
     assert all(torch.Generator().manual_seed(number) for number in numbers)
 
 
+def test_seeds_for_gpus_are_wide_and_all_bits_of_the_root_and_position_matter():
+    keys = [Entropy(root).wide("noise", *position) for root in (0, 1, 1 << 255) for position in POSITIONS]
+    assert len(set(keys)) == len({seed for seed, _ in keys}) == len({offset for _, offset in keys}) == 27
+    assert all(0 <= seed < 2**64 and 0 <= offset < 2**62 and offset % 4 == 0 for seed, offset in keys)
+    assert max(seed for seed, _ in keys) >= 2**63  # not 63 bits: P(all below) < 1e-8
+    assert max(offset for _, offset in keys) > 2**60
+    assert all(torch.Generator().manual_seed(seed) for seed, _ in keys)
+
+
+def test_bound_roots_differ_with_every_part_and_do_not_show_the_root():
+    parts = [(), (b"",), (b"a",), (b"a", b""), (b"", b"a"), (b"a", b"b"), (b"ab",), (b"b", b"a")]
+    root = Entropy(12345678901234567890, secure=True)
+    made = [root.bound(*each) for each in parts]
+    assert len({each.root for each in made} | {root.root}) == len(parts) + 1
+    assert all(each.secure and not each.reproducible for each in made)
+    assert root.bound(b"a") == root.bound(b"a") != Entropy(1, secure=True).bound(b"a")
+    assert Entropy.insecure(3).bound(b"a") == Entropy.insecure(3)
+
+
 def test_draws_depend_on_root_and_position_only():
     one, other = Entropy.insecure(5), Entropy.insecure(5)
     first_draws(one, "noise", 3)

@@ -7,7 +7,7 @@ from torch import nn
 
 import tiny
 from noisewise import Ledger, Poisson, Runtime
-from noisewise.bounded import Bounded, release
+from noisewise.bounded import Bounded, release, standard_normal
 from noisewise.clipping import Flat, Normalized
 from noisewise.entropy import Entropy
 from noisewise.nest import map_tensors
@@ -102,6 +102,17 @@ def test_noise_has_the_right_scale(secure):
     noise = release(part, sampler=Poisson(10, 5), ledger=Ledger(), entropy=entropy, step=0)["gradient"]["w"]
     assert noise.is_cuda
     assert noise.std().item() == pytest.approx(3.0, rel=0.01)  # six standard deviations of the estimate
+
+
+def test_noise_follows_from_all_of_seed_and_offset():
+    zeros, roots = torch.zeros(100_000, device="cuda"), [Entropy.insecure(seed) for seed in (0, 0, 1)]
+    first, again, other = (standard_normal(zeros, root, (2, 0, 0)) for root in roots)
+    seed, offset = roots[0].wide("noise", 2, 0, 0)
+    plain = torch.Generator("cuda").manual_seed(seed)
+    assert torch.equal(first, again)
+    assert offset > 0
+    for apart in (other, torch.randn(100_000, device="cuda", generator=plain)):
+        assert abs(torch.corrcoef(torch.stack([first, apart]))[0, 1].item()) < 0.02  # six standard deviations
 
 
 def test_training_learns_and_is_reproducible(tmp_path):

@@ -48,7 +48,7 @@ def composed(*plans):
 
 
 def test_everything_adds_up():
-    before = Ledger("add-remove", tiny.mechanism(noise_multiplier=80.0).lines())
+    before = Ledger("add-remove", tiny.mechanism(noise_multiplier=80.0).lines(), "row")
     whole = recipe(phase(plan={"noise_multiplier": 60.0}), ledger=before)
     assert whole.epsilon(DELTA) == pytest.approx(composed((80.0, 12), (60.0, 6), (50.0, 12)), rel=1e-9)
     assert fit(whole, insecure_seed=0, progress=False).ledger.lines == whole.lines()
@@ -66,7 +66,7 @@ def test_one_open_phase_makes_epsilon_infinite(ablation):
 @pytest.mark.parametrize("spent", [None, 200.0])
 @pytest.mark.parametrize("phases", [0, 1, 2])
 def test_calibration_meets_the_budget_for_everything_together(phases, spent):
-    before = None if spent is None else Ledger("add-remove", tiny.mechanism(noise_multiplier=spent).lines())
+    before = None if spent is None else Ledger("add-remove", tiny.mechanism(noise_multiplier=spent).lines(), "row")
     found = at_epsilon(recipe(*[phase()] * phases, ledger=before), EPSILON, DELTA)
     sigma = found.mechanism.noise_multiplier
     assert all(part.mechanism.noise_multiplier == sigma for part in found.phases)
@@ -98,7 +98,7 @@ def test_no_noise_meets_an_epsilon_if_a_part_is_open():
     zero = Schedule(((0, 0.0), (3, 1.0)))
     wrong = (
         recipe(phase(ablation="plain")),
-        recipe(ledger=Ledger("add-remove", [open_line])),
+        recipe(ledger=Ledger("add-remove", [open_line], "row")),
         recipe(noise_multiplier=zero),
     )
     for whole in wrong:
@@ -184,7 +184,7 @@ def test_a_run_that_was_stopped_between_or_inside_phases_goes_on_as_it_was(at, t
     assert tiny.same(resumed.model, whole.model)
     for name in ("model.safetensors", "ledger.json", "summary.json", "metrics.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert [path.name for path in (out / "sensitive").iterdir()] == ["lock"]
+    assert {path.name for path in (out / "sensitive").iterdir()} == {"identity.json", "lock"}
 
 
 def test_a_run_killed_before_it_forgot_its_secrets_is_taken_up(tmp_path):
@@ -197,7 +197,7 @@ def test_a_run_killed_before_it_forgot_its_secrets_is_taken_up(tmp_path):
     whole = fit(recipe(phase()), out=out, resume=True, **settings)
     shutil.copytree(kept, out / "sensitive", dirs_exist_ok=True)
     assert tiny.same(fit(recipe(phase()), out=out, resume=True, **settings).model, whole.model)
-    assert [path.name for path in (out / "sensitive").iterdir()] == ["lock"]
+    assert {path.name for path in (out / "sensitive").iterdir()} == {"identity.json", "lock"}
 
 
 def test_a_finished_run_is_not_touched(tmp_path):

@@ -82,7 +82,7 @@ def mode(path):
 def test_a_finished_folder_holds_these_files_and_no_more(tmp_path):
     tiny.run(out=tmp_path)
     released = ["ledger.json", "metrics.jsonl", "model.safetensors", "run.json", "summary.json"]
-    assert files(tmp_path) == sorted([*released, "sensitive/lock"])
+    assert files(tmp_path) == sorted([*released, "sensitive/identity.json", "sensitive/lock"])
     assert mode(tmp_path / "sensitive") == 0o700
     assert RunFolder(tmp_path).complete
 
@@ -285,8 +285,10 @@ def test_an_unfinished_folder_needs_resume(tmp_path):
     assert RunFolder(tmp_path).checkpoint.read_bytes() == before
 
 
-def test_resuming_an_empty_folder_begins(tmp_path):
-    assert tiny.run(out=tmp_path / "new", resume=True).ledger.releases == tiny.STEPS
+def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path):
+    with pytest.raises(RunError, match=r"new holds no run to go on with.*without resume"):
+        tiny.run(out=tmp_path / "new", resume=True)
+    assert tiny.run(out=tmp_path / "new").ledger.releases == tiny.STEPS
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "x" * 300])
@@ -691,7 +693,7 @@ def kills(*arguments, timeout):
 def test_killed_anywhere_and_resumed_a_run_ends_the_same_bit_for_bit():
     result = kills("--every-replacement", "--kills", "8", "--seed", "0", timeout=120)
     assert result.returncode == 0, result.stderr
-    assert "each of 8 replacements: the same end every time" in result.stdout
+    assert "each of 9 replacements: the same end every time" in result.stdout
     assert re.search(
         r"^8 kills, \d+ while a checkpoint was written: the same end every time$", result.stdout, re.MULTILINE
     )

@@ -263,12 +263,23 @@ def test_a_noised_schema_carries_its_ledger_and_never_changes_it() -> None:
     assert first is not None
     first.record(dp_accounting.GaussianDpEvent(1.0), "gradient", 1)
     assert schema.ledger is not None
-    assert schema.ledger.to_dict() == ledger()
+    assert schema.ledger.to_dict() == {**ledger(), "unit": "person"}
     assert SCHEMA.ledger is None
     assert len(schema.encode(PEOPLE)) == 4
     for wrong in ({"origin": "noised"}, {"ledger": ledger()}, {"origin": "noised", "ledger": Ledger().to_dict()}):
         with pytest.raises(ConfigError, match="ledger"):
             Schema.from_dict({**SCHEMA.to_dict(), **wrong})
+
+
+def test_the_ledger_of_a_noised_schema_says_whom_it_counted() -> None:
+    noised = {**SCHEMA.to_dict(), "origin": "noised", "counted": "id"}
+    old = {key: value for key, value in ledger().items() if key not in ("unit", "reproducible")} | {"format": 1}
+    for written in (ledger(), old, {**ledger(), "unit": "person"}):
+        read = Schema.from_dict({**noised, "ledger": written}).ledger
+        assert read is not None
+        assert (read.unit, read.reproducible) == ("person", False)
+    with pytest.raises(PrivacyError, match="counted people by 'id' with a ledger that protects one row"):
+        Schema.from_dict({**noised, "ledger": {**ledger(), "unit": "row"}})
 
 
 # --- files

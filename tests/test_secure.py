@@ -10,6 +10,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import GRID, Bounded, release
 from noisewise.entropy import Entropy
+from noisewise.errors import PrivacyError
 
 SECURE = Entropy.insecure(7, secure=True)
 
@@ -20,7 +21,7 @@ def released(value, sigma=1.5, sensitivity=2.0, step=0, entropy=SECURE, support=
 
 
 def widened(count, sigma=1.5):
-    return 1 + 1.01 * sigma * GRID * count**0.5
+    return 1 / (1 - sigma * GRID * count**0.5)
 
 
 def normal(sample, std):
@@ -54,6 +55,23 @@ def test_ordinary_noise_is_not_on_that_grid():
     answers = released(torch.full((1000,), 1 / 3, dtype=torch.float64), entropy=Entropy.insecure(7)).numpy()
     steps = answers / (3.0 * widened(1000) * GRID)
     assert np.abs(steps - np.rint(steps)).max() > 0.4
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e3, 1e5, 2e5])
+def test_the_grid_is_paid_for_exactly_by_its_definition(sigma):
+    """Noise over true sensitivity is the stated multiplier: neighbours C apart, plus one grid step in every coordinate."""
+    count, bound = 1000, 2.0
+    answers = released(torch.zeros(count, dtype=torch.float64), sigma, bound).numpy()
+    zero = released(torch.zeros(count, dtype=torch.float64), 1.5, bound).numpy()  # the same draws
+    std = 1.5 * bound * widened(count) * np.median(answers / zero)
+    assert std / (bound + GRID * std * count**0.5) == pytest.approx(sigma, rel=1e-9)
+
+
+def test_noise_beside_which_the_grid_is_coarse_is_refused():
+    most = 0.5 / (GRID * 1000**0.5)
+    with pytest.raises(PrivacyError, match=r"on 1000 coordinates.*less noise.*support=.*secure=False"):
+        released(torch.zeros(1000), 1.001 * most)
+    assert released(torch.zeros(1000), 0.999 * most).isfinite().all()
 
 
 def test_rounding_to_the_grid_is_paid_for_with_noise():

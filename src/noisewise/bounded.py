@@ -78,7 +78,7 @@ def release(
     event = gaussian(sampler, joint_multiplier(sigma for _, sigma in parts.values()))
     purpose = " + ".join(parts)
     if step % sampler.steps_per_event == 0:
-        ledger.record(event, purpose, first_step + step)
+        ledger.record(event, purpose, first_step + step, reproducible=entropy.reproducible)
     elif not ledger.lines or ledger.lines[-1].event != event:
         raise PrivacyError(
             f"step {step} of an epoch whose release is not in the ledger: start epochs at multiples of "
@@ -103,7 +103,9 @@ def expose(
     """Hand out what no bound protects, with noise of `std` if any: the ledger's epsilon is infinite from here on."""
     import dp_accounting
 
-    ledger.record(dp_accounting.NonPrivateDpEvent(), f"{purpose} (not private)", step)
+    ledger.record(
+        dp_accounting.NonPrivateDpEvent(), f"{purpose} (not private)", step, reproducible=entropy.reproducible
+    )
     return _with_noise(Bounded(values, 1.0, support), std, entropy, (step, 0))
 
 
@@ -128,9 +130,15 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
 
 
 def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -> Tensor:
-    """Independent N(0, 1) in the shape, type and place of `like`; chunks are drawn in parallel, each from its own stream."""
+    """Independent N(0, 1) in the shape, type and place of `like`.
+
+    On a CPU chunks are drawn in parallel, each from its own stream of the whole root (256 bits). On a GPU torch's Philox
+    generator draws, keyed by 124 bits that follow from the root; with other hardware or another torch it draws other numbers.
+    """
     if like.device.type != "cpu":
-        generator = torch.Generator(like.device).manual_seed(entropy.integer("noise", *position))
+        seed, offset = entropy.wide("noise", *position)
+        generator = torch.Generator(like.device).manual_seed(seed)
+        generator.set_offset(offset)
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
     kind: Any = np.float64 if like.dtype == torch.float64 else np.float32
     noise: Any = np.empty(like.numel(), kind)
@@ -148,9 +156,20 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
 
 
 def _for_the_grid(bounded: Bounded, std: float) -> float:
-    """Rounding to a grid can move neighbours apart by half a step each, in every coordinate: so much more noise."""
+    """By how much noise grows to pay for the grid: 1 / (1 - GRID sigma sqrt(d)), sigma the multiplier asked for.
+
+    Rounding to steps of `GRID * std'` moves neighbours apart by half a step each in every one of d coordinates, so the
+    sensitivity C becomes `C + GRID std' sqrt(d)`; the factor solves `std' = sigma (C + GRID std' sqrt(d))` exactly.
+    """
     coordinates = sum(value.numel() for value in bounded._values.values())
-    return 1 + 1.01 * std / bounded.sensitivity * GRID * math.sqrt(coordinates)
+    sigma = std / bounded.sensitivity
+    share = GRID * sigma * math.sqrt(coordinates)
+    if share >= 0.5:
+        raise PrivacyError(
+            f"secure noise with multiplier {sigma:.4g} on {coordinates} coordinates: the grid, {GRID:.2g} standard deviations, "
+            "is no longer fine beside the bound. Use less noise, freeze parameters with support=, or secure=False."
+        )
+    return 1 / (1 - share)
 
 
 def _secure_answer(value: Tensor, std: float, entropy: Entropy, position: tuple[int, ...]) -> Tensor:

@@ -340,6 +340,8 @@ def execute(config: Config, out: str | os.PathLike[str], *, resume: bool = False
         if finished(config, out):
             raise RunError(f"{folder.path} holds a finished run: choose another --out, so that nothing is overwritten.")
         raise RunError(f"{folder.path} holds an unfinished run: go on with --resume, or choose another --out.")
+    if resume and not (folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()):
+        raise RunError(f"{folder.path} holds no run to go on with: check --out, or begin one without --resume.")
     if resume and folder.config.exists():
         _check_same(Config.read(folder.config), config, folder)
     recipe = prepare(config)
@@ -392,7 +394,7 @@ def _train(
         seed=config.seed,
         insecure_seed=config.insecure_seed,
         out=folder.path,
-        resume=resume,
+        resume=resume and folder.begun,
         ema=config.ema,
         ledger=copy.deepcopy(recipe.ledger),
         about={

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,26 @@ class Entropy:
         """Never shows the root."""
         return f"Entropy({'reproducible' if self.reproducible else 'secret'})"
 
+    def key(self, *parts: bytes) -> bytes:
+        """32 secret bytes for a purpose: BLAKE2b of the root and the parts. The root does not follow from them."""
+        digest = hashlib.blake2b(str(self.root).encode(), digest_size=32)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.digest()
+
+    def bound(self, *parts: bytes) -> Entropy:
+        """The entropy of a course of training that these parts describe: other parts, other draws.
+
+        Guarantee: what is drawn for one data set, start or course says nothing about what is drawn for another, although
+        the root is the same. A reproducible root is not bound: the same seed draws the same for any data, as comparisons
+        need it, and is never private.
+        """
+        return self if self.reproducible else replace(self, root=int.from_bytes(self.key(*parts), "little"))
+
+    def renewed(self) -> Entropy:
+        """For a copy of whatever draws from this: a secret root of its own; a reproducible one stays."""
+        return self if self.reproducible else Entropy.fresh(secure=self.secure)
+
     def sequence(self, stream: str, *position: int) -> np.random.SeedSequence:
         """The seed sequence of one position of a stream."""
         return np.random.SeedSequence(self.root, spawn_key=(STREAMS[stream], *position))
@@ -66,6 +86,14 @@ class Entropy:
         if self.secure:
             return (self.words(count, stream, *position) >> np.uint64(11)) * 2.0**-53
         return self.generator(stream, *position).random(count)
+
+    def wide(self, stream: str, *position: int) -> tuple[int, int]:
+        """Seed (64 bits) and offset (a multiple of 4 below 2^62) of a Philox generator, as torch has on GPUs.
+
+        Together 124 bits, which is all that such a generator takes: its streams with other seeds or offsets are apart.
+        """
+        seed, offset = self.sequence(stream, *position).generate_state(2, np.uint64)
+        return int(seed), int(offset >> np.uint64(4)) << 2
 
     def integer(self, stream: str, *position: int) -> int:
         """A 63-bit integer, to seed a generator of another library."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +81,7 @@ def map_tensors(function: Callable[[Tensor], Any], nest: Nest) -> Nest:
 def length(nest: Nest) -> int:
     """Number of units: the first dimension that all tensors share."""
     _refuse_torch_data(nest)
+    _refuse_other_arrays(nest)
     sizes = {tensor.shape[0] if tensor.dim() else None for tensor in leaves(nest)}
     if len(sizes) != 1 or None in sizes:
         raise DataError(
@@ -100,6 +102,25 @@ def _refuse_torch_data(nest: Nest) -> None:
         remedy = "dataset.tensors" if hasattr(nest, "tensors") else "torch.utils.data.default_collate(list(dataset))"
         raise DataError(
             f"got a {type(nest).__name__} where tensors are expected: noisewise samples by itself. Pass {remedy}."
+        )
+
+
+def _refuse_other_arrays(nest: Nest) -> None:
+    """Arrays and rows of numbers that are no tensors are not cut into units: every unit would see all of them."""
+    if isinstance(nest, Tensor | str | bytes | np.generic):
+        return
+    if isinstance(nest, Mapping):
+        for item in nest.values():
+            _refuse_other_arrays(item)
+        return
+    rows = isinstance(nest, tuple | list)
+    if rows and not (nest and all(isinstance(item, int | float | complex | str | np.generic) for item in nest)):
+        for item in nest:
+            _refuse_other_arrays(item)
+    elif rows or hasattr(nest, "__array__") or hasattr(nest, "__len__"):
+        raise DataError(
+            f"a {type(nest).__name__} within the data: only tensors are cut into units, so every unit would see all of it, "
+            "the others' values too. Make it a tensor with the unit as first dimension: torch.as_tensor(...)."
         )
 
 

@@ -33,6 +33,7 @@ from noisewise.schema import (
     Target,
     bucket,
     check_range,
+    protected,
 )
 from noisewise.table import CHUNK, DECIMAL, Rows, csv_parts, header, listed, parsed, short
 
@@ -356,8 +357,8 @@ def _noised(
     n = rows if n is None else n
     delta = default_delta(n) if delta is None else delta
     sampler = FullBatch(n)
-    plan = Mechanism(sampler=sampler, steps=2, adjacency=adjacency).calibrated(epsilon, delta)
-    sigma, ledger = plan.noise_at(0), Ledger(adjacency)
+    plan = Mechanism(sampler=sampler, steps=2, adjacency=adjacency, unit=protected(unit)).calibrated(epsilon, delta)
+    sigma, ledger = plan.noise_at(0), Ledger(adjacency, unit=plan.unit)
 
     def noised(counts: dict[str, Tensor], columns: int, purpose: str, step: int) -> tuple[dict[str, np.ndarray], float]:
         bounded = Bounded(counts, math.sqrt(columns))

@@ -16,10 +16,11 @@ from torch import nn
 from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
-from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.lineage import loaded
 from noisewise.mechanism import Mechanism
 from noisewise.persample import LossFn
-from noisewise.runs import RunFolder, read_json
+from noisewise.runs import RunFolder, read_ledger
 from noisewise.sampling import Poisson, steps_for
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan, plans_of, together
@@ -69,14 +70,11 @@ class Recipe:
     repairs: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        """One kind of neighbours throughout."""
-        before = [] if self.ledger is None else [self.ledger.adjacency]
-        for adjacency in [*before, *(phase.mechanism.adjacency for phase in self.phases)]:
-            if adjacency != self.mechanism.adjacency:
-                raise PrivacyError(
-                    f"what was released before counts {adjacency} neighbours, the mechanism "
-                    f"{self.mechanism.adjacency}: their epsilons cannot be added. Use one adjacency for all."
-                )
+        """One kind of neighbours and of units throughout."""
+        for mechanism in [self.mechanism, *(phase.mechanism for phase in self.phases)]:
+            Ledger(mechanism.adjacency, unit=mechanism.unit).claim(self.mechanism.adjacency, self.mechanism.unit)
+        if self.ledger is not None:
+            self.ledger.claim(self.mechanism.adjacency, self.mechanism.unit)
 
     def lines(self) -> list[Line]:
         """All that is released: before this run, in its phases, and by its last plan."""
@@ -195,17 +193,19 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.complete and not folder.checkpoint.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
+    if resume and folder is not None and not (_begun(folder) or folder.run.exists() or _phase(folder, 1).path.exists()):
+        raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume.")
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
         if work is not None and work.complete:
             load_weights(model, work.model)
-            ledger = Ledger.from_dict(read_json(work.ledger))
+            ledger = read_ledger(work, unit=phase.mechanism.unit)
         else:
             try:
                 ledger = train(
                     model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()),
-                    out=work and work.path, resume=resume, ledger=ledger, ablation=phase.ablation,
+                    out=work and work.path, resume=resume and _begun(work), ledger=ledger, ablation=phase.ablation,
                     augment=recipe.augment, about=about, **settings,
                 ).ledger  # fmt: skip
             except Interrupted:
@@ -217,7 +217,7 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     model = copy.deepcopy(recipe.model)
     trained = train(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), out=out,
-        resume=resume, ledger=ledger, augment=recipe.augment, ema=recipe.ema,
+        resume=resume and _begun(folder), ledger=ledger, augment=recipe.augment, ema=recipe.ema,
         about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]}, **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
@@ -227,10 +227,19 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
 
 def _phase_folder(folder: RunFolder, number: int, resume: bool) -> RunFolder:
     folder.create()
-    work = RunFolder(folder.sensitive / f"phase-{number}")
+    work = _phase(folder, number)
     if work.run.exists() and not resume:
         raise RunError(f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another.")
     return work
+
+
+def _phase(folder: RunFolder, number: int) -> RunFolder:
+    return RunFolder(folder.sensitive / f"phase-{number}")
+
+
+def _begun(folder: RunFolder | None) -> bool:
+    """Is there something to go on with? Without a folder, `train` says that one is needed."""
+    return folder is None or folder.begun
 
 
 def continued(recipe: Recipe, trained: Trained) -> Recipe:
@@ -242,7 +251,11 @@ def continued(recipe: Recipe, trained: Trained) -> Recipe:
 
 
 def load_weights(model: nn.Module, path: Path) -> nn.Module:
-    """The model with the weights of a safetensors file; a file of another model is an error."""
+    """The model with the weights of a safetensors file; a file of another model is an error.
+
+    Weights from a run folder are known as that run's: training them further on its data needs its ledger, which
+    `runs.read_ledger(RunFolder(path))` gives.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load as parse
 
@@ -252,7 +265,20 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
         raise RunError(f"{path} does not exist.") from None
     except (SafetensorError, RuntimeError, OSError) as error:
         raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
+    if ledger := _ledger_of(path):
+        loaded(model, ledger)
     return model
+
+
+def _ledger_of(path: Path) -> Ledger | None:
+    """What weights in a run folder were trained with; those under `sensitive/`, without privacy on the same data."""
+    folder = RunFolder(path.parent.parent if path.parent.name == "sensitive" else path.parent)
+    if not folder.ledger.exists():
+        return None
+    ledger = read_ledger(folder)
+    if path.parent == folder.sensitive:
+        ledger.lines = [Line(dp_accounting.NonPrivateDpEvent(), "plain (not private)", 1, 0)]
+    return ledger
 
 
 def train_openly(

@@ -1,7 +1,7 @@
 """The run folder (format 1): atomic files, one process at a time, never pickle.
 
 run.json, config.toml, model.safetensors, ledger.json, metrics.jsonl and summary.json may be shown; `sensitive/` (mode 700)
-holds the twin, the checkpoint, recorders and audits on private data.
+holds the data's identity, the twin, the checkpoint, recorders and audits on private data.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
 from noisewise.words import promised
+
+if TYPE_CHECKING:
+    from noisewise.accounting import Ledger
 
 FORMAT = 1
 
@@ -106,6 +109,16 @@ def read_status(folder: RunFolder) -> Status:
     return Status(status, reason)
 
 
+def read_ledger(folder: RunFolder, *, unit: str | None = None) -> Ledger:
+    """ledger.json, with the data's identity where `sensitive/` is still beside it. `unit`: where format 1 says none."""
+    from noisewise.accounting import Identity, Ledger
+
+    ledger = Ledger.from_dict(read_json(folder.ledger), unit=unit)
+    if folder.identity.exists():
+        ledger.identity = Identity.from_dict(read_json(folder.identity))
+    return ledger
+
+
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """summary.json of a finished run.
 
@@ -113,14 +126,16 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
     called, and its plan is that of config.toml (where there is one); files that disagree are refused, so that no edited
     number is shown.
     """
-    from noisewise.accounting import Ledger
-
     status, summary = read_status(folder), read_json(folder.summary)
-    ledger = Ledger.from_dict(read_json(folder.ledger))
+    ledger = read_ledger(folder)
     try:
         privacy = summary["privacy"]
         if privacy["adjacency"] != ledger.adjacency:
             raise ValueError(f"adjacency {privacy['adjacency']!r} is not {ledger.adjacency!r}")
+        if ledger.unit is not None and privacy["unit"] != ledger.unit:
+            raise ValueError(f"unit {privacy['unit']!r} is not {ledger.unit!r}")
+        if ledger.reproducible and status.status != "not-private":
+            raise ValueError("its noise is reproducible, and the status does not say so")
         for name, expected in _readings(ledger, status, privacy["delta"]).items():
             if not _same_reading(privacy[name], expected):
                 raise ValueError(f"{name} is {privacy[name]!r}, by the ledger {expected!r}")
@@ -258,6 +273,7 @@ class RunFolder:
         self.path = Path(path)
         self.sensitive = self.path / "sensitive"
         self.checkpoint = self.sensitive / "checkpoint.safetensors"
+        self.identity = self.sensitive / "identity.json"
         self.model = self.path / "model.safetensors"
         self.ledger = self.path / "ledger.json"
         self.summary = self.path / "summary.json"
@@ -300,6 +316,11 @@ class RunFolder:
         """Delete the secrets that only resuming needs, also those of a checkpoint that a kill left half written."""
         self.checkpoint.unlink(missing_ok=True)
         _temporary(self.checkpoint).unlink(missing_ok=True)
+
+    @property
+    def begun(self) -> bool:
+        """Is there a checkpoint to go on from?"""
+        return os.path.exists(self.checkpoint)  # unlike Path.exists, no error where a name is too long
 
     @property
     def complete(self) -> bool:

@@ -265,9 +265,14 @@ class Schema:
         if (self.origin == "noised") != (self.spent is not None):
             raise ConfigError(f"origin={self.origin!r} and its ledger: a noised schema, and no other, carries one.")
         if self.spent is not None:
-            ledger = Ledger.from_dict(self.spent)
+            ledger = Ledger.from_dict(self.spent, unit=protected(self.counted))
             if not ledger.lines:
                 raise ConfigError("a noised schema with an empty ledger: keep the one that was written with it.")
+            if ledger.unit != protected(self.counted):
+                raise PrivacyError(
+                    f"a schema that counted {_whom(self.counted)} with a ledger that protects one {ledger.unit}: one of them "
+                    "was edited. Restore the file from a copy, or choose anew."
+                )
             object.__setattr__(self, "spent", ledger.to_dict())
         if self.counted is not None and self.spent is None:
             raise ConfigError(f"counted={self.counted!r} without a noised choice: leave it out.")
@@ -554,6 +559,11 @@ def _check_entries(what: str, raw: Any, needed: Iterable[str], optional: Iterabl
         raise ConfigError(f"{what} lacks {listed(lost)}; a schema is complete.")
     if optional is not None and (extra := sorted(set(raw) - {*needed, *optional})):
         raise ConfigError(f"{what} has unknown entries {listed(extra)}. Known are {listed((*needed, *optional))}.")
+
+
+def protected(unit: str | None) -> str:
+    """What is protected where rows, or the people that a column names, are counted."""
+    return "row" if unit is None else "person"
 
 
 def _whom(unit: str | None) -> str:

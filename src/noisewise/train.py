@@ -5,6 +5,8 @@ sampler -> clipped_sum -> release (which writes the ledger) -> p.grad -> any tor
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import signal
 import sys
@@ -21,7 +23,8 @@ import dp_accounting
 import torch
 from torch import Tensor, nn
 
-from noisewise.accounting import Ledger, Line, spent
+from noisewise import lineage
+from noisewise.accounting import Identity, Ledger, Line, spent
 from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive, GroupBounds
@@ -29,6 +32,7 @@ from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
 from noisewise.communication import payload
 from noisewise.data import Data
+from noisewise.data.marks import mark_of
 from noisewise.defaults import default_delta as default_delta
 from noisewise.defaults import large_delta
 from noisewise.entropy import Entropy
@@ -57,6 +61,8 @@ Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 T = TypeVar("T")
 ABLATIONS = ("private", "plain", "clip-only", "noise-only")
 READINGS = 20  # of epsilon in a run's metrics
+CHECKPOINT = 2  # format
+BINDINGS = ("origin", "chain", "event_chain")  # of a state's noise
 
 
 class Observation(NamedTuple):
@@ -87,6 +93,13 @@ class State:
     """Where a run stands: the plan, what was released, the secret randomness, the next step.
 
     `seed` fixes public randomness (masks) only. A ledger with lines in it is continued: its releases add up with these.
+
+    A state serves one course of training. Its batches and noise follow from
+    `BLAKE2b(root, data, weights at the start, chain)`, where `chain` is hashed with the optimizer's numbers (learning
+    rate, momentum, ...) after each step. Guarantee: courses that differ in data, start or learning rates share no noise,
+    and one that is resumed draws what it would have drawn. A copy (copy, deepcopy, pickle) has a secret root of its own;
+    within an epoch of shuffled batches, which is one release, there is none. A reproducible root is neither bound nor
+    renewed, and never private.
     """
 
     mechanism: Mechanism
@@ -99,14 +112,48 @@ class State:
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
+    outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
+    origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
+    chain: bytes = field(default=b"", init=False, repr=False)  # the optimizer's numbers so far
+    event_chain: bytes = field(default=b"", init=False, repr=False)  # the same when the current release began
 
     def __post_init__(self) -> None:
-        """No mask is chosen yet."""
+        """The ledger's unit and neighbours are the plan's; no mask is chosen yet."""
+        self.ledger.claim(self.mechanism.adjacency, self.mechanism.unit)
         self.course = Course(self.mechanism.support, self.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over: not the secret root."""
+        if self.entropy.reproducible:
+            return dict(vars(self))
+        if self.step % self.mechanism.sampler.steps_per_event:
+            raise PrivacyError(
+                f"a copy of a state at step {self.step}, within an epoch of shuffled batches: the epoch is one release, and "
+                "two courses would share it. Copy it after the epoch's last batch."
+            )
+        return vars(self) | {"entropy": replace(self.entropy, root=0)}
+
+    def __setstate__(self, parts: dict[str, Any]) -> None:
+        """A copy draws its own noise, each time one is made."""
+        vars(self).update(parts, entropy=parts["entropy"].renewed())
 
     def rule(self) -> Clip:
         """The clipping rule of the state's step."""
         return self.mechanism.clip_at(self.step) if self.clip is None else self.clip
+
+    def draws(self) -> tuple[Entropy, Entropy]:
+        """Where the step's batch, and where its noise, is drawn from."""
+        assert self.origin is not None
+        if self.step % self.mechanism.sampler.steps_per_event == 0:
+            self.event_chain = self.chain
+        return self.entropy.bound(self.origin, self.event_chain), self.entropy.bound(self.origin, self.chain)
+
+    def moved(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has made a step with its present numbers."""
+        numbers = [
+            {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
+        ]
+        self.chain = hashlib.blake2b(self.chain + json.dumps(numbers).encode(), digest_size=32).digest()
 
     @property
     def first_step(self) -> int:
@@ -124,17 +171,21 @@ class State:
         secure: bool = False,
     ) -> State:
         """Step 0 of a plan, after whatever the ledger already holds."""
-        ledger = Ledger(mechanism.adjacency) if ledger is None else ledger
-        if ledger.adjacency != mechanism.adjacency:
-            raise PrivacyError(
-                f"the ledger counts {ledger.adjacency} neighbours, the mechanism {mechanism.adjacency}: their epsilons "
-                f"cannot be added. Give the mechanism adjacency={ledger.adjacency!r}."
-            )
+        ledger = Ledger(mechanism.adjacency, unit=mechanism.unit) if ledger is None else ledger
         if insecure_seed is None:
             entropy = Entropy.fresh(secure=secure)
         else:
             entropy = Entropy.insecure(insecure_seed, ledger.releases, secure=secure)
         return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
+
+
+def _number(value: Any) -> Any:
+    """A setting of an optimizer as JSON; what is no number says nothing."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_number(item) for item in value]
+    return value if isinstance(value, int | float | str) else None
 
 
 def private_step(
@@ -160,10 +211,12 @@ def private_step(
             f"all {mechanism.steps} planned steps are done: one more would exceed the stated epsilon. "
             "Plan more steps before training, or start a second phase with the same ledger."
         )
-    _check_start(model, data, loss_fn, state, example, augment)
+    _check_start(model, data, loss_fn, optimizer, state, example, augment)
+    _enter(model, data, state, ablation)
     device = next(model.parameters()).device
-    index = torch.from_numpy(next(mechanism.sampler.batches(state.entropy, step, step + 1)))
-    forward_seed = state.entropy.integer("forward", state.first_step + step)
+    drawn_from, noise = state.draws()
+    index = torch.from_numpy(next(mechanism.sampler.batches(drawn_from, step, step + 1)))
+    forward_seed = noise.integer("forward", state.first_step + step)
     batch = _batch(data, index, augment, forward_seed)
     batch = map_tensors(lambda tensor: tensor.to(device), _pad(batch, mechanism, runtime))
     weights = dict(model.named_parameters())
@@ -192,7 +245,7 @@ def private_step(
             parts,
             sampler=mechanism.sampler,
             ledger=state.ledger,
-            entropy=state.entropy,
+            entropy=noise,
             step=step,
             first_step=state.first_step,
         )
@@ -208,7 +261,7 @@ def private_step(
         std, at_step = sigma * clip.sensitivity, state.first_step + step
         state.step += 1
         clear = {name: total.clone() for name, total in sums.items()} if state.course.unnoised else None
-        grads = expose(sums, std, support, ledger=state.ledger, entropy=state.entropy, step=at_step, purpose=ablation)
+        grads = expose(sums, std, support, ledger=state.ledger, entropy=noise, step=at_step, purpose=ablation)
     size = mechanism.expected_batch_size
     for name, parameter in weights.items():
         parameter.grad = grads[name].div_(size).to(parameter.dtype) if name in grads else None
@@ -216,7 +269,10 @@ def private_step(
         total.div_(size)
     state.course.observe(step, grads, clear, sigma * clip.sensitivity / size)
     optimizer.step()
+    state.moved(optimizer)
     state.course.hold(weights, held)
+    if state.step == mechanism.steps:
+        lineage.end(model)
 
 
 def _fitting(compute: Callable[[Runtime], T], state: State, runtime: Runtime | None, units: int) -> T:
@@ -314,13 +370,54 @@ def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
     return data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
 
 
+def _enter(model: nn.Module, data: Data | Nest, state: State, ablation: Ablation) -> None:
+    """The data is the ledger's; at the start, weights that came out of a run on it bring its ledger, and noise is bound."""
+    mark = mark_of(data)
+    state.ledger.claim_data(mark, state.entropy.key(b"identity"))
+    if state.origin is not None:
+        return
+    marks = lineage.marks_of(model)
+    if ablation == "private":  # nothing else promises anything
+        lineage.check_origin(marks, mark, state.ledger)
+    assert state.ledger.identity is not None
+    state.origin = state.ledger.identity.digest + lineage.together(marks)
+    state.outcome = lineage.begin(marks, state.ledger)
+
+
+def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, support: Any) -> None:
+    """An optimizer that moves something else, or nothing that learns, would spend the budget on nothing."""
+    own = {id(parameter) for parameter in model.parameters()}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    learning = live_parameters(model, support)
+    left_out = [name for name, parameter in learning.items() if id(parameter) not in held]
+    if held - own or len(left_out) == len(learning):
+        what = f"{len(held - own)} parameters that are not the model's" if held - own else "none of those that learn"
+        raise ConfigError(
+            f"the optimizer holds {what}: what is released would move nothing, and be spent all the same. Build it on this "
+            "very model, after every change to it: e.g. torch.optim.SGD(model.parameters(), lr=0.1)."
+        )
+    if left_out:
+        warnings.warn(
+            f"the optimizer does not hold {left_out}, so they stay as they are while their gradients take part in clipping. "
+            "If that is meant, say so: support=Fixed({name: False}), or requires_grad_(False); else give it all parameters.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+
 def _check_start(
-    model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest, augment: Augment | None
+    model: nn.Module,
+    data: Data | Nest,
+    loss_fn: LossFn,
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    example: Nest,
+    augment: Augment | None,
 ) -> None:
     """Is the data what was planned for, and (asked once) are units independent, in the model and where they are changed?"""
     units, planned = _units(data), state.mechanism.sampler.n
     spent = _schema_ledger(data)
-    if spent is not None and any(line not in state.before for line in spent.lines):
+    if spent is not None and not replace(state.ledger, lines=state.before).holds(spent):
         raise PrivacyError(
             "ranges and categories of this data were chosen from its rows with noise, and the ledger does not hold what that "
             "spent. Start from it: State.start(mechanism, data.schema.ledger), or train(..., ledger=None)."
@@ -335,6 +432,8 @@ def _check_start(
             f"the data has {_count(data)} units, the mechanism was planned for n={planned}: the sampling rate, and so "
             "epsilon, would be wrong. Build the sampler with the data's own (public) number of units."
         )
+    if state.origin is None:
+        _check_optimizer(model, optimizer, state.course.at(state.step, dict(model.named_parameters())))
     if state.layout is None:
         device = next(model.parameters()).device
         like = map_tensors(lambda tensor: tensor[:0].to(device), units)
@@ -470,9 +569,11 @@ def train(
         insecure_seed: makes everything reproducible and the run not private; for tests.
         secure: batches and noise from a cryptographic generator, noise on a grid; slower (`bounded._secure_answer`).
         out: run folder; enables checkpoints and Ctrl-C without loss.
-        resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted.
+        resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted, on the same data and with the
+            same code; anything else is refused.
         recorders: called with an `Observation` of every private step.
-        ledger: of an earlier phase on the same data; continued.
+        ledger: of an earlier phase on the same data; continued. A model that came out of a run on it needs that run's.
+            A fresh model without one is a new run, whose epsilon adds to those of all other runs on the same people.
         ablation: private, or plain, clip-only, noise-only (not private, and marked so).
         ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
         example: made-up batch for the check of the model, if random inputs do not fit it.
@@ -501,7 +602,12 @@ def train(
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = _Run(model, optimizer, scheduler, state, folder, ablation, ema, checkpoint_seconds)
     status = status_of(state, ablation)
-    _check_start(model, data, loss_fn, state, example, augment)
+    _check_start(model, data, loss_fn, optimizer, state, example, augment)
+    if folder is None or not folder.begun:
+        _enter(model, data, state, ablation)
+    if folder:
+        run.data = mark_of(data)
+        run.behaviour = lineage.behaviour(model, loss_fn, _units(data), example, augment and augment.function)
     with folder.locked() if folder else nullcontext():
         if folder:
             status = _open(folder, run, resume)
@@ -524,6 +630,8 @@ def train(
                 if interrupted:
                     _stop(folder, state, status)
         _check_plan(state, ablation)
+        if run.averaged is not None:
+            lineage.end(model, run.averaged)
         if folder:
             run.finish(status, delta, about or {})
     return Trained(model, state.ledger, run.history, status, run.averaged)
@@ -540,7 +648,7 @@ def status_of(state: State, ablation: Ablation) -> Status:
     open_lines = [line for line in state.before if not line.event_is_private]
     if open_lines:
         return Status("not-private", f"released before on the same data, without privacy: {open_lines[0].purpose}")
-    if state.entropy.reproducible:
+    if state.entropy.reproducible or state.ledger.reproducible:  # now, or in an earlier phase
         return Status("not-private", "noise reproducible: do not publish")
     return Status("private", "every release is in the ledger")
 
@@ -561,7 +669,7 @@ def _check_plan(state: State, ablation: Ablation) -> None:
 
 def _open(folder: RunFolder, run: _Run, resume: bool) -> Status:
     """Begin a run in the folder or take up the one that is there; says whether it is private."""
-    if folder.checkpoint.exists():
+    if folder.begun:
         if not resume:
             raise RunError(
                 f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another."
@@ -569,6 +677,10 @@ def _open(folder: RunFolder, run: _Run, resume: bool) -> Status:
         run.load()
     elif folder.run.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
+    elif resume:
+        raise RunError(
+            f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume)."
+        )
     else:
         run.save()  # the secret root is on disk before anything depends on it
     status = status_of(run.state, run.ablation)
@@ -601,6 +713,8 @@ class _Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     averaged: dict[str, Tensor] | None = None
     saved_at: float = field(default_factory=time.monotonic)
+    data: bytes = field(default=b"", repr=False)  # the data's mark
+    behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
 
     def __post_init__(self) -> None:
         if self.ema is not None:
@@ -636,19 +750,25 @@ class _Run:
         """Everything that the next step depends on, in one atomic file."""
         assert self.folder is not None
         state = self.state
+        assert state.ledger.identity is not None
+        assert state.origin is not None
         tree = {
-            "format": 1,
+            "format": CHECKPOINT,
             "step": state.step,
             "mechanism": state.mechanism.to_dict(),
             "ablation": self.ablation,
             "seed": state.seed,
             "ledger": state.ledger.to_dict(),
-            "before": Ledger(state.ledger.adjacency, state.before).to_dict(),
+            "before": Ledger(state.ledger.adjacency, state.before, state.ledger.unit).to_dict(),
+            "identity": state.ledger.identity.to_dict(),
             "entropy": {
                 "root": str(state.entropy.root),
                 "reproducible": state.entropy.reproducible,
                 "secure": state.entropy.secure,
+                **{name: getattr(state, name).hex() for name in BINDINGS},
             },
+            "weights": {name: sorted(m.hex() for m in getattr(state.outcome, name)) for name in ("fresh", "begun")},
+            "behaviour": self.behaviour,
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else _plain_state(self.scheduler),
@@ -674,8 +794,13 @@ class _Run:
         try:
             self._check_same_run(tree)
             state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
-            state.ledger.lines[:] = Ledger.from_dict(tree["ledger"]).lines
-            secret = tree["entropy"]
+            saved, secret = Ledger.from_dict(tree["ledger"]), tree["entropy"]
+            state.ledger.lines[:], state.ledger.reproducible = saved.lines, saved.reproducible
+            state.ledger.identity = Identity.from_dict(tree["identity"])
+            for name in BINDINGS:
+                setattr(state, name, bytes.fromhex(secret[name]))
+            begun = {name: frozenset(map(bytes.fromhex, tree["weights"][name])) for name in ("fresh", "begun")}
+            state.outcome = lineage.Outcome(state.ledger, **begun)
             state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
             state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
             state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
@@ -693,13 +818,20 @@ class _Run:
             raise RunError(f"the checkpoint in {self.folder.path} is damaged: it stands at step {state.step!r}.")
         if self.ablation == "private" and joined(state.ledger.lines) != _planned(state):
             raise RunError(f"the checkpoint in {self.folder.path} is damaged: step {state.step} and ledger disagree.")
+        if not lineage.same_behaviour(tree["behaviour"], self.behaviour, self.model):
+            raise RunError(
+                f"the checkpoint in {self.folder.path} belongs to a run of another model, loss_fn or augment: they answer "
+                "made-up units otherwise. The same noise on other sums would give them away: resume with the same code, or "
+                "begin in another folder."
+            )
+        lineage.resumed(self.model, state.outcome)
         self.folder.truncate_metrics(state.step)
 
     def _check_same_run(self, tree: Mapping[str, Any]) -> None:
         """The same settings, the same insecure seed and the same earlier phases."""
         assert self.folder is not None
         for key, mine in (
-            ("format", 1),
+            ("format", CHECKPOINT),
             ("mechanism", self.state.mechanism.to_dict()),
             ("ablation", self.ablation),
             ("seed", self.state.seed),
@@ -721,6 +853,17 @@ class _Run:
         same_seed = begun["reproducible"] and int(begun["root"]) % (1 << 128) == entropy.root % (1 << 128)  # any phase
         if entropy.reproducible and not same_seed:
             raise RunError(f"the checkpoint in {self.folder.path} was not made with this insecure_seed.")
+        if entropy.secure != begun["secure"]:
+            raise RunError(
+                f"the checkpoint in {self.folder.path} was made with secure={begun['secure']}, this run with "
+                f"secure={entropy.secure}: its noise cannot change its kind. Resume with secure={begun['secure']}."
+            )
+        if not Identity.from_dict(tree["identity"]).fits(self.data):
+            raise RunError(
+                f"the checkpoint in {self.folder.path} belongs to a run on other data (some value, type, order or owner "
+                "differs). The same noise on two data sets would give both away: resume with the same data, or begin in "
+                "another folder."
+            )
 
     def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
         """Write what may be published, then forget the secrets."""
@@ -731,6 +874,8 @@ class _Run:
             tied = self.model.named_parameters(remove_duplicate=False)  # one tensor, several names
             weights |= {name: averages[id(parameter)] for name, parameter in tied}
         save_weights(self.folder.model, weights)
+        assert self.state.ledger.identity is not None
+        write_json(self.folder.identity, self.state.ledger.identity.to_dict())
         write_json(self.folder.ledger, self.state.ledger.to_dict())
         coordinates = sum(parameter.numel() for parameter in self.model.parameters())
         write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
@@ -748,7 +893,10 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
 
 
 def summary(state: State, status: Status, delta: float, about: Mapping[str, Any], coordinates: int) -> dict[str, Any]:
-    """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model."""
+    """summary.json, format 1: what was spent, and what the caller says `about` the task, the data and the model.
+
+    Its epsilon is that of this run's ledger; other runs on the same people add to it.
+    """
     mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
     open_before = any(not line.event_is_private for line in state.before)  # no plan makes up for it
     plan_epsilon = None if sigma is None else math.inf if open_before else mechanism.epsilon(delta)

@@ -107,7 +107,8 @@ def lacking(*path):
         [],
         "",
         {},
-        with_entry("format", to=2),
+        with_entry("format", to=1),  # which knows neither unit nor reproducible
+        with_entry("format", to=3),
         with_entry("format", to=True),
         lacking("format"),
         with_entry("adjacency", to="neighbours"),

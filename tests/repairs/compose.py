@@ -68,7 +68,7 @@ def public(classes=4):
 
 @cache
 def other_ledger():
-    return Ledger("add-remove", recipe(noise_multiplier=70.0).mechanism.lines())
+    return Ledger("add-remove", recipe(noise_multiplier=70.0).mechanism.lines(), "row")
 
 
 def turned(rows, generator):

@@ -2,10 +2,11 @@
 
 from noisewise.accounting.accountants import ADJACENCIES, Spent, gdp_epsilon, pld_epsilon, rdp_epsilon, spent
 from noisewise.accounting.calibrate import smallest_noise
-from noisewise.accounting.ledger import Ledger, Line
+from noisewise.accounting.ledger import Identity, Ledger, Line
 
 __all__ = [
     "ADJACENCIES",
+    "Identity",
     "Ledger",
     "Line",
     "Spent",

@@ -1,18 +1,21 @@
-"""The ledger: one line for each run of equal releases, append-only."""
+"""The ledger: one line for each run of equal releases, append-only; and the one protected thing that it belongs to."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from noisewise.accounting.accountants import ADJACENCIES, pld_epsilon
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, PrivacyError, RunError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -52,25 +55,123 @@ class Line:
         return cls(event_from_dict(raw["event"]), purpose, count, first)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Which data a ledger counts, for whoever holds the data: `digest = BLAKE2b(key, mark of the whole set)`.
+
+    Guarantee: without the key a digest tells nothing; with it, a guess of the whole set can be confirmed. So both stay
+    under `sensitive/`. Limit: one changed value makes another set, so overlapping sets cannot be seen.
+    """
+
+    key: bytes = field(repr=False)
+    digest: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, mark: bytes, key: bytes) -> Identity:
+        """Of the data with this mark (`noisewise.data.marks.mark_of`)."""
+        return cls(key, hashlib.blake2b(mark, key=key, digest_size=32).digest())
+
+    def fits(self, mark: bytes) -> bool:
+        """Is this the data with that mark?"""
+        return hmac.compare_digest(Identity.of(mark, self.key).digest, self.digest)
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form, for `sensitive/` only."""
+        return {"key": self.key.hex(), "digest": self.digest.hex()}
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Identity:
+        """Inverse of `to_dict`."""
+        try:
+            _check_keys(raw, "key", "digest")
+            found = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]))
+            if len(found.key) != 32 or len(found.digest) != 32:
+                raise ValueError("a key and a digest have 32 bytes")
+            return found
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise RunError(f"the data's identity is damaged ({error}): restore it from a copy.") from None
+
+
 @dataclass
 class Ledger:
-    """Every release of private data, in order; epsilon is read off it, never remembered."""
+    """Every release of private data, in order; epsilon is read off it, never remembered.
+
+    It belongs to one protected thing: neighbours (`adjacency`), what counts as one of them (`unit`) and the data
+    (`identity`, which is secret: in no text and no JSON form of the ledger). What does not add up is refused. A ledger
+    that is new adopts all three from the run that begins it. `reproducible`: some release's noise can be drawn again.
+    Runs on the same people add up: two runs with ledgers of their own cost, together, what one ledger of both lines says.
+    """
 
     adjacency: str = "add-remove"
     lines: list[Line] = field(default_factory=list)
+    unit: str | None = None  # not said, as in format 1
+    reproducible: bool = False
+    identity: Identity | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Known adjacency only."""
+        """Known adjacency only; a unit that is named."""
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"adjacency={self.adjacency!r}: must be one of {list(ADJACENCIES)}.")
+        if self.unit is not None and (not isinstance(self.unit, str) or not self.unit):
+            raise ConfigError(f"unit={self.unit!r}: must say in a word what is protected, e.g. 'row' or 'person'.")
 
-    def record(self, event: DpEvent, purpose: str, step: int) -> None:
+    def record(self, event: DpEvent, purpose: str, step: int, *, reproducible: bool = False) -> None:
         """Append one release."""
+        self.reproducible = self.reproducible or reproducible
         last = self.lines[-1] if self.lines else None
         if last and (last.event, last.purpose) == (event, purpose):
             self.lines[-1] = replace(last, count=last.count + 1)
         else:
             self.lines.append(Line(event, purpose, 1, step))
+
+    def claim(self, adjacency: str, unit: str) -> None:
+        """Whoever continues this ledger protects this: the same as before, or the first."""
+        if self.adjacency != adjacency:
+            raise PrivacyError(
+                f"what was released before counts {self.adjacency} neighbours, the mechanism {adjacency}: their epsilons "
+                f"cannot be added. Give the mechanism adjacency={self.adjacency!r}."
+            )
+        if self.unit is None and self.lines:
+            raise PrivacyError(
+                "the ledger does not say what it protects (older versions did not write it down), so nothing can be added "
+                f"to it. If it counts one {unit}, say so: ledger.unit = {unit!r}."
+            )
+        if self.unit is not None and self.unit != unit:
+            raise PrivacyError(
+                f"what was released before protects one {self.unit}, the mechanism one {unit}: their epsilons cannot be "
+                f"added. Give the mechanism unit={self.unit!r}, and a sampler whose n counts those."
+            )
+        self.unit = unit
+
+    def claim_data(self, mark: bytes, key: bytes) -> None:
+        """Whoever continues this ledger trains on this data: the same as before, or the first (then `key` is kept)."""
+        if self.identity is None:
+            self.identity = Identity.of(mark, key)
+        elif not self.identity.fits(mark):
+            raise PrivacyError(
+                "this is not the data that the ledger counts: some value, type, order or owner differs, and what is "
+                "released about other people does not add up with it. Pass the same data, or begin a ledger of its own "
+                "(ledger=None). If these are the same people in another form, say so: ledger.identity = None; it then adds up."
+            )
+
+    def holds(self, other: Ledger) -> bool:
+        """Is all that the other ledger counts counted here too?"""
+        mine, theirs = _counts(self.lines), _counts(other.lines)
+        return theirs <= mine and (self.reproducible or not other.reproducible)
+
+    def composed(self, other: Ledger) -> Ledger:
+        """A ledger of what this one and another one count about the same people."""
+        if (self.adjacency, self.unit) != (other.adjacency, other.unit):
+            raise PrivacyError(
+                f"one ledger protects one {self.unit} ({self.adjacency}), the other one {other.unit} ({other.adjacency}): "
+                "their epsilons cannot be added. Use one adjacency and one unit for all."
+            )
+        return replace(
+            self,
+            lines=[*self.lines, *other.lines],
+            reproducible=self.reproducible or other.reproducible,
+            identity=self.identity or other.identity,
+        )
 
     @property
     def releases(self) -> int:
@@ -86,23 +187,45 @@ class Ledger:
         return [(line.event, line.count) for line in self.lines]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form, `ledger.json`."""
-        return {"format": FORMAT, "adjacency": self.adjacency, "lines": [line.to_dict() for line in self.lines]}
+        """JSON form, `ledger.json`: everything but the data's identity."""
+        return {
+            "format": FORMAT,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+            "reproducible": self.reproducible,
+            "lines": [line.to_dict() for line in self.lines],
+        }
 
     @classmethod
-    def from_dict(cls, raw: Any) -> Ledger:
-        """Read the JSON form; anything unexpected stops, since a misread ledger is a wrong epsilon."""
+    def from_dict(cls, raw: Any, *, unit: str | None = None) -> Ledger:
+        """Read the JSON form; anything unexpected stops, since a misread ledger is a wrong epsilon.
+
+        `unit`: what the ledger protects, by whoever knows it, where format 1 does not say.
+        """
         try:
-            if type(raw["format"]) is not int or raw["format"] != FORMAT:
-                raise RunError(f"ledger format {raw['format']!r}: this version reads format {FORMAT}.")
-            _check_keys(raw, "format", "adjacency", "lines")
+            if type(raw["format"]) is not int or raw["format"] not in (1, FORMAT):
+                raise RunError(f"ledger format {raw['format']!r}: this version reads formats 1 and {FORMAT}.")
+            said = ("unit", "reproducible") if raw["format"] > 1 else ()
+            _check_keys(raw, "format", "adjacency", "lines", *said)
             if type(raw["lines"]) is not list:
                 raise RunError(f"ledger lines {raw['lines']!r}: not a list.")
-            return cls(raw["adjacency"], [Line.from_dict(line) for line in raw["lines"]])
+            lines = [Line.from_dict(line) for line in raw["lines"]]
+            if not said:
+                return cls(raw["adjacency"], lines, unit)
+            if type(raw["reproducible"]) is not bool:
+                raise RunError(f"ledger with reproducible {raw['reproducible']!r}: must be true or false.")
+            return cls(raw["adjacency"], lines, unit if raw["unit"] is None else raw["unit"], raw["reproducible"])
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise RunError(
                 f"the ledger is damaged ({error!r}): restore it from a copy; it cannot be guessed."
             ) from None
+
+
+def _counts(lines: Iterable[Line]) -> Counter[tuple[DpEvent, str]]:
+    counts: Counter[tuple[DpEvent, str]] = Counter()
+    for line in lines:
+        counts[line.event, line.purpose] += line.count
+    return counts
 
 
 def _check_keys(raw: dict[str, Any], *keys: str) -> None:

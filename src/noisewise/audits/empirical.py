@@ -496,6 +496,7 @@ def _trials(
         present = absent.clone()
         present[canaries] = target.weights[canaries] * torch.from_numpy(coins[trial]).to(absent)
         for step, weights in enumerate((present, absent)):
+            state.ledger.identity = None  # the canary comes and goes on purpose
             engine(model, (*target.units, weights), target.loss_fn, optimizer, state)
             seen[step, trial] = (flat @ _gradient(model, target.directions)).cpu().numpy()
     return coins.reshape(-1), seen.reshape(2, -1)

@@ -23,6 +23,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from noisewise.data import marks
 from noisewise.data.base import Data, Splits
 from noisewise.errors import ConfigError, DataError
 
@@ -210,6 +211,7 @@ def _read(root: Path, name: str, about: Mapping[str, Any], verify: bool) -> Data
         }
         for key, form in about["tensors"].items() if verify else ():
             _verify(root / f"{name}.{key}.bin", form["sha256"])
+            marks.remember(tensors[key], form["sha256"])
         return Data(
             tensors.pop("x"),
             tensors.pop("y"),

@@ -112,7 +112,7 @@ class MagnitudePruning(Repair):
             recipe = _composed(recipe, self.source.ledger)
         if isinstance(self.source, PrivateRecords):
             line = Line(dp_accounting.NonPrivateDpEvent(), "pruning mask from private records (not private)", 1, 0)
-            recipe = _composed(recipe, Ledger(recipe.mechanism.adjacency, [line]))
+            recipe = _composed(recipe, Ledger(recipe.mechanism.adjacency, [line], recipe.mechanism.unit))
         return self._pruned(recipe, scores)
 
     def _scores(self, recipe: Recipe) -> dict[str, Tensor]:
@@ -162,9 +162,11 @@ class MagnitudePruning(Repair):
 
 
 def _composed(recipe: Recipe, other: Ledger) -> Recipe:
-    """With another ledger added; one of other neighbours is refused by the recipe."""
-    before = [] if recipe.ledger is None else recipe.ledger.lines
-    return replace(recipe, ledger=Ledger(other.adjacency, [*before, *other.lines]))
+    """With another ledger added; one of other neighbours or units is refused."""
+    adjacency, unit = recipe.mechanism.adjacency, recipe.mechanism.unit
+    other.claim(adjacency, unit)
+    before = Ledger(adjacency, unit=unit) if recipe.ledger is None else recipe.ledger
+    return replace(recipe, ledger=before.composed(other))
 
 
 def _from_records(recipe: Recipe, source: PrivateRecords) -> dict[str, Tensor]:

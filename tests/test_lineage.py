@@ -1,0 +1,687 @@
+"""One ledger for one protected thing: its unit, its data, its noise, and the models that came out of its runs."""
+
+import copy
+import pickle
+import shutil
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import dp_accounting as dp
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tiny
+from noisewise.accounting import Identity, Ledger
+from noisewise.clipping import Flat
+from noisewise.data import Data, Splits, disk
+from noisewise.data.marks import digest, mark_of
+from noisewise.entropy import Entropy
+from noisewise.errors import ConfigError, DataError, PrivacyError, PrivacyWarning, RunError
+from noisewise.lineage import behaviour, same_behaviour
+from noisewise.mechanism import Runtime
+from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
+from noisewise.repairs import Pretraining, PublicTraining, repaired
+from noisewise.runs import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
+from noisewise.sampling import Poisson, Shuffle
+from noisewise.support import Fixed
+from noisewise.train import Augment, State, private_step, save_weights, status_of, train
+
+DELTA, SEED = 1e-3, 5
+
+
+class Crash(Exception):
+    pass
+
+
+def crash(observation):
+    if observation.step == 5:
+        raise Crash
+
+
+def interrupted(folder, **settings):
+    """A run that ended in its sixth step."""
+    with pytest.raises(Crash):
+        tiny.run(out=folder, checkpoint_seconds=0, recorders=[crash], **settings)
+    return folder
+
+
+def other_data():
+    x, y = tiny.data()
+    x = x.clone()
+    x[3, 2] += 1e-6
+    return x, y
+
+
+def fresh_model():
+    """Weights that no run has seen: random ones, since equal starts are one start."""
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+# --- marks of data ----------------------------------------------------------------------------------------------------
+
+
+def with_parts():
+    x, y = tiny.data()
+    return Data(x, y, unit=torch.arange(40) // 2, groups={"a": torch.zeros(40).long(), "b": torch.ones(40).long()})
+
+
+def edited(part, at=0):
+    changed = part.clone()
+    changed.view(-1)[at] += 1
+    return changed
+
+
+OTHERS = {
+    "x": lambda d: replace(d, x=edited(d.x, -1)),
+    "y": lambda d: replace(d, y=edited(d.y)),
+    "unit": lambda d: replace(d, unit=edited(d.unit, 7)),
+    "a group": lambda d: replace(d, groups={**d.groups, "b": edited(d.groups["b"])}),
+    "groups exchanged": lambda d: replace(d, groups={"a": d.groups["b"], "b": d.groups["a"]}),
+    "a group less": lambda d: replace(d, groups={"a": d.groups["a"]}),
+    "no unit": lambda d: replace(d, unit=None),
+    "another type": lambda d: replace(d, x=d.x.double()),
+    "another shape": lambda d: replace(d, x=d.x.unsqueeze(1)),
+    "another order": lambda d: d.take(torch.arange(39, -1, -1)),
+    "a row less": lambda d: d.take(torch.arange(39)),
+    "the smallest change": lambda d: replace(d, x=torch.nextafter(d.x, d.x + 1)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_every_part_of_the_data_is_in_its_mark(other):
+    assert mark_of(other(with_parts())) != mark_of(with_parts())
+
+
+def test_equal_data_have_equal_marks_wherever_they_lie(tmp_path):
+    data = with_parts()
+    disk.save(data, tmp_path / "data")
+    strided = torch.empty(5, 40).t()
+    strided.copy_(data.x)
+    same = [
+        with_parts(),
+        disk.open(tmp_path / "data"),
+        disk.open(tmp_path / "data", verify=False),
+        replace(data, x=strided),
+    ]
+    assert {mark_of(other) for other in same} == {mark_of(data)}
+    assert mark_of(Data(*tiny.data())) == mark_of(tiny.data()) == mark_of(list(tiny.data()))
+    assert mark_of({"x": data.x, "y": data.y}) == mark_of({"y": data.y, "x": data.x})
+
+
+def test_large_tensors_are_read_in_chunks_to_the_same_mark(monkeypatch):
+    tensor = torch.arange(1000.0).view(50, 20)
+    whole = digest(tensor)
+    monkeypatch.setattr("noisewise.data.marks.CHUNK", 7)
+    assert digest(tensor.clone()) == whole
+    assert digest(tensor.flip(0)) != whole
+    kinds = [torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.complex64]
+    assert len({digest(tensor.to(kind)) for kind in kinds}) == len(kinds)
+    assert digest(torch.tensor(1.0)) != digest(torch.tensor(2.0))
+    assert digest(torch.zeros(0, 3)) != digest(torch.zeros(0, 2))
+
+
+def test_a_tensor_that_was_changed_in_place_has_another_mark():
+    x, y = tiny.data()
+    before = mark_of((x, y))
+    assert mark_of((x, y)) == before
+    x[0, 0] += 1
+    assert mark_of((x, y)) != before
+
+
+def test_an_identity_is_keyed_and_never_shown():
+    mark = mark_of(tiny.data())
+    one, other = Identity.of(mark, b"1" * 32), Identity.of(mark, b"2" * 32)
+    assert one.digest != other.digest
+    assert one.fits(mark)
+    assert not one.fits(mark_of(other_data()))
+    ledger = Ledger(identity=one)
+    assert "identity" not in repr(ledger) + str(ledger.to_dict())
+    assert Identity.from_dict(one.to_dict()) == one
+    for wrong in (None, {}, {"key": "00", "digest": "00"}, {"key": "zz", "digest": one.digest.hex()}):
+        with pytest.raises(RunError):
+            Identity.from_dict(wrong)
+
+
+# --- what a ledger belongs to -----------------------------------------------------------------------------------------
+
+
+def test_units_are_not_mixed():
+    rows = tiny.run(plan=tiny.mechanism(steps=2)).ledger
+    assert (rows.unit, rows.reproducible) == ("row", False)
+    with pytest.raises(PrivacyError, match=r"protects one row, the mechanism one person.*unit='row'"):
+        tiny.run(plan=tiny.mechanism(unit="person"), ledger=rows)
+    with pytest.raises(PrivacyError, match="protects one row"):
+        State(tiny.mechanism(unit="person"), rows)
+    with pytest.raises(PrivacyError, match="protects one person, the mechanism one row"):
+        recipe(phases=(Phase(mechanism=tiny.mechanism(unit="person")),))
+    with pytest.raises(PrivacyError, match="protects one row"):
+        recipe(mechanism=tiny.mechanism(unit="person"), ledger=rows)
+    with pytest.raises(PrivacyError, match="one adjacency and one unit"):
+        rows.composed(Ledger(unit="person"))
+
+
+def test_a_ledger_of_format_1_says_no_unit_until_somebody_does():
+    written = tiny.run(plan=tiny.mechanism(steps=2)).ledger.to_dict()
+    old = {"format": 1, "adjacency": written["adjacency"], "lines": written["lines"]}
+    ledger = Ledger.from_dict(old)
+    assert ledger.unit is None
+    with pytest.raises(PrivacyError, match=r"does not say what it protects.*ledger.unit = 'row'"):
+        tiny.run(ledger=ledger)
+    ledger.unit = "row"
+    assert tiny.run(ledger=ledger).ledger.releases == 2 + tiny.STEPS
+    assert Ledger.from_dict(old, unit="person").unit == "person"
+    assert Ledger.from_dict(written, unit="person").unit == "row"  # format 2 says it itself
+
+
+@pytest.mark.parametrize("wrong", [{"unit": 3}, {"unit": ""}, {"reproducible": 1}, {"reproducible": None}])
+def test_a_damaged_format_2_is_refused(wrong):
+    with pytest.raises(RunError, match="ledger"):
+        Ledger.from_dict({**Ledger(unit="row").to_dict(), **wrong})
+
+
+def test_other_data_do_not_continue_a_ledger():
+    first = tiny.run(plan=tiny.mechanism(steps=2))
+    with pytest.raises(
+        PrivacyError, match=r"not the data that the ledger counts.*same data.*ledger=None.*identity = None"
+    ):
+        tiny.run(units=other_data(), ledger=first.ledger)
+    assert first.ledger.releases == 2
+    first.ledger.identity = None
+    assert tiny.run(units=other_data(), ledger=first.ledger).ledger.releases == 2 + tiny.STEPS
+
+
+def test_data_that_change_under_a_state_are_refused_at_the_next_step():
+    network, state, (x, y) = tiny.model(), State.start(tiny.mechanism()), tiny.data()
+    optimizer = tiny.sgd(network)
+    private_step(network, (x, y), tiny.loss_fn, optimizer, state)
+    private_step(network, [x, y], tiny.loss_fn, optimizer, state)
+    x[0] += 1
+    with pytest.raises(PrivacyError, match="not the data that the ledger counts"):
+        private_step(network, (x, y), tiny.loss_fn, optimizer, state)
+    assert state.ledger.releases == state.step == 2
+
+
+def test_an_earlier_phase_with_reproducible_noise_makes_all_that_follows_not_private(tmp_path):
+    first = tiny.run(plan=tiny.mechanism(steps=2), insecure_seed=SEED)
+    assert first.ledger.reproducible
+    second = tiny.run(first.model, ledger=Ledger.from_dict(first.ledger.to_dict()), out=tmp_path)
+    assert (second.status.status, second.status.reason) == ("not-private", "noise reproducible: do not publish")
+    third = tiny.run(second.model, ledger=second.ledger)
+    assert third.status.status == "not-private"
+    assert status_of(State.start(tiny.mechanism(), Ledger(reproducible=True)), "private").status == "not-private"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"), [({"reproducible": True}, "reproducible"), ({"unit": "person"}, "unit 'row' is not 'person'")]
+)
+def test_a_summary_that_does_not_fit_its_ledger_is_refused(edit, message, tmp_path):
+    tiny.run(out=tmp_path)
+    folder = RunFolder(tmp_path)
+    assert read_summary(folder)["privacy"]["unit"] == "row"
+    write_json(folder.ledger, {**read_json(folder.ledger), **edit})
+    with pytest.raises(RunError, match=message):
+        read_summary(folder)
+
+
+def test_holding_is_by_counts():
+    event, other = dp.GaussianDpEvent(1.0), dp.GaussianDpEvent(2.0)
+
+    def ledger(*events):
+        made = Ledger()
+        for step, each in enumerate(events):
+            made.record(each, "gradient", step)
+        return made
+
+    assert ledger(event, other, event).holds(ledger(event, event))
+    assert not ledger(event, other).holds(ledger(event, event))
+    assert not ledger(other).holds(ledger(event))
+    assert not ledger().holds(Ledger(reproducible=True))
+
+
+def test_the_identity_lies_under_sensitive_and_nowhere_else(tmp_path):
+    trained = tiny.run(out=tmp_path)
+    folder = RunFolder(tmp_path)
+    kept = read_json(folder.identity)
+    assert read_ledger(folder).identity == trained.ledger.identity == Identity.from_dict(kept)
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path != folder.identity:
+            content = path.read_bytes()
+            assert not any(kept[key].encode() in content or bytes.fromhex(kept[key]) in content for key in kept)
+
+
+# --- noise is drawn once ----------------------------------------------------------------------------------------------
+
+
+def copies(state):
+    return [copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
+
+
+def test_a_copied_folder_is_resumed_on_the_same_data_only(tmp_path):
+    interrupted(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    before = RunFolder(tmp_path / "b").checkpoint.read_bytes()
+    with pytest.raises(RunError, match=r"a run on other data.*give both away.*same data"):
+        tiny.run(units=other_data(), out=tmp_path / "b", resume=True)
+    assert RunFolder(tmp_path / "b").checkpoint.read_bytes() == before
+    assert tiny.same(*(tiny.run(out=tmp_path / name, resume=True).model for name in ("a", "b")))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("sampler", [Poisson(tiny.N, tiny.BATCH), Shuffle(tiny.N, tiny.BATCH)], ids=lambda s: s.kind)
+def test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop(sampler, secure, tmp_path):
+    """Stopped before its first step, at once or in the middle of its second epoch again."""
+
+    def stop_at(step):
+        def recorder(observation):
+            if observation.step == step:
+                raise Crash
+
+        return {"recorders": [recorder], "checkpoint_seconds": 0}
+
+    plan = tiny.mechanism(sampler=sampler, adjacency="zero-out")
+    how = {"plan": plan, "secure": secure, "scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5)}
+    with pytest.raises(Crash):
+        tiny.run(out=tmp_path / "a", **how, **stop_at(0))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    whole = tiny.run(out=tmp_path / "a", resume=True, **how)
+    with pytest.raises(Crash):
+        tiny.run(out=tmp_path / "b", resume=True, **how, **stop_at(7))
+    assert tiny.same(tiny.run(out=tmp_path / "b", resume=True, **how).model, whole.model)
+
+
+def drawn(folder):
+    """Where the next step's noise comes from, by the checkpoint."""
+    secret = load_tensors(RunFolder(folder).checkpoint)["entropy"]
+    return [secret[name] for name in ("origin", "chain")]
+
+
+def test_branches_of_another_learning_rate_part_ways_in_their_noise(tmp_path):
+    """The schedule is a function, which no checkpoint holds: the folder's copy is resumed with another one."""
+
+    def halving(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+
+    def thirds(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.3**step)
+
+    interrupted(tmp_path / "a", scheduler=halving)
+    for name in ("b", "c"):
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+
+    def stop(observation):
+        seen.append(observation.units.tolist())
+        if observation.step == 9:
+            raise Crash
+
+    batches, ways = [], {"a": halving, "b": halving, "c": thirds}
+    for name, schedule in ways.items():
+        seen = []
+        with pytest.raises(Crash):
+            tiny.run(out=tmp_path / name, resume=True, checkpoint_seconds=0, scheduler=schedule, recorders=[stop])
+        batches.append(seen)
+    assert drawn(tmp_path / "a") == drawn(tmp_path / "b")
+    assert drawn(tmp_path / "a")[0] == drawn(tmp_path / "c")[0]
+    assert drawn(tmp_path / "a")[1] != drawn(tmp_path / "c")[1]
+    assert batches[0] == batches[1]
+    assert batches[0][:2] == batches[2][:2]  # the step that was repeated, and the one whose rate is still the saved one
+    assert batches[0][2:] != batches[2][2:]
+
+
+def noise_of(state, units=None, network=None):
+    """What one step on a bound far below the noise leaves in the gradient, divided by its scale."""
+    network = tiny.model() if network is None else network
+    private_step(network, tiny.data() if units is None else units, tiny.loss_fn, tiny.sgd(network), state)
+    gradient = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+    return gradient * tiny.BATCH / (state.mechanism.noise_multiplier * state.mechanism.clip.bound)
+
+
+LOUD = {"noise_multiplier": 1e6, "clip": Flat(1e-3)}
+
+
+def test_the_same_root_draws_other_noise_for_other_data_and_other_weights():
+    entropy, ends = Entropy.fresh(), []
+    for units, network in ((None, None), (None, None), (other_data(), None), (None, fresh_model())):
+        state = State(tiny.mechanism(**LOUD), Ledger(identity=None), entropy)
+        ends.append(noise_of(state, units, network))
+    torch.testing.assert_close(ends[0], ends[1])
+    for other in ends[2:]:
+        assert abs(torch.corrcoef(torch.stack([ends[0], other]))[0, 1]) < 0.6  # 57 draws: over four deviations
+
+
+def test_under_an_insecure_seed_the_noise_is_the_same_for_any_data():
+    ends = [
+        noise_of(State.start(tiny.mechanism(**LOUD), insecure_seed=SEED), units, network)
+        for units, network in ((None, None), (other_data(), fresh_model()))
+    ]
+    torch.testing.assert_close(ends[0], ends[1], atol=1e-3, rtol=1e-3)
+
+
+def test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root():
+    state = State.start(tiny.mechanism(**LOUD))
+    network = tiny.model()
+    private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state)
+    written = pickle.dumps(state)
+    assert state.entropy.root.to_bytes(32, "little") not in written
+    made = [*copies(state), pickle.loads(written), pickle.loads(written)]
+    roots = {each.entropy.root for each in made}
+    assert len(roots | {state.entropy.root, 0}) == len(made) + 2
+    assert all((each.step, each.ledger.releases) == (1, 1) for each in made)
+    ends = [noise_of(each, network=copy.deepcopy(network)) for each in (state, *made)]
+    for other in ends[1:]:
+        assert abs(torch.corrcoef(torch.stack([ends[0], other]))[0, 1]) < 0.6
+
+
+def test_a_copy_of_a_reproducible_state_stays_reproducible():
+    state = State.start(tiny.mechanism(), insecure_seed=SEED)
+    assert [each.entropy for each in copies(state)] == [state.entropy] * 3
+
+
+def test_an_epoch_of_shuffled_batches_is_not_divided():
+    plan = tiny.mechanism(sampler=Shuffle(tiny.N, tiny.BATCH), adjacency="zero-out")
+    network, state, seen = tiny.model(), State.start(plan), []
+    optimizer = tiny.sgd(network)
+    for step in range(10):
+        if step % 5:
+            for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(PrivacyError, match=rf"step {step}, within an epoch of shuffled batches"):
+                    duplicate(state)
+        else:
+            assert len(copies(state)) == 3
+        private_step(
+            network, tiny.data(), tiny.loss_fn, optimizer, state, recorders=[lambda o: seen.extend(o.units.tolist())]
+        )
+    assert sorted(seen[:40]) == sorted(seen[40:]) == list(range(40))  # whatever the chain: each once an epoch
+    assert seen[:40] != seen[40:]
+
+
+# --- the code of a resumed run ----------------------------------------------------------------------------------------
+
+
+def smoothed(network, batch):
+    return F.cross_entropy(network(batch[0]), batch[1], reduction="none", label_smoothing=0.1)
+
+
+class Wider(nn.Sequential):
+    """The same parameters, another function."""
+
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+@pytest.mark.parametrize("how", ["loss", "model", "dropout", "augment"])
+def test_another_loss_or_model_does_not_resume_a_run(how, tmp_path):
+    network = Wider(*tiny.model()) if how == "model" else tiny.model(dropout=0.2 if how == "dropout" else 0.0)
+    augment = Augment(lambda rows, _: (rows[0] * 1.1, rows[1])) if how == "augment" else None
+    start = tiny.model(dropout=0.5) if how == "dropout" else tiny.model()
+    interrupted(tmp_path, network=start)
+    loss = smoothed if how == "loss" else tiny.loss_fn
+    with pytest.raises(RunError, match=r"another model, loss_fn or augment.*same code"):
+        train(
+            network, tiny.data(), loss, tiny.mechanism(), tiny.sgd(network), out=tmp_path, resume=True, augment=augment,
+            progress=False,
+        )  # fmt: skip
+
+
+def test_behaviour_depends_on_code_alone_and_leaves_no_trace():
+    network = tiny.model(dropout=0.5)
+    network[2].eval()
+    before, state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
+    versions = [parameter._version for parameter in network.parameters()]
+    first = behaviour(network, tiny.loss_fn, tiny.data())
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert [parameter._version for parameter in network.parameters()] == versions
+    assert [parameter.grad for parameter in network.parameters()] == [None] * 4
+    assert torch.equal(torch.get_rng_state(), state)
+    assert network.training
+    assert not network[2].training
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1)
+    assert same_behaviour(first, behaviour(network, tiny.loss_fn, other_data()), network)
+    assert not same_behaviour(first, behaviour(network, smoothed, tiny.data()), network)
+    assert len(set(first["evaluated"].tolist())) == 3
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_secure_is_kept_on_resuming(first, tmp_path):
+    interrupted(tmp_path, secure=first)
+    with pytest.raises(RunError, match=rf"made with secure={first}.*Resume with secure={first}"):
+        tiny.run(out=tmp_path, resume=True, secure=not first)
+    assert tiny.run(out=tmp_path, resume=True, secure=first).ledger.releases == tiny.STEPS
+
+
+# --- models that came out of a run ------------------------------------------------------------------------------------
+
+CAME = r"came out of a run on the same data.*ledger=result.ledger.*fresh model"
+
+
+def recipe(**changed):
+    data = Data(*tiny.data())
+    parts = {
+        "model": tiny.model(), "data": Splits(data, data, data), "loss_fn": tiny.loss_fn,
+        "mechanism": tiny.mechanism(), "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.2),
+    }  # fmt: skip
+    return Recipe(**{**parts, **changed})
+
+
+def copied(trained):
+    return copy.deepcopy(trained.model)
+
+
+def by_state_dict(trained):
+    network = fresh_model()
+    network.load_state_dict(trained.model.state_dict())
+    return network
+
+
+def with_a_new_head(trained):
+    network = by_state_dict(trained)
+    network[2] = nn.Linear(6, 3)
+    return network
+
+
+def averages(trained):
+    network = fresh_model()
+    network.load_state_dict(trained.averaged)
+    return network
+
+
+HANDS = [lambda trained: trained.model, copied, by_state_dict, with_a_new_head, averages]
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"insecure_seed": SEED}, {"ablation": "plain"}, {"ablation": "noise-only"}], ids=repr
+)
+@pytest.mark.parametrize("hand", HANDS, ids=["itself", "copy", "state dict", "trunk", "averages"])
+def test_a_trained_model_goes_on_with_its_ledger_or_not_at_all(hand, how):
+    first = tiny.run(fresh_model(), ema=0.9, **how)
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(hand(first))
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(hand(first), ledger=Ledger(unit="row"))
+    second = tiny.run(hand(first), ledger=copy.deepcopy(first.ledger))
+    assert second.ledger.releases == 2 * tiny.STEPS
+    assert second.status.status == ("not-private" if how else "private")
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(second.model, ledger=first.ledger)  # which lacks the second run
+
+
+def test_four_calls_do_not_cost_as_much_as_one():
+    network, ledger = fresh_model(), None
+    for call in range(4):
+        if call:
+            with pytest.raises(PrivacyError, match=CAME):
+                tiny.run(network)
+        ledger = tiny.run(network, ledger=ledger).ledger
+    assert ledger.epsilon(DELTA) == tiny.mechanism(steps=4 * tiny.STEPS).epsilon(DELTA)
+
+
+def test_fresh_weights_are_a_new_run_and_other_data_too():
+    network = fresh_model()
+    start = copy.deepcopy(network.state_dict())
+    first = tiny.run(network)
+    tiny.run(fresh_model())
+    tiny.run(copy.deepcopy(network), units=other_data())
+    tiny.run(network, ledger=first.ledger)
+    network.load_state_dict(start)
+    assert tiny.run(network).ledger.releases == tiny.STEPS
+
+
+def test_a_model_remembers_every_data_set_that_it_came_from():
+    network = fresh_model()
+    first = tiny.run(network)
+    tiny.run(network, units=other_data())
+    for again in (network, copy.deepcopy(network)):
+        with pytest.raises(PrivacyError, match=CAME):
+            tiny.run(again)
+    assert tiny.run(network, ledger=first.ledger).ledger.releases == 2 * tiny.STEPS
+
+
+def test_frozen_layers_do_not_give_a_fresh_model_a_past():
+    network = fresh_model()
+    start = copy.deepcopy(network)
+    tiny.run(network, plan=tiny.mechanism(support=Fixed({"0.weight": False, "0.bias": False})))
+    assert tiny.run(start).ledger.releases == tiny.STEPS
+
+
+def test_a_loop_of_ones_own_is_known_too():
+    network, plan = fresh_model(), tiny.mechanism(steps=2)
+    optimizer, state = tiny.sgd(network), State.start(plan)
+    private_step(network, tiny.data(), tiny.loss_fn, optimizer, state)
+    with pytest.raises(PrivacyError, match=CAME):
+        private_step(network, tiny.data(), tiny.loss_fn, optimizer, State.start(plan))
+    private_step(network, tiny.data(), tiny.loss_fn, optimizer, state)
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(copy.deepcopy(network))
+
+
+def test_open_training_on_the_private_rows_is_not_public_training():
+    rows = Data(*tiny.data(), public=True)
+    trained = train_openly(fresh_model(), rows, tiny.loss_fn, epochs=2, batch_size=8, lr=0.1)
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(trained)
+    base = recipe(model=fresh_model())
+    source = PublicTraining(rows, epochs=2, batch_size=8)
+    with pytest.raises(PrivacyError, match=CAME):
+        fit(repaired(base, Pretraining(source)), progress=False)
+    elsewhere = PublicTraining(Data(*other_data(), public=True), epochs=2, batch_size=8)
+    assert fit(repaired(base, Pretraining(elsewhere)), progress=False).status.status == "private"
+
+
+def test_weights_from_a_folder_bring_its_ledger(tmp_path):
+    first = tiny.run(fresh_model(), out=tmp_path)
+    folder = RunFolder(tmp_path)
+    for network in (
+        load_weights(fresh_model(), folder.model),
+        copy.deepcopy(load_weights(fresh_model(), folder.model)),
+    ):
+        with pytest.raises(PrivacyError, match=CAME):
+            tiny.run(network)
+        assert tiny.run(network, ledger=read_ledger(folder)).ledger.releases == 2 * tiny.STEPS
+    assert read_ledger(folder) == first.ledger
+
+
+def test_a_twin_from_a_folder_is_known_as_not_private(tmp_path):
+    tiny.run(fresh_model(), out=tmp_path)
+    twin = tiny.run(fresh_model(), ablation="plain", units=other_data()).model  # known, but not for this data
+    folder = RunFolder(tmp_path)
+    save_weights(folder.sensitive / "twin.safetensors", twin.state_dict())
+    network = load_weights(fresh_model(), folder.sensitive / "twin.safetensors")
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(network, ledger=read_ledger(folder))
+
+
+def test_an_interrupted_model_goes_on_from_its_folder_only(tmp_path):
+    network = fresh_model()
+    interrupted(tmp_path, network=network)
+    with pytest.raises(PrivacyError, match=CAME):
+        tiny.run(network)
+    assert tiny.run(network, out=tmp_path, resume=True).ledger.releases == tiny.STEPS
+
+
+# --- budget spent on nothing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["train", "private_step"])
+def test_an_optimizer_of_another_model_is_refused_before_the_first_step(through):
+    network, state = tiny.model(), State.start(tiny.mechanism())
+    strangers = [torch.optim.SGD(tiny.model().parameters(), lr=0.1)]
+    strangers.append(torch.optim.SGD([*network.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1))
+    for stranger in strangers:
+        through_train = partial(tiny.run, network, optimizer=lambda _, chosen=stranger: chosen)
+        step = partial(private_step, network, tiny.data(), tiny.loss_fn, stranger, state)
+        with pytest.raises(ConfigError, match=r"parameters that are not the model's.*Build it on this very model"):
+            (through_train if through == "train" else step)()
+    assert state.ledger.releases == 0
+
+
+def test_an_optimizer_of_nothing_that_learns_is_refused():
+    network = tiny.model().requires_grad_(False)
+    network[2].requires_grad_(True)
+    with pytest.raises(ConfigError, match="none of those that learn"):
+        tiny.run(network, optimizer=lambda network: torch.optim.SGD(network[0].parameters(), lr=0.1))
+
+
+def test_what_the_optimizer_leaves_out_is_warned_of():
+    with pytest.warns(PrivacyWarning, match=r"does not hold \['0.weight', '0.bias'\].*support=.*requires_grad_"):
+        tiny.run(optimizer=lambda network: torch.optim.SGD(network[2].parameters(), lr=0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tiny.run()
+
+
+def test_there_is_nothing_to_resume_for_a_recipe_either(tmp_path):
+    for phases in ((), (Phase(mechanism=tiny.mechanism(steps=2)),)):
+        with pytest.raises(RunError, match="holds no run to go on with"):
+            fit(recipe(phases=phases), out=tmp_path / "new", resume=True, progress=False)
+
+
+# --- nothing that shows a batch's size --------------------------------------------------------------------------------
+
+
+def test_public_files_do_not_depend_on_the_batches_that_were_drawn(tmp_path):
+    """Same plan, other batches, of which some are computed in many parts: run, metrics and summary are the same."""
+    sizes = []
+    for number, microbatch in ((1, None), (2, 2)):
+        seen = []
+        tiny.run(
+            out=tmp_path / str(number), insecure_seed=number, runtime=Runtime(microbatch=microbatch),
+            recorders=[lambda o, seen=seen: seen.append(len(o.units))],
+        )  # fmt: skip
+        sizes.append(seen)
+    assert sizes[0] != sizes[1]
+    for name in ("run.json", "metrics.jsonl", "summary.json", "ledger.json"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes(), name
+
+
+# --- parts of a batch that are no tensors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["array", "list", "tuple", "texts", "set", "nested"])
+def test_parts_that_every_unit_would_see_whole_are_refused(part):
+    x, y = tiny.data()
+    extra = {
+        "array": y.numpy(), "list": y.tolist(), "tuple": tuple(y.tolist()), "texts": ["a"] * 40, "set": {1, 2},
+        "nested": {"deep": [x, y.numpy()]},
+    }[part]  # fmt: skip
+    with pytest.raises(DataError, match=r"within the data.*every unit would see all of it.*torch.as_tensor"):
+        tiny.run(units=(x, y, extra))
+
+
+def test_single_numbers_texts_and_nothing_are_parts_that_all_may_see():
+    network = tiny.model()
+
+    def loss_fn(model, batch):
+        return tiny.loss_fn(model, batch["pair"]) * batch["scale"]
+
+    units = {"pair": tiny.data(), "scale": 0.5, "name": "a", "none": None}
+    train(network, units, loss_fn, tiny.mechanism(), tiny.sgd(network), progress=False)
+
+
+def test_samplers_of_a_bound_root_keep_their_rate():
+    """Binding changes the root, not the law: 200 bound roots, one batch each."""
+    drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(200)]
+    assert abs(sum(drawn) / 200 - 100) < 4 * (90 / 200) ** 0.5
