@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from mutants import MUTANTS, Mutant, plant
 
 TESTS = Path(__file__).parent

@@ -170,7 +170,8 @@ def test_german_credit(put):
     same_rows(parts, map(german_row, GERMAN.splitlines()))
     assert parts.train.classes == ("bad", "good")
     same_rows(
-        sets.german_credit(valid=1, group_features=True), [german_row(line, groups=True) for line in GERMAN.splitlines()]
+        sets.german_credit(valid=1, group_features=True),
+        [german_row(line, groups=True) for line in GERMAN.splitlines()],
     )
 
 
@@ -223,7 +224,9 @@ def test_compas(put, tmp_path):
     assert [len(part) for part in parts] == [3, 1, 1]
     same_rows(parts, map(compas_row, COMPAS.splitlines()))
     assert parts.train.classes == ("no", "yes")
-    same_rows(sets.compas(valid=1, group_features=True), [compas_row(line, groups=True) for line in COMPAS.splitlines()])
+    same_rows(
+        sets.compas(valid=1, group_features=True), [compas_row(line, groups=True) for line in COMPAS.splitlines()]
+    )
 
 
 # --- California Housing: https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.html
