@@ -7,6 +7,7 @@ table names must differ. How right each option is, other tests say.
 import contextlib
 import inspect
 import io
+from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -18,6 +19,7 @@ from noisewise.accounting import Ledger
 from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError, PrivacyError
 from noisewise.recipe import fit
+from noisewise.repairs.public import replace_head
 from noisewise.runs import Status
 from noisewise.train import Augment
 
@@ -211,6 +213,28 @@ def test_without_another_option_nothing_differs():
     """So what differs above comes from the option."""
     assert watched(GROUPS) == watched(Once(groups()))
     assert watched(PUBLIC) == watched(Once(public()))
+
+
+def test_a_head_for_other_classes_follows_from_its_seed():
+    heads = []
+    for seed in (0, 0, 1):
+        own = network()
+        assert replace_head(own, 4, seed) == ["5.weight", "5.bias"]
+        heads.append(own[5].weight.detach())
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+
+
+@pytest.mark.parametrize("repair", OPTIONS, ids=lambda repair: repair.__name__)
+def test_a_repair_is_described_with_every_setting(repair):
+    """In summary.json: who reads it can repeat the run."""
+    for one, other, _ in OPTIONS[repair].values():
+        for given in (one.repair, other):
+            settings = given.describe()["settings"]
+            assert {field.name for field in fields(given)} <= set(settings)
+            for name, value in settings.items():
+                if isinstance(getattr(given, name, None), int | float | str):
+                    assert value == getattr(given, name)
 
 
 def test_epsilon_and_delta_calibrate_everything_together():
