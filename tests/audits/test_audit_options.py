@@ -328,6 +328,24 @@ def test_the_engine_is_asked_with_the_given_loss():
     assert len(seen) >= 100
 
 
+def test_delta_is_that_of_the_measured_epsilon_too():
+    found = [
+        audits.engine_epsilon(mechanism=plan(noise_multiplier=1.0), trials=1000, delta=delta, generator=rng()).headline
+        for delta in (1e-5, 1e-2)
+    ]
+    for name in ("empirical epsilon", "claimed epsilon"):
+        assert found[0][name].value > found[1][name].value
+
+
+@pytest.mark.parametrize("bins", [4, 15])
+def test_the_diagram_has_as_many_bins_as_the_error(bins):
+    found = audits.calibration(network(), people(), twin=network(1), bins=bins, resamples=10)
+    assert [len(found.bins(which)) for which in found.models] == [bins, bins]
+    shares = [abs(b.confidence - b.accuracy.value) * b.n / ROWS for b in found.bins() if b.accuracy]
+    hidden = sum(b.n for b in found.bins() if b.accuracy is None) / ROWS
+    assert sum(shares) <= found.scores("ECE")["private"].value + 1e-9 <= sum(shares) + hidden + 2e-9
+
+
 # --- attacks with shadow models
 
 INSIDE = np.arange(400) % 2 == 0
