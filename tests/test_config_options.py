@@ -5,8 +5,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
-from noisewise.config import Config, audit, configure, execute, open_run
+from noisewise.config import Config, audit, configure, execute, open_run, prepare
 from noisewise.runs import RunFolder
 
 BASE = {
@@ -37,7 +38,7 @@ SETTINGS = {
     "seed": ({"seed": 3}, {}, "weights"),
     "epsilon": ({"epsilon": 0.1}, {"epsilon": 0.2, "noise_multiplier": None, "insecure_seed": None}, "summary"),
     "noise_multiplier": ({"noise_multiplier": 50.0}, {}, "ledger"),
-    "delta": ({"delta": 1e-5}, {"insecure_seed": None}, "metrics"),
+    "delta": ({"delta": 1e-5}, {"insecure_seed": None}, "summary"),
     "adjacency": ({"adjacency": "replace-one"}, {}, "ledger"),
     "sampler": ({"sampler": "shuffle", "adjacency": "zero-out"}, {}, "weights"),
     "batch_size": ({"batch_size": 310}, {}, "ledger"),
@@ -70,6 +71,15 @@ def test_without_another_setting_nothing_differs(tmp_path):
 
 def test_no_setting_is_without_a_proof():
     assert set(inspect.signature(Config).parameters) == set(SETTINGS)
+
+
+def test_the_seed_is_that_of_the_split_the_model_and_the_masks(tmp_path):
+    """Each of them on its own: another seed changes all three."""
+    recipes = [prepare(configure(**{**BASE, "seed": seed})) for seed in (0, 0, 3)]
+    for of in (lambda recipe: recipe.data.train.x, lambda recipe: next(recipe.model.parameters())):
+        assert torch.equal(of(recipes[0]), of(recipes[1]))
+        assert not torch.equal(of(recipes[0]), of(recipes[2]))
+    assert ran(tmp_path, seed=3)["summary"]["seed"] == 3  # of `train`, which draws masks by it
 
 
 def test_momentum_is_that_of_every_optimizer_that_has_one(tmp_path):

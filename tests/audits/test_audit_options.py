@@ -346,6 +346,29 @@ def test_the_diagram_has_as_many_bins_as_the_error(bins):
     assert sum(shares) <= found.scores("ECE")["private"].value + 1e-9 <= sum(shares) + hidden + 2e-9
 
 
+@pytest.mark.parametrize("score", ["ECE", "adaptive ECE"])
+def test_intervals_of_calibration_errors_are_of_as_many_resamples_as_asked_for(score):
+    ends = {
+        audits.calibration(network(), people(), resamples=count, generator=rng()).scores(score)["private"].high
+        for count in (20, 30, 40)
+    }
+    assert len(ends) == 3
+
+
+def test_a_run_with_canaries_is_trained_by_the_given_settings():
+    seen = {}
+
+    def trainer(model, data, loss, mechanism, optimizer, **settings):
+        seen.update(settings, mechanism=mechanism, lr=optimizer.param_groups[0]["lr"])
+
+    how = {"mechanism": plan(), "canaries": 40, "delta": 1e-3, "optimizer": twice, "progress": True}
+    audits.one_run(network(), people(), trainer=trainer, generator=rng(), **how)
+    assert (seen["delta"], seen["progress"], seen["mechanism"], seen["lr"]) == (1e-3, True, plan(), 1.0)
+    assert type(seen["insecure_seed"]) is int
+    audits.one_run(network(), people(), trainer=trainer, **how)
+    assert seen["insecure_seed"] is None  # noise that is not reproducible, unless a generator is given
+
+
 # --- attacks with shadow models
 
 INSIDE = np.arange(400) % 2 == 0
