@@ -906,7 +906,7 @@ MUTANTS = [
         "train.py",
         'self.scheduler.load_state_dict(tree["scheduler"])',
         "pass",
-        ("test_runs.py::test_a_resumed_run_is_the_run_that_did_not_stop[0.0-step]",),
+        ("test_runs.py::test_a_resumed_run_is_the_run_that_did_not_stop",),
     ),
     Mutant(
         "seen: moving average begins anew on resume",
