@@ -12,6 +12,7 @@ from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, fit
 from noisewise.repairs import FineTuning, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.runs import RunFolder, read_json
+from noisewise.support import Fixed
 
 P = sum(parameter.numel() for parameter in tiny.model().parameters())  # 57
 
@@ -76,3 +77,19 @@ def test_masks_that_follow_releases_have_no_seed(tmp_path):
         found = sent(tmp_path / str(number), repair)
         assert found["seeds"] is None
         assert 0 < found["share"] < 1
+
+
+def test_another_precision_changes_the_bits_of_values_and_of_nothing_else():
+    wide, half = (payload(100, 10, values=400, indices=80, masks=2, value_bits=bits) for bits in (32, 16))
+    assert (half.dense, half.values) == (wide.dense // 2, wide.values // 2)
+    assert (half.indices, half.seeds, half.share) == (wide.indices, wide.seeds, wide.share)
+
+
+def test_what_is_frozen_by_parts_of_a_parameter_is_told_by_its_indices(tmp_path):
+    """A fixed mask follows from no seed; whole parameters are known without one."""
+    masked = tiny.mechanism(support=Fixed({"0.weight": torch.arange(30).view(6, 5) % 2 == 0}))
+    frozen = tiny.mechanism(support=Fixed({"0.weight": False}))
+    for name, plan, seeded in (("masked", masked, False), ("frozen", frozen, True)):
+        tiny.run(plan=plan, out=tmp_path / name)
+        told = read_json(RunFolder(tmp_path / name).summary)["communication"]["seeds"]
+        assert (told is not None) == seeded

@@ -15,7 +15,7 @@ from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.mechanism import Mechanism, Runtime
-from noisewise.recorders import QUANTILES, ClipRecorder, read
+from noisewise.recorders import QUANTILES, ClipRecorder, Recording, read
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
 from noisewise.train import Observation
@@ -262,3 +262,27 @@ def test_drawings(tmp_path) -> None:
     with pytest.raises(DataError, match="by 'age'"):
         found.plot_parts(Figure().add_subplot(), by="age")
     assert json.loads(json.dumps(found.lines)) == found.lines
+
+
+def test_blocks_have_quantiles_of_their_own(tmp_path) -> None:
+    seen: list[Observation] = []
+    names = [name for name, _ in tiny.model().named_parameters()]
+    rule = per_layer(names, Flat(0.5))
+    run(tmp_path, [seen.append, recorder(tmp_path, clip=rule)], plan=tiny.mechanism(clip=rule))
+    for line, observation in zip(read(tmp_path).lines, seen, strict=True):
+        expected = np.quantile(observation.norms.double().numpy(), QUANTILES, axis=1).T
+        assert np.array(line["blocks"]) == pytest.approx(expected)
+        assert len({round(block[2], 6) for block in line["blocks"]}) == len(names)
+
+
+def test_smoothed_lines_are_means_over_units(tmp_path) -> None:
+    """Two recorded steps of 1 and 3 units are four units, not two steps."""
+    lines = [
+        {"step": step, "parts": [{"by": "class", "name": "0", "n": n, "clipped": share, "factor": 0.5, "norm": 1.0}]}
+        for step, n, share in ((0, 1, 1.0), (1, 3, 0.0), (2, 2, 0.5))
+    ]
+    recording = Recording("clipping", lines)
+    (line,) = recording.plot_parts(Figure().subplots(), window=2).get_lines()
+    assert line.get_xdata().tolist() == [1, 2]
+    assert line.get_ydata().tolist() == [25.0, 50.0]
+    assert recording.overall("class", "0") == pytest.approx(2 / 6)

@@ -13,7 +13,7 @@ from scipy import stats
 
 from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
-from noisewise.sampling import SAMPLERS, FullBatch, Poisson, Shuffle, steps_for
+from noisewise.sampling import SAMPLERS, FullBatch, Poisson, Shuffle, roomy, steps_for
 
 FALSE_ALARM = 1e-6
 UNITS, RATE, STEPS = 60, 0.1, 4000
@@ -249,3 +249,17 @@ def test_sizes_that_are_no_whole_number_above_0_are_named(kind, value):
         kind(n=value, batch_size=1)
     with pytest.raises(ConfigError, match=r"n=.*whole number above 0"):
         FullBatch(n=value)
+
+
+@pytest.mark.parametrize("sampler", [Poisson(50, 20), Poisson(50, 20, 22), FullBatch(50), Shuffle(50, 20)], ids=repr)
+def test_units_of_a_batch_are_in_ascending_order(sampler):
+    for batch in sampler.batches(Entropy.insecure(1), 0, 20):
+        assert bool((np.diff(batch) > 0).all())
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 100, 1024])
+def test_hardly_any_batch_needs_more_room_than_roomy(batch_size):
+    """Poisson batches of many units are at most binomial in spread: one in 10^8 is larger."""
+    cap = roomy(batch_size)
+    assert cap == batch_size + math.ceil(6 * math.sqrt(batch_size))
+    assert stats.binom.sf(cap, 100 * batch_size, 0.01) < 1e-4 / batch_size

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from noisewise.accounting import Ledger
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.schema import Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
+from noisewise.table import CHUNK
 
 FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PEOPLE = {
@@ -134,8 +135,10 @@ def test_a_long_file_is_joined(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Schema.parts, "__kwdefaults__", {"rows": 7, "public": False})
     data = SCHEMA.encode(path)
     assert torch.equal(data.x, SCHEMA.encode(PEOPLE).x.repeat(30, 1))
-    assert (len(data), data.units, data.groups["sex"].shape) == (120, 3, (120,))
+    assert (len(data), data.units) == (120, 3)
     whole = SCHEMA.encode(PEOPLE)
+    assert torch.equal(data.groups["sex"], whole.groups["sex"].repeat(30))
+    assert torch.equal(data.unit, whole.unit.repeat(30))
     assert (data.classes, data.group_names, data.schema) == (whole.classes, whole.group_names, SCHEMA)
     assert (data.public, SCHEMA.encode(path, public=True).public) == (False, True)
 
@@ -234,6 +237,16 @@ def test_another_separator_is_declared(tmp_path) -> None:
         SCHEMA.encode(path)
     schema = Schema.from_dict({**SCHEMA.to_dict(), "separator": ";"})
     assert torch.equal(schema.encode(path).x, SCHEMA.encode(PEOPLE).x)
+    assert torch.equal(schema.inputs(path), SCHEMA.encode(PEOPLE).x)
+
+
+def test_inputs_of_a_long_file_keep_the_order_of_its_rows(tmp_path) -> None:
+    schema = Schema(label="y", target=Target(0, 1), columns={"a": Number(0, CHUNK + 2)})
+    path = tmp_path / "long.csv"
+    path.write_text("a\n" + "".join(f"{k}\n" for k in range(CHUNK + 3)))
+    x = schema.inputs(path)[:, 0]
+    assert len(x) == CHUNK + 3
+    assert bool((x.diff() > 0).all())
 
 
 def test_no_rows_are_refused(tmp_path) -> None:

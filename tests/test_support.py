@@ -330,3 +330,13 @@ def test_a_plan_of_ones_own_is_written_down_but_not_read_back():
     assert "Drawn(length=3" in written["together"][1]["settings"]
     with pytest.raises(ConfigError, match="rebuild the mechanism in code"):
         support.from_dict(written)
+
+
+def test_plans_that_act_together_draw_independently():
+    """Two plans of the same kind are two draws, not one twice."""
+    first, second = Drawn(), Drawn()
+    course = Course(Together((first, second)), seed=3)
+    course.at(0, WEIGHTS)
+    one, other = (standing.support["a"] for standing in course.standing)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, ~other)

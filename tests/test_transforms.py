@@ -288,3 +288,11 @@ def test_impossible_sizes_are_refused(sizes: dict) -> None:
 def test_regressions_have_no_classes() -> None:
     with pytest.raises(DataError, match="no classes"):
         subsample_class(Data(torch.zeros(3, 1), torch.zeros(3)), {0: 1})
+
+
+def test_what_a_window_sees_outside_the_image_is_the_fill() -> None:
+    images = torch.ones(400, 1, 6, 6)
+    moved = flip_and_crop(pad=2, fill=-7.0)(images, torch.Generator().manual_seed(0))
+    assert set(moved.unique().tolist()) == {-7.0, 1.0}
+    mirrored = flip_and_crop(pad=2)(images, torch.Generator().manual_seed(0))
+    assert set(mirrored.unique().tolist()) == {1.0}

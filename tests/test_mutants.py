@@ -1,0 +1,50 @@
+"""Every fault in tests/mutants.py can still be planted, and the tests that should see it are there: in milliseconds."""
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mutants import MUTANTS, Mutant, plant
+
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src"
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_fault_can_be_planted(mutant):
+    found = text_of(SOURCE / "noisewise" / mutant.file).count(mutant.old)
+    assert found == 1, f"{mutant.old!r} occurs {found} times in {mutant.file}: the code has moved, move the fault too"
+    assert mutant.new != mutant.old
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_that_should_see_it_are_there(mutant):
+    assert mutant.tests
+    for test in mutant.tests:
+        file, _, name = test.partition("::")
+        text = text_of(TESTS / file)
+        assert text, f"there is no test file {file}"
+        assert not name or re.search(rf"^def {name.split('[')[0]}\(", text, re.MULTILINE), f"{file} has no {name}"
+
+
+def test_no_name_is_given_twice():
+    assert [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1] == []
+
+
+def test_a_text_that_occurs_twice_or_never_is_not_planted(tmp_path):
+    (tmp_path / "noisewise").mkdir()
+    file = tmp_path / "noisewise" / "a.py"
+    file.write_text("one\ntwo\ntwo\n")
+    for old in ("two", "three"):
+        with pytest.raises(ValueError, match="not once"):
+            plant(tmp_path, Mutant("", "a.py", old, "four", ()))
+    plant(tmp_path, Mutant("", "a.py", "one", "four", ()))
+    assert file.read_text() == "four\ntwo\ntwo\n"
