@@ -28,6 +28,8 @@ from noisewise.accounting import Identity, Ledger, Line, spent
 from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive, GroupBounds
+from noisewise.augmentation import Augment as Augment
+from noisewise.augmentation import augmented, check_augment
 from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
 from noisewise.communication import payload
@@ -39,7 +41,6 @@ from noisewise.entropy import Entropy
 from noisewise.errors import (
     BudgetSpent,
     ConfigError,
-    CoupledSamples,
     DataError,
     Interrupted,
     MemoryWarning,
@@ -48,10 +49,11 @@ from noisewise.errors import (
     RunError,
 )
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism, Runtime
-from noisewise.nest import Nest, Padded, Views, leaves, length, map_tensors, take
+from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
-from noisewise.persample.examine import synthetic
+from noisewise.persample.examine import situation, synthetic
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.proof import Trace
 from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.sampling import Poisson
 from noisewise.support import Course, Fixed
@@ -78,16 +80,6 @@ class Observation(NamedTuple):
 Recorder = Callable[[Observation], None]
 
 
-class Augment(NamedTuple):
-    """Augmentation multiplicity: `views` random versions of each row, their gradients averaged before clipping.
-
-    `function(rows, generator)` changes each row on its own. Reference: De et al. 2022, arXiv:2204.13650.
-    """
-
-    function: Callable[[Nest, torch.Generator], Nest]
-    views: int = 1
-
-
 @dataclass
 class State:
     """Where a run stands: the plan, what was released, the secret randomness, the next step.
@@ -108,6 +100,7 @@ class State:
     step: int = 0
     seed: int = 0
     layout: Layout | None = None
+    versions: Trace | None = None  # proof of the augmentation, if there is one
     before: list[Line] = field(default_factory=list)
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
@@ -124,14 +117,15 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: not the secret root."""
+        parts = vars(self) | {"layout": None, "versions": None}  # the copy's model is looked at anew
         if self.entropy.reproducible:
-            return dict(vars(self))
+            return parts
         if self.step % self.mechanism.sampler.steps_per_event:
             raise PrivacyError(
                 f"a copy of a state at step {self.step}, within an epoch of shuffled batches: the epoch is one release, and "
                 "two courses would share it. Copy it after the epoch's last batch."
             )
-        return vars(self) | {"entropy": replace(self.entropy, root=0)}
+        return parts | {"entropy": replace(self.entropy, root=0)}
 
     def __setstate__(self, parts: dict[str, Any]) -> None:
         """A copy draws its own noise, each time one is made."""
@@ -217,7 +211,7 @@ def private_step(
     drawn_from, noise = state.draws()
     index = torch.from_numpy(next(mechanism.sampler.batches(drawn_from, step, step + 1)))
     forward_seed = noise.integer("forward", state.first_step + step)
-    batch = _batch(data, index, augment, forward_seed)
+    batch = _batch(data, index, augment, forward_seed, state.versions)
     batch = map_tensors(lambda tensor: tensor.to(device), _pad(batch, mechanism, runtime))
     weights = dict(model.named_parameters())
     support = state.course.at(step, weights)
@@ -328,7 +322,9 @@ def _count(data: Data | Nest) -> int:
     return data.units if isinstance(data, Data) else length(data)
 
 
-def _batch(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int) -> Nest:
+def _batch(
+    data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None
+) -> Nest:
     """The sampled units; `Views` where they own several rows or are seen in several ways."""
     if isinstance(data, Data) and data.unit is not None:
         rows, mask = data.rows_of(index)
@@ -340,7 +336,7 @@ def _batch(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int)
     views = batch if isinstance(batch, Views) else Views.single(batch)
     units, owned = views.weights.shape
     repeated = map_tensors(lambda tensor: tensor.repeat_interleave(augment.views, 0), views.rows())
-    seen = augment.function(repeated, torch.Generator().manual_seed(seed))
+    seen = augmented(augment.function, repeated, owned * augment.views, seed, proof)
     if length(seen) != units * owned * augment.views:
         raise ConfigError(f"augment returned {length(seen)} rows for {units * owned * augment.views}: one for each.")
     weights = views.weights.repeat_interleave(augment.views, 1) / augment.views
@@ -415,7 +411,7 @@ def _check_start(
     augment: Augment | None,
 ) -> None:
     """Is the data what was planned for, and (asked once) are units independent, in the model and where they are changed?"""
-    units, planned = _units(data), state.mechanism.sampler.n
+    planned = state.mechanism.sampler.n
     spent = _schema_ledger(data)
     if spent is not None and not replace(state.ledger, lines=state.before).holds(spent):
         raise PrivacyError(
@@ -434,60 +430,29 @@ def _check_start(
         )
     if state.origin is None:
         _check_optimizer(model, optimizer, state.course.at(state.step, dict(model.named_parameters())))
+    _check_isolation(model, data, loss_fn, state, example, augment)
+
+
+def _check_isolation(
+    model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest, augment: Augment | None
+) -> None:
+    """Are units separate, in the model and where they are changed? Asked once for each mode, shape, type and loss."""
+    learning = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if state.layout is None:
-        device = next(model.parameters()).device
-        like = map_tensors(lambda tensor: tensor[:0].to(device), units)
         state.course.at(state.step, dict(model.named_parameters()))  # masks that do not fit stop here
-        if augment is not None:
-            check_augment(
-                augment.function, map_tensors(lambda tensor: tensor[:0], units) if example is None else example
-            )
-        state.layout = examine(model, loss_fn, like, example)
-
-
-def check_augment(function: Callable[[Nest, torch.Generator], Nest], like: Nest) -> None:
-    """Refuse an augmentation that mixes rows (mixup and the like) or draws from elsewhere than its generator.
-
-    Asked of made-up rows: replacing one of them must leave the versions of the others as they are, for several draws. What
-    draws nothing must also give the same versions when a row is left out. Limit: of what does draw, draws are taken to be
-    independent of place and number of rows, as those of dropout are; then a neighbour's other rows are seen alike.
-    """
-    with torch.random.fork_rng([]):
-        torch.default_generator.manual_seed(0)
-        made = synthetic(like, 4) if not length(like) else take(like, torch.arange(4) % length(like))
-        other = synthetic(like, 4)
-    rows = take(made, slice(0, 4))
-    seen = []
-    for seed in range(20):
-        versions = [function(rows, torch.Generator().manual_seed(seed)) for _ in range(2)]
-        if length(versions[0]) != 4:
-            raise ConfigError(f"augment returned {length(versions[0])} rows for 4: one for each.")
-        if not all(torch.equal(a, b) for a, b in zip(leaves(versions[0]), leaves(versions[1]), strict=True)):
-            raise ConfigError(
-                "augment gives different versions for the same generator: a resumed run would not be the run that was "
-                "interrupted. Draw from the generator that is passed in."
-            )
-        seen.append(versions[0])
-        for row in range(4):
-            replaced = map_tensors(torch.clone, rows)
-            for tensor, new in zip(leaves(replaced), leaves(other), strict=True):
-                tensor[row] = new[row]
-            after = function(replaced, torch.Generator().manual_seed(seed))
-            others = torch.arange(4) != row
-            for a, b in zip(leaves(versions[0]), leaves(after), strict=True):
-                if a.shape != b.shape or not torch.equal(a[others], b[others]):
-                    raise CoupledSamples(
-                        "augment: replacing one row changed the version of another, as mixup does. One unit would then be in "
-                        "several gradients and could move the sum by more than the bound. Change each row on its own."
-                    )
-    if all(torch.equal(a, b) for other in seen for a, b in zip(leaves(seen[0]), leaves(other), strict=True)):
-        fewer = function(take(rows, slice(1, 4)), torch.Generator().manual_seed(0))
-        for a, b in zip(leaves(seen[0]), leaves(fewer), strict=True):
-            if a[1:].shape != b.shape or not torch.equal(a[1:], b):
-                raise CoupledSamples(
-                    "augment: leaving one row out changed the versions of the others: they depend on how many rows there are "
-                    "or where they stand. Change each row on its own."
-                )
+    like = map_tensors(lambda tensor: tensor[:0], _units(data))
+    if augment is not None:
+        if state.layout is None:
+            state.versions = check_augment(augment.function, like if example is None else example)
+        made = synthetic(like, 2) if example is None else take(example, slice(0, 2))
+        like = map_tensors(lambda tensor: tensor[:0], augment.function(made, torch.Generator().manual_seed(0)))
+    device = next(model.parameters()).device
+    like = map_tensors(lambda tensor: tensor.to(device), like)
+    if state.layout is None or not state.layout.covers(learning, situation(model, loss_fn, like)):
+        classes = len(data.classes) if isinstance(data, Data) and data.task == "classification" else 0
+        state.layout = examine(
+            model, loss_fn, like, example, size=state.mechanism.sampler.batch_size, classes=classes or None
+        )
 
 
 def _plain_sum(
