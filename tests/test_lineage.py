@@ -571,8 +571,9 @@ def test_open_training_on_the_private_rows_is_not_public_training():
     assert fit(repaired(base, Pretraining(elsewhere)), progress=False).status.status == "private"
 
 
-def test_weights_from_a_folder_bring_its_ledger(tmp_path):
+def test_weights_from_a_folder_bring_its_ledger(tmp_path, monkeypatch):
     first = tiny.run(fresh_model(), out=tmp_path)
+    monkeypatch.setattr("noisewise.lineage._CONTENTS", {})  # as in another process
     folder = RunFolder(tmp_path)
     for network in (
         load_weights(fresh_model(), folder.model),
