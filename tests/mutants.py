@@ -1203,13 +1203,6 @@ MUTANTS = [
         ("test_train.py::test_noise_only_is_as_strong_as_the_sensitivity_says",),
     ),
     Mutant(
-        "seen: noise-only repeats its noise in the next phase",
-        "train.py",
-        "std, at_step = sigma * clip.sensitivity, state.first_step + step",
-        "std, at_step = sigma * clip.sensitivity, step",
-        ("test_steps_and_phases.py::test_noise_only_draws_other_noise_in_the_next_phase",),
-    ),
-    Mutant(
         "seen: the last weights are released, not their average",
         "train.py",
         "weights |= {name: averages[id(parameter)] for name, parameter in tied}",
@@ -1228,7 +1221,7 @@ MUTANTS = [
         "train.py",
         "return Padded(filled, torch.arange(cap) < size)",
         "return Padded(filled, torch.arange(cap) <= size)",
-        ("test_crossings.py::test_a_pair_of_features_is_the_definition[people x filled up]",),
+        ("test_units.py::test_padded_batches_give_the_same_step",),
     ),
     Mutant(
         "seen: resumed with another public seed",
@@ -1257,13 +1250,6 @@ MUTANTS = [
         '"unit": mechanism.unit,',
         '"unit": "row",',
         ("test_options.py::test_every_option_of_a_mechanism_acts[unit]",),
-    ),
-    Mutant(
-        "seen: SIGTERM kills a run",
-        "train.py",
-        "for number in (signal.SIGINT, signal.SIGTERM)}",
-        "for number in (signal.SIGINT,)}",
-        ("test_runs.py::test_sigterm_is_an_interruption_too",),
     ),
     Mutant(
         "seen: recorders do not see the rule in force",
@@ -1305,7 +1291,7 @@ MUTANTS = [
         "train.py",
         "if length(seen) != units * owned * augment.views:",
         "if False:",
-        ("test_units.py::test_an_augmentation_that_loses_rows_is_refused",),
+        ("test_steps_and_phases.py::test_an_augmentation_that_loses_rows_of_a_large_batch_only_is_refused",),
     ),
     Mutant(
         "seen: views of people who own several rows share a weight",
@@ -1369,7 +1355,7 @@ MUTANTS = [
         "recipe.py",
         "ledger=ledger, augment=recipe.augment, ema",
         "ledger=ledger, ema",
-        ("test_options.py::test_every_setting_of_fit_reaches_every_phase[-augment]",),
+        ("repairs/test_repairs_changes.py::test_batch_level_mixing_is_refused_before_training",),
     ),
     Mutant(
         "seen: fit forgets what it was told about the run",
@@ -1418,7 +1404,7 @@ MUTANTS = [
         "recipe.py",
         "ledger=copy.deepcopy(trained.ledger))",
         "ledger=trained.ledger)",
-        ("test_recipe.py::test_several_recipes_go_on_from_one_model",),
+        ("test_steps_and_phases.py::test_recipes_that_go_on_from_one_model_share_nothing_with_it",),
     ),
     Mutant(
         "seen: a phase's noise loses its proportion",

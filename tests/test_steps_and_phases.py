@@ -7,10 +7,13 @@ import torch
 
 import tiny
 from noisewise.accounting import Ledger
+from noisewise.data import Data, Splits
+from noisewise.errors import ConfigError
 from noisewise.mechanism import Runtime
+from noisewise.recipe import Recipe, continued, fit
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed, encode
-from noisewise.train import State, private_step
+from noisewise.train import Augment, State, private_step
 
 SEED = 5
 
@@ -71,3 +74,31 @@ def test_recorders_see_what_learns(support):
     tiny.run(plan=tiny.mechanism(support=support), recorders=[seen.append])
     for observation in seen:
         assert encode(observation.support) == encode(support.support)
+
+
+def test_an_augmentation_that_loses_rows_of_a_large_batch_only_is_refused():
+    """It passes the check on four made-up rows, and is found out by the batch."""
+
+    def lossy(rows, generator):
+        return tuple(part[: max(4, len(part) - 1)] if len(part) > 4 else part for part in rows)
+
+    with pytest.raises(ConfigError, match="augment returned 39 rows for 40"):
+        tiny.run(
+            plan=tiny.mechanism(sampler=FullBatch(tiny.N)), augment=Augment(lossy, 1), insecure_seed=SEED
+        )  # fmt: skip
+
+
+def test_recipes_that_go_on_from_one_model_share_nothing_with_it():
+    units = Data(*tiny.data())
+    recipe = Recipe(
+        model=tiny.model(), data=Splits(units, units, units), loss_fn=tiny.loss_fn, mechanism=tiny.mechanism(),
+        optimizer=torch.optim.Adam,
+    )  # fmt: skip
+    trained = fit(recipe, insecure_seed=SEED, progress=False)
+    on = continued(recipe, trained)
+    before = trained.ledger.to_dict()
+    on.ledger.lines.clear()
+    for parameter in on.model.parameters():
+        parameter.data.zero_()
+    assert trained.ledger.to_dict() == before
+    assert all(bool(parameter.any()) for parameter in trained.model.parameters())
