@@ -116,7 +116,7 @@ def _same_for_each(call: Call, tensor: Tensor, place: Place) -> None:
 
 def pointwise(call: Call) -> Places:
     """Entry by entry, with broadcasting."""
-    if call.args.get("reduction", 0) != 0:
+    if call.args.get("reduction", 0) != 0:  # defaults of the operation are among the arguments
         raise _fail(call, "adds up the losses of all units: use reduction='none'")
     out = call.outputs[0]
     tensors = [tensor for value in call.args.values() for tensor in _tensors(value)]
@@ -150,17 +150,9 @@ def along(call: Call) -> Places:
     place = call.place(source)
     if place is None:
         raise _fail(call, "takes its input from no unit")
-    name = "dims" if "dims" in call.args else "dim"
-    if call.args.get(name, -1) in ([], None):
-        raise _fail(call, "goes over all entries")
-    if place.dim in _axes(call, source.dim(), name if name in call.args else "dim"):
+    if place.dim in _axes(call, source.dim(), "dims" if "dims" in call.args else "dim"):
         raise _fail(call, "goes along the units")
     return [place] * len(call.outputs)
-
-
-def _along_last_by_default(call: Call) -> Places:
-    call.args.setdefault("dim", -1)
-    return along(call)
 
 
 def matrices(call: Call) -> Places:
@@ -256,8 +248,8 @@ def _spatial(axes: int) -> Rule:
 
 
 def patches(call: Call) -> Places:
-    """Unfolding and folding; units in front."""
-    if _own(call) != FRONT:
+    """Unfolding, folding and shuffling of channels; units in front, channels behind them."""
+    if _own(call) != FRONT or call.args["self"].dim() < 3:
         raise _fail(call, "has the units among channels or positions")
     return [FRONT]
 
@@ -284,7 +276,7 @@ def trailing_norm(call: Call) -> Places:
 def group_norm(call: Call) -> Places:
     """Normalisation within a unit; units in front."""
     _shared(call, "weight", "bias")
-    if _own(call, "input").dim != 0:
+    if _own(call, "input").dim != 0 or call.args["N"] != call.args["input"].shape[0]:
         raise _fail(call, "normalises over the units")
     return [_own(call, "input")] * len(call.outputs)
 
@@ -325,8 +317,7 @@ def bags(call: Call) -> Places:
     weights = call.args.get("per_sample_weights")
     if weights is not None:
         _agree(call, weights, place, 1)
-    spread = [place if out.dim() and out.shape[0] == place.inner * call.units else FRONT for out in call.outputs]
-    return [FRONT, *spread[1:]]
+    return [FRONT, *[None] * (len(call.outputs) - 1)]  # the others count bags
 
 
 def attention(call: Call) -> Places:
@@ -563,7 +554,7 @@ def margins(call: Call) -> Places:
     _shared(call, "weight")
     if call.args.get("reduction", 1) != 0:
         raise _fail(call, "adds up the losses of all units: use reduction='none'")
-    if _own(call) != FRONT or call.place(call.args["target"]) != FRONT:
+    if _own(call) != FRONT or call.args["self"].dim() != 2 or call.place(call.args["target"]) != FRONT:
         raise _fail(call, "has the units among the classes")
     return [FRONT] * len(call.outputs)
 
@@ -594,11 +585,8 @@ POINTWISE = [
     "clamp",
     "clamp_max",
     "clamp_min",
-    "clip",
     "clone",
     "complex",
-    "conj_physical",
-    "contiguous",
     "copysign",
     "cos",
     "cosh",
@@ -613,7 +601,6 @@ POINTWISE = [
     "exp",
     "exp2",
     "expm1",
-    "float_power",
     "floor",
     "floor_divide",
     "fmax",
@@ -633,7 +620,6 @@ POINTWISE = [
     "i0",
     "igamma",
     "igammac",
-    "isfinite",
     "isinf",
     "isnan",
     "isneginf",
@@ -643,7 +629,6 @@ POINTWISE = [
     "leaky_relu",
     "lerp",
     "lgamma",
-    "lift",
     "log",
     "log10",
     "log1p",
@@ -673,18 +658,15 @@ POINTWISE = [
     "poisson",
     "polar",
     "polygamma",
-    "positive",
     "pow",
     "rad2deg",
     "reciprocal",
     "relu",
-    "relu6",
     "remainder",
     "round",
     "rrelu_with_noise",
     "rsqrt",
     "rsub",
-    "selu",
     "sgn",
     "sigmoid",
     "sign",
@@ -707,26 +689,19 @@ POINTWISE = [
     "special_xlog1py",
     "special_zeta",
     "sqrt",
-    "square",
     "sub",
     "tan",
     "tanh",
     "threshold",
-    "true_divide",
     "trunc",
     "where",
     "xlogy",
-    "xor",
-    "__and__",
-    "__or__",
-    "__xor__",
     "__lshift__",
     "__rshift__",
     "_conj_physical",
     "_neg_view_copy",
     "_prelu_kernel",
     "_to_copy",
-    "special_ndtr",
 ]
 
 REDUCTIONS = [
@@ -749,14 +724,12 @@ REDUCTIONS = [
     "median",
     "nanmedian",
     "nansum",
-    "nanmean",
     "norm",
     "linalg_vector_norm",
     "mode",
     "kthvalue",
     "count_nonzero",
     "aminmax",
-    "_log_softmax_sum",
 ]
 
 
@@ -793,13 +766,13 @@ TABLE: tuple[Row, ...] = (
             "_fft_r2c",
             "_fft_c2c",
             "_fft_c2r",
-            "_cummax_helper",
-            "_cummin_helper",
+            "sort",
+            "topk",
+            "glu",
         ),
         along,
         "along other dimensions than the unit's",
     ),  # fmt: skip
-    Row(("sort", "argsort", "topk", "glu"), _along_last_by_default, "along another dimension than the unit's"),
     Row(
         (
             "tril",
@@ -823,16 +796,11 @@ TABLE: tuple[Row, ...] = (
     Row(("convolution", "_convolution"), convolution, "units in front, weights the same for all"),
     Row(
         (
-            "max_pool1d",
-            "avg_pool1d",
-            "adaptive_avg_pool1d",
-            "adaptive_max_pool1d",
             "upsample_nearest1d",
             "upsample_linear1d",
             "_upsample_nearest_exact1d",
             "reflection_pad1d",
             "replication_pad1d",
-            "max_pool1d_with_indices",
         ),
         _spatial(1),
         "the unit not among the last dimension",
@@ -842,7 +810,6 @@ TABLE: tuple[Row, ...] = (
             "max_pool2d_with_indices",
             "avg_pool2d",
             "_adaptive_avg_pool2d",
-            "adaptive_avg_pool2d",
             "adaptive_max_pool2d",
             "upsample_nearest2d",
             "upsample_bilinear2d",
@@ -852,7 +819,6 @@ TABLE: tuple[Row, ...] = (
             "_upsample_bicubic2d_aa",
             "reflection_pad2d",
             "replication_pad2d",
-            "max_pool2d",
             "max_unpool2d",
         ),
         _spatial(2),
@@ -863,7 +829,6 @@ TABLE: tuple[Row, ...] = (
             "max_pool3d_with_indices",
             "avg_pool3d",
             "_adaptive_avg_pool3d",
-            "adaptive_avg_pool3d",
             "adaptive_max_pool3d",
             "upsample_nearest3d",
             "upsample_trilinear3d",
@@ -872,16 +837,14 @@ TABLE: tuple[Row, ...] = (
             "replication_pad3d",
             "pixel_shuffle",
             "pixel_unshuffle",
-            "channel_shuffle",
-            "native_channel_shuffle",
         ),
         _spatial(3),
         "the unit not among the last three dimensions",
     ),  # fmt: skip
-    Row(("im2col", "col2im"), patches, "units in front"),
+    Row(("im2col", "col2im", "channel_shuffle"), patches, "units in front"),
     Row(("constant_pad_nd",), padding, "border around other dimensions than the unit's"),
     Row(
-        ("native_layer_norm", "_fused_rms_norm", "rms_norm"),
+        ("native_layer_norm", "_fused_rms_norm"),
         trailing_norm,
         "over the last dimensions, the unit before them",
     ),
@@ -892,8 +855,6 @@ TABLE: tuple[Row, ...] = (
             "_native_batch_norm_legit",
             "_native_batch_norm_legit_no_training",
             "cudnn_batch_norm",
-            "_batch_norm_with_update",
-            "_batch_norm_no_update",
         ),
         batch_norm,
         "with fixed statistics, or with units as channels (InstanceNorm)",
@@ -906,7 +867,6 @@ TABLE: tuple[Row, ...] = (
             "_scaled_dot_product_flash_attention",
             "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_cudnn_attention",
-            "_scaled_dot_product_attention_math",
             "_scaled_dot_product_fused_attention_overrideable",
         ),
         attention,
