@@ -99,14 +99,14 @@ BEFORE = Shared(made=False)
 class Made(NamedTuple):
     """What an operation makes: with units the place and the shape of one unit's part, without units the shape.
 
-    `loose`: sizes of dimensions along which entries are equal, or equal for each unit; -1 stands for them in `shape`.
+    `loose`: dimensions along which entries are equal, or equal for each unit, so that they may follow the number of units.
     """
 
     kind: str  # rows | shared | elsewhere (nobody may read it)
     shape: tuple[int, ...] = ()
     place: Place | None = None
     dtype: torch.dtype | None = None
-    loose: tuple[int, ...] = ()
+    loose: tuple[bool, ...] = ()
 
 
 class Step(NamedTuple):
@@ -148,13 +148,21 @@ def _differs(one: Step, two: Step, units: int, others: int) -> str | None:
     if one.sources != two.sources:
         return f"{one.operation} takes its inputs from elsewhere in another pass"
     for mine, theirs in zip(one.made, two.made, strict=True):
-        fits = all(
-            a == b or (a % units == 0 and b % others == 0 and a // units == b // others)
-            for a, b in zip(mine.loose, theirs.loose, strict=False)
-        )
-        if not fits or mine._replace(loose=()) != theirs._replace(loose=()):
+        if not _fits(mine, theirs, units, others):
             return f"{one.operation} makes another shape in a pass of another size: {mine} and {theirs}"
     return None
+
+
+def _fits(one: Made, two: Made, units: int, others: int) -> bool:
+    """The same kind, place and type; equal sizes, or where that is allowed the same multiple of the number of units."""
+    if (one.kind, one.place, one.dtype, len(one.shape)) != (two.kind, two.place, two.dtype, len(two.shape)):
+        return False
+    if one.kind != "shared":
+        return one.shape == two.shape
+    return all(
+        a == b or (free and too and a % units == 0 and b % others == 0 and a // units == b // others)
+        for a, b, free, too in zip(one.shape, two.shape, one.loose, two.loose, strict=True)
+    )
 
 
 class BatchChanged(NotProven):
@@ -282,7 +290,11 @@ class Proof(TorchDispatchMode):
         if tensor.numel() == 0:
             return
         storage = tensor.untyped_storage()
-        rows = Rows(0, storage.nbytes(), storage.nbytes()) if self.units == 1 else rows_of(tensor, FRONT)
+        rows = Rows(0, storage.nbytes(), storage.nbytes())
+        if self.units > 1:  # what lies behind the batch in the same memory is somebody else's
+            rows = rows_of(tensor, FRONT)._replace(end=_last_byte(tensor))
+            if storage._cdata in self._inputs and isinstance(other := self.label(tensor), Rows):
+                rows = rows._replace(end=max(rows.end, other.end))
         self._inputs.add(storage._cdata)
         self._set(tensor, rows, ("input", number))
 
@@ -550,11 +562,8 @@ class Proof(TorchDispatchMode):
     def _made(self, out: Tensor, label: Rows | Shared) -> Made:
         shape = tuple(out.shape)
         if isinstance(label, Shared):
-            all_loose = bool(label.alike or label.chance or label.even or label.numbers or label.blank)
-            loose = [all_loose or step == 0 for step in out.stride()]
-            exact = tuple(-1 if free else size for free, size in zip(loose, shape, strict=True))
-            free_sizes = tuple(size for free, size in zip(loose, shape, strict=True) if free)
-            return Made("shared", exact, None, out.dtype, free_sizes)
+            loose = bool(label.alike or label.chance or label.even or label.numbers or label.blank)
+            return Made("shared", shape, None, out.dtype, tuple(loose or step == 0 for step in out.stride()))
         place = FRONT if self.units == 1 else locate(out, label, self.units)
         if place is None or out.dim() == 0:
             return Made("elsewhere")
@@ -734,6 +743,11 @@ def _memory(tensor: Tensor) -> Any:
         tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype,
         tensor.is_conj(), tensor.is_neg(),
     )  # fmt: skip
+
+
+def _last_byte(tensor: Tensor) -> int:
+    last = tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
 
 
 def _entries(flags: np.ndarray, tensor: Tensor) -> np.ndarray:
