@@ -5,8 +5,12 @@ finds is compared with plain torch, after one unit was replaced and after one wa
 which an operation mixes units must not be proven.
 """
 
+import functools
+import importlib.util
+import operator
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -155,16 +159,107 @@ def anywhere(r: random.Random, *part: int, kind: str = "normal", last: int | Non
     return U(part, r.randint(0, len(part) if last is None else last), r.choice([1, 1, 2]), r.choice([1, 1, 3]), kind)
 
 
-UNARY = """abs angle asinh atan ceil celu clone cos cosh deg2rad elu erf erfc exp exp2 expm1 floor frac gelu
-hardshrink hardsigmoid hardswish hardtanh i0 isinf isnan isneginf isposinf leaky_relu log_sigmoid_forward mish
-nan_to_num neg rad2deg reciprocal relu round sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink special_erfcx
-special_i0e special_i1 special_i1e special_log_ndtr tan tanh trunc _neg_view_copy""".split()
-POSITIVE = "digamma lgamma log log10 log1p log2 rsqrt special_entr sqrt".split()
-SHARE = "acos asin atanh erfinv logit special_ndtri".split()
-BINARY = """add atan2 copysign div fmax fmin fmod ge gt heaviside hypot ldexp le logaddexp logaddexp2 lt maximum minimum mul
-nextafter remainder rsub sub complex""".split()
-BINARY_POSITIVE = "floor_divide igamma igammac pow xlogy special_xlog1py polar special_zeta".split()
-INTEGERS = """eq ne logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__""".split()
+UNARY = [
+    "abs",
+    "angle",
+    "asinh",
+    "atan",
+    "ceil",
+    "celu",
+    "clone",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "elu",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "frac",
+    "gelu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "i0",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "leaky_relu",
+    "log_sigmoid_forward",
+    "mish",
+    "nan_to_num",
+    "neg",
+    "rad2deg",
+    "reciprocal",
+    "relu",
+    "round",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "silu",
+    "sin",
+    "sinc",
+    "sinh",
+    "softplus",
+    "softshrink",
+    "special_erfcx",
+    "special_i0e",
+    "special_i1",
+    "special_i1e",
+    "special_log_ndtr",
+    "tan",
+    "tanh",
+    "trunc",
+    "_neg_view_copy",
+]
+POSITIVE = ["digamma", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "special_entr", "sqrt"]
+SHARE = ["acos", "asin", "atanh", "erfinv", "logit", "special_ndtri"]
+BINARY = [
+    "add",
+    "atan2",
+    "copysign",
+    "div",
+    "fmax",
+    "fmin",
+    "fmod",
+    "ge",
+    "gt",
+    "heaviside",
+    "hypot",
+    "ldexp",
+    "le",
+    "logaddexp",
+    "logaddexp2",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "nextafter",
+    "remainder",
+    "rsub",
+    "sub",
+    "complex",
+]
+BINARY_POSITIVE = ["floor_divide", "igamma", "igammac", "pow", "xlogy", "special_xlog1py", "polar", "special_zeta"]
+INTEGERS = [
+    "eq",
+    "ne",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "__lshift__",
+    "__rshift__",
+]
 
 
 @case(*UNARY)
@@ -300,8 +395,33 @@ def copies(r):
     return [u], r.choice([whole, parts, into_empty, by_copy])
 
 
-REDUCE = """sum mean prod amax amin max min argmax argmin any all std var var_mean std_mean logsumexp median nanmedian nansum
-norm linalg_vector_norm mode kthvalue count_nonzero aminmax""".split()
+REDUCE = [
+    "sum",
+    "mean",
+    "prod",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "std",
+    "var",
+    "var_mean",
+    "std_mean",
+    "logsumexp",
+    "median",
+    "nanmedian",
+    "nansum",
+    "norm",
+    "linalg_vector_norm",
+    "mode",
+    "kthvalue",
+    "count_nonzero",
+    "aminmax",
+]
 
 
 @case(*REDUCE)
@@ -341,7 +461,21 @@ def along_the_last_by_default(r, op):
     return [u], (lambda x: op(x, 2)) if op in (A.kthvalue, A.topk) else op
 
 
-ALONG = "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin logcumsumexp flip roll sort topk glu".split()
+ALONG = [
+    "_softmax",
+    "_log_softmax",
+    "_safe_softmax",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "logcumsumexp",
+    "flip",
+    "roll",
+    "sort",
+    "topk",
+    "glu",
+]
 
 
 @case(*ALONG)
@@ -432,14 +566,20 @@ def spatial(r: random.Random, axes: int, size: int = 4, channels: int = 2) -> U:
 
 
 POOLS = {
-    2: "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d".split(),
-    3: "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split(),
+    2: ["max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"],
+    3: ["max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d", "adaptive_max_pool3d"],
 }
 UPSAMPLE = {
-    1: "upsample_nearest1d upsample_linear1d _upsample_nearest_exact1d".split(),
-    2: """upsample_nearest2d upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa
-    _upsample_bicubic2d_aa""".split(),
-    3: "upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact3d".split(),
+    1: ["upsample_nearest1d", "upsample_linear1d", "_upsample_nearest_exact1d"],
+    2: [
+        "upsample_nearest2d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "_upsample_nearest_exact2d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+    ],
+    3: ["upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d"],
 }
 for axes_ in (1, 2, 3):
 
@@ -490,7 +630,7 @@ def padding(r):
     at = r.randint(0, 2)
     pads = [[1, 2], [0, 1], [2, 0]]
     pads[2 - at] = [0, 0]
-    return [U((3, 4), at, 2, 3)], lambda x: A.constant_pad_nd(x, sum(pads, []), 0.5)
+    return [U((3, 4), at, 2, 3)], lambda x: A.constant_pad_nd(x, functools.reduce(operator.iadd, pads, []), 0.5)
 
 
 @case("native_layer_norm", "native_group_norm")
@@ -503,7 +643,7 @@ def norms(r, op):
     return [U((4, 3), 0, outer, inner)], lambda x: op(x, weight, weight, x.shape[0], 4, 3, 2, 1e-5)
 
 
-BATCH_NORMS = "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training".split()
+BATCH_NORMS = ["native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"]
 
 
 @case(*BATCH_NORMS)
@@ -996,3 +1136,13 @@ def test_a_place_is_in_front_in_the_ordinary_case():
         assert proof.place((x * 2).t()) == Place(1)
         assert proof.place(torch.cat([x, x])) == Place(0, 2)
         assert proof.place(x.repeat_interleave(3, 0)) == Place(0, 1, 3)
+
+
+def test_the_page_is_what_the_table_says():
+    project = Path(__file__).parent.parent.parent
+    spec = importlib.util.spec_from_file_location("operations_page", project / "benchmarks" / "operations.py")
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    text = (project / "docs" / "operations.md").read_text()
+    assert text == page.page()
+    assert all(f"`{name}`" in text for name in RULES)

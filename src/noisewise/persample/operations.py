@@ -63,6 +63,12 @@ def _tensors(value: Any) -> list[Tensor]:
     return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list | tuple) else []
 
 
+def _main(call: Call) -> Tensor:
+    """The main input, under either of its names."""
+    tensor: Tensor = call.args["self" if "self" in call.args else "input"]
+    return tensor
+
+
 def _own(call: Call, name: str = "self") -> Place:
     """Place of the unit in a main input that must hold units."""
     place = call.place(call.args[name])
@@ -146,7 +152,7 @@ def reduction(call: Call) -> Places:
 
 def along(call: Call) -> Places:
     """Along dimensions other than the unit's, which stay."""
-    source = call.args.get("self", call.args.get("input"))
+    source = _main(call)
     place = call.place(source)
     if place is None:
         raise _fail(call, "takes its input from no unit")
@@ -236,7 +242,7 @@ def convolution(call: Call) -> Places:
 
 def _spatial(axes: int) -> Rule:
     def rule(call: Call) -> Places:
-        source = call.args.get("self", call.args.get("input"))
+        source = _main(call)
         place = call.place(source)
         if place is None or place.dim >= source.dim() - axes:
             raise _fail(call, "has the units among positions")
@@ -743,7 +749,7 @@ TABLE: tuple[Row, ...] = (
         pointwise,
         "entry by entry; what is laid over the units without being one of them "
         "must be the same for each; losses with reduction='none'",
-    ),  # fmt: skip
+    ),
     Row(("copy",), copy, "entry by entry"),
     Row(
         tuple(name for name in REDUCTIONS if name not in ("max", "min")),
@@ -772,7 +778,7 @@ TABLE: tuple[Row, ...] = (
         ),
         along,
         "along other dimensions than the unit's",
-    ),  # fmt: skip
+    ),
     Row(
         (
             "tril",
@@ -786,12 +792,12 @@ TABLE: tuple[Row, ...] = (
         ),
         matrices,
         "matrix by matrix, the unit not within one",
-    ),  # fmt: skip
+    ),
     Row(
         ("mm", "addmm", "bmm", "baddbmm"),
         product,
         "one factor holds units, in a row that is not added up, or both hold the same unit's matrices",
-    ),  # fmt: skip
+    ),
     Row(("mv", "addmv"), matrix_vector, "units in rows, vector the same for all"),
     Row(("convolution", "_convolution"), convolution, "units in front, weights the same for all"),
     Row(
@@ -804,7 +810,7 @@ TABLE: tuple[Row, ...] = (
         ),
         _spatial(1),
         "the unit not among the last dimension",
-    ),  # fmt: skip
+    ),
     Row(
         (
             "max_pool2d_with_indices",
@@ -823,7 +829,7 @@ TABLE: tuple[Row, ...] = (
         ),
         _spatial(2),
         "the unit not among the last two dimensions",
-    ),  # fmt: skip
+    ),
     Row(
         (
             "max_pool3d_with_indices",
@@ -840,7 +846,7 @@ TABLE: tuple[Row, ...] = (
         ),
         _spatial(3),
         "the unit not among the last three dimensions",
-    ),  # fmt: skip
+    ),
     Row(("im2col", "col2im", "channel_shuffle"), patches, "units in front"),
     Row(("constant_pad_nd",), padding, "border around other dimensions than the unit's"),
     Row(
@@ -858,7 +864,7 @@ TABLE: tuple[Row, ...] = (
         ),
         batch_norm,
         "with fixed statistics, or with units as channels (InstanceNorm)",
-    ),  # fmt: skip
+    ),
     Row(("embedding",), lookup, "indices by unit, table the same for all"),
     Row(("_embedding_bag", "_embedding_bag_forward_only"), bags, "bags of equal size, one for each unit"),
     Row(
@@ -871,7 +877,7 @@ TABLE: tuple[Row, ...] = (
         ),
         attention,
         "units in front of queries, keys and values",
-    ),  # fmt: skip
+    ),
     Row(("nll_loss_forward", "nll_loss2d_forward"), classes, "units in front, reduction='none'"),
     Row(("multi_margin_loss", "multilabel_margin_loss_forward"), margins, "units in front, reduction='none'"),
     Row(("cat", "stack"), joined, "along another dimension than the unit's, or unit for unit behind each other"),
@@ -880,7 +886,7 @@ TABLE: tuple[Row, ...] = (
         ("index", "_unsafe_index"),
         indexed,
         "each unit's own row by its number, other dimensions by indices; or a table that is the same for all",
-    ),  # fmt: skip
+    ),
     Row(("index_put", "_index_put_impl", "_unsafe_index_put"), put, "into each unit's own row"),
     Row(("gather", "scatter", "scatter_add", "scatter_reduce"), gathered, "along another dimension than the unit's"),
     Row(

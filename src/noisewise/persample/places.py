@@ -68,5 +68,5 @@ def rows_of(tensor: Tensor, place: Place) -> Rows:
     """The description of a storage from one tensor that covers it and the place of the unit in it."""
     size = tensor.element_size()
     stride = tensor.stride(place.dim) * size * place.inner
-    offset = tensor.storage_offset() * size
+    offset = int(tensor.storage_offset()) * size
     return Rows(offset - offset % max(stride, 1), stride, tensor.untyped_storage().nbytes())

@@ -747,7 +747,7 @@ def _memory(tensor: Tensor) -> Any:
 
 def _last_byte(tensor: Tensor) -> int:
     last = tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    return int(last + 1) * tensor.element_size()
 
 
 def _entries(flags: np.ndarray, tensor: Tensor) -> np.ndarray:
