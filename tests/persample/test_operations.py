@@ -848,11 +848,11 @@ def distances(r, op):
 
 @case("mkldnn_rnn_layer")
 def recurrent(r):
-    w, h, b = torch.randn(12, 4), torch.randn(12, 3), torch.randn(12)
+    w, h, b, batch_first = torch.randn(12, 4), torch.randn(12, 3), torch.randn(12), r.random() < 0.5
 
     def call(x):
         zeros = torch.zeros(x.shape[1], 3)
-        return A.mkldnn_rnn_layer(x, w, h, b, b, zeros, zeros, False, [], 2, 3, 1, True, False, False, True)
+        return A.mkldnn_rnn_layer(x, w, h, b, b, zeros, zeros, False, [], 2, 3, 1, True, False, batch_first, True)
 
     return [U((4, 4), 1)], call
 

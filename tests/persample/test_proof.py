@@ -6,6 +6,7 @@ Each model here couples its units in some way. It must not be proven; or it is p
 import copy
 import importlib
 import random
+import threading
 import warnings
 
 import numpy as np
@@ -101,7 +102,11 @@ HONEST = {
     "vmap over the batch": lambda m, h, x: torch.func.vmap(lambda row: row * row.sum())(h),
     "an input changed in place": lambda m, h, x: h + x.mul_(2).sum(1, keepdim=True),
     "written part by part": lambda m, h, x: _parts(h),
+    "recurrent": lambda m, h, x: recurrent(h.view(-1, 4, 2))[0][:, -1],
 }
+
+
+recurrent = nn.LSTM(2, 8, batch_first=True)
 
 
 def _parts(h):
@@ -298,6 +303,24 @@ def sneaky(h: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return scale * 2
 
 
+def centred_by_script(h: torch.Tensor):
+    """TorchScript wraps what goes wrong inside."""
+    return h - h.mean(0)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecated, and still in use
+    scripted = torch.jit.script(centred_by_script)
+
+
+def from_another_thread(h):
+    found = []
+    thread = threading.Thread(target=lambda: found.append((h - h.mean(0)).sum()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 class Labelled(torch.Tensor):
     """A tensor subclass."""
 
@@ -322,6 +345,8 @@ def mixed_by_saved_tensors(m, h, x):
 BEYOND = {
     "a custom autograd function": lambda m, h, x: Mixing.apply(h),
     "a custom operator": lambda m, h, x: centred(h),
+    "a scripted function": lambda m, h, x: scripted(h),
+    "another thread": lambda m, h, x: h + from_another_thread(h.detach()),
     "a custom operator on what is shared": lambda m, h, x: h * sneaky(m.scales, m.scales)[:8],
     "a tensor subclass": lambda m, h, x: (h.as_subclass(Labelled) * 2).as_subclass(torch.Tensor),
     "a tensor hook": mixed_by_a_hook,

@@ -70,8 +70,13 @@ def follow(
     parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
-    with Tape(live, proof) as tape, proof:
-        losses = unit_losses(model, loss_fn, rows)
+    try:
+        with Tape(live, proof) as tape, proof:
+            losses = unit_losses(model, loss_fn, rows)
+    except RuntimeError:  # scripted code wraps what it meets
+        if proof.failure is None:
+            raise
+        raise NotProven(proof.failure) from None
     trace = proof.conclude(losses)
     return Followed(losses, tape.calls, unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls), trace)
 

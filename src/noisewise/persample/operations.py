@@ -535,7 +535,7 @@ def distances(call: Call) -> Places:
 def recurrent_layer(call: Call) -> Places:
     """A recurrent layer over time, time in front, units behind; weights the same for all."""
     _shared(call, "weight0", "weight1", "weight2", "weight3")
-    if call.args.get("batch_first") or call.args.get("batch_sizes"):
+    if call.args.get("batch_sizes"):  # batch_first says what the caller had: time is in front here in any case
         raise _fail(call, "lays out units in another way")
     place = _own(call, "input")
     if place != Place(1):
