@@ -30,8 +30,6 @@ SLOWER: dict[str, str] = {  # model -> why it has a slower engine than before; n
     "user: valid positions only": CHOOSES,
     "user: mixture of experts, routed": CHOOSES,
     "float32: Mixtral": CHOOSES,
-    "user: mixture of experts, weights picked": "einsum exchanges its factors for a batch of one",
-    "user: Perceiver": "PyTorch adds a bias in another shape for a batch of one",
     "user: CTC": "the fused loss lays out its work by the longest label of the batch",
     "user: Gaussian likelihood": ASKS,
     "face: BERT, attention mask": ASKS,

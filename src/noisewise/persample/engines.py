@@ -72,8 +72,13 @@ def follow(
     parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
-    with Tape(live, proof) as tape, proof:
-        losses = unit_losses(model, loss_fn, rows)
+    try:
+        with Tape(live, proof) as tape, proof:
+            losses = unit_losses(model, loss_fn, rows)
+    except RuntimeError:  # scripted code wraps what it meets
+        if proof.failure is None:
+            raise
+        raise NotProven(proof.failure) from None
     trace = proof.conclude(losses)
     return Followed(losses, tape.calls, unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls), trace)
 
@@ -92,32 +97,82 @@ def ghost(
     try:
         if layout.trace is None:
             raise NotProven(layout.reason or "the model was not examined")
-        followed = follow(model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies)
+        if units * views == 1:
+            raise AnotherWay("a batch of one row may take another way than any other")
+        try:
+            followed = follow(model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies)
+        except NotProven as error:
+            raise AnotherWay(str(error)) from None
+    except AnotherWay:
+        return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
     except NotProven as error:
         if strict:
-            raise UnsupportedLayer(
-                f"the fast engine needs a proof that units do not influence each other, and there is none: {error}. "
-                "Use Runtime(engine='auto'), which then evaluates every unit alone."
-            ) from None
+            raise _no_proof(error) from None
         return alone(model, loss_fn, batch, live, masks, layout)
-    losses, fallback = followed.losses, live.keys() & (layout.fallback | followed.fallback)
+    fallback = live.keys() & (layout.fallback | followed.fallback)
     if strict and fallback:
         raise UnsupportedLayer(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
             "Use Runtime(engine='auto'), which computes these alone in the dense way, or freeze them with support=."
         )
-    calls = [call for call in followed.calls if not fallback.issuperset(call.names.values())]
-    for call in calls:
-        call.check_unchanged()
-    uses = [
-        Use(call.function, call.operands, call.names, grad)
-        for call, grad in zip(calls, _output_gradients(losses, calls, batch.weights), strict=True)
-        if grad is not None
-    ]
     explained = {name: live[name] for name in live if name not in fallback}
-    measured = _measure_uses(uses, explained, units, views, masks)
+    measured = _measure_uses(_uses(followed, explained, batch.weights), explained, units, views, masks)
     if fallback:
         rest = {name: live[name] for name in live if name in fallback}
+        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+    return measured
+
+
+class AnotherWay(NotProven):
+    """A batch does not take the way that was examined: the model decides by the number of units, by chance or by a count."""
+
+
+def _no_proof(error: NotProven) -> UnsupportedLayer:
+    return UnsupportedLayer(
+        f"the fast engine needs a proof that units do not influence each other, and there is none: {error}. "
+        "Use Runtime(engine='auto'), which then evaluates every unit alone."
+    )
+
+
+def filled_up(
+    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, *, strict: bool
+) -> Measured:
+    """A batch that takes another way than the examined one: each unit in a batch of the examined size, with copies of itself.
+
+    What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
+    the size of the batch. If even that takes another way, the model decides by chance or by a count, not by the units, and
+    each of them is evaluated alone. Slow, and rare: PyTorch itself takes another way for batches of one row.
+    """
+    units, views = batch.weights.shape
+    size = layout.trace.units if layout.trace is not None else 1
+    explained = {name: live[name] for name in live if name not in layout.fallback}
+    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
+    try:
+        for unit in range(units):
+            pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
+            for first in range(0, views, size):
+                own = torch.arange(first, min(first + size, views), device=batch.weights.device)
+                index = torch.cat([own, own.new_full((size - len(own),), first)])
+                real = torch.arange(size, device=own.device) < len(own)
+                weights = torch.where(real, batch.weights[unit, index], 0.0)
+                rows = take(take(batch.batch, unit), index)
+                followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+                if explained.keys() & followed.fallback:
+                    raise NotProven("a parameter is used in another way than in the examined pass")
+                for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
+                    pieces[name] += gradients
+            for name, parameter in explained.items():
+                if pieces[name]:
+                    formed[name].append(join(pieces[name]).formed().reshape(1, -1))
+                else:
+                    formed[name].append(_at_least_float32(parameter.new_zeros(1, parameter.numel())))
+    except NotProven as error:
+        if strict:
+            raise _no_proof(error) from None
+        return alone(model, loss_fn, batch, live, masks, layout)
+    measured = _measure_formed({name: torch.cat(parts) for name, parts in formed.items()}, masks)
+    rest = {name: live[name] for name in live if name not in explained}
+    if rest:
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
 
@@ -131,8 +186,25 @@ class Use(NamedTuple):
     grad: Tensor
 
 
-def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
-    """Norms and gradients of parameters from their uses, all of which are known."""
+def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None = None) -> list[Use]:
+    """The uses of live parameters in a pass, with the gradients of their outputs; rows that are not `real` have none."""
+    calls = [call for call in followed.calls if not live.keys().isdisjoint(call.names.values())]
+    for call in calls:
+        call.check_unchanged()
+    grads = _output_gradients(followed.losses, calls, weights)
+    if real is not None:  # copies that only fill up: nothing of them counts, not even what is not finite
+        grads = tuple(
+            None if grad is None else torch.where(real.view(-1, *[1] * (grad.dim() - 1)), grad, 0) for grad in grads
+        )
+    return [
+        Use(call.function, call.operands, call.names, grad)
+        for call, grad in zip(calls, grads, strict=True)
+        if grad is not None
+    ]
+
+
+def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample]]:
+    """The gradients of each parameter, one part for each of its uses."""
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for function, operands, names, grad in uses:
         if grad.dtype in (torch.bfloat16, torch.float16):
@@ -142,6 +214,12 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
             if name in live:
                 gradient = gradients[role]()
                 pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
+    return pieces
+
+
+def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
+    """Norms and gradients of parameters from their uses, all of which are known."""
+    pieces = _pieces(uses, live, views)
     measured: Measured = {}
     for name, parameter in live.items():
         if pieces[name]:

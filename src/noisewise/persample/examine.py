@@ -242,9 +242,6 @@ def _prove(
                         copied = True
             difference = passes[0].trace.difference(passes[1].trace)
             if difference is None:
-                # a batch that takes another way is evaluated unit by unit: that must be the same function
-                single = _made_up(like, example, classes, 1)
-                follow(model, loss_fn, single, live, against=passes[0].trace, copied=copied)
                 fallback = passes[0].fallback | passes[1].fallback
                 return Layout(frozenset(fallback), trace=passes[0].trace, copies=copied)
             reason = reason or difference
@@ -349,6 +346,11 @@ def _check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, s
         if torch.equal(alone, _losses(model, loss_fn, units, seed=2).detach()):  # otherwise chance moves the losses too
             fewer = _losses(model, loss_fn, take(units, slice(0, count - 1))).detach()
             _refuse_if_moved(alone, fewer, range(count - 1), "another unit was left out of the batch", ANOTHER_SIZE)
+            with suppress(NoisewiseError):  # a model that cannot take one unit is never asked to
+                singles = [_losses(model, loss_fn, take(units, slice(i, i + 1))).detach() for i in range(count)]
+                fewer = torch.cat(singles)
+            if len(fewer) == count:
+                _refuse_if_moved(alone, fewer, range(count), "all other units were left out of the batch", ANOTHER_SIZE)
             order = torch.arange(count - 1, -1, -1)
             turned = _losses(model, loss_fn, take(units, order)).detach()[order]
             _refuse_if_moved(alone, turned, range(count), "the order of the units was reversed", ANOTHER_SIZE)

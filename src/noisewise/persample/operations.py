@@ -63,6 +63,12 @@ def _tensors(value: Any) -> list[Tensor]:
     return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list | tuple) else []
 
 
+def _main(call: Call) -> Tensor:
+    """The main input, under either of its names."""
+    tensor: Tensor = call.args["self" if "self" in call.args else "input"]
+    return tensor
+
+
 def _own(call: Call, name: str = "self") -> Place:
     """Place of the unit in a main input that must hold units."""
     place = call.place(call.args[name])
@@ -116,7 +122,7 @@ def _same_for_each(call: Call, tensor: Tensor, place: Place) -> None:
 
 def pointwise(call: Call) -> Places:
     """Entry by entry, with broadcasting."""
-    if call.args.get("reduction", 0) != 0:
+    if call.args.get("reduction", 0) != 0:  # defaults of the operation are among the arguments
         raise _fail(call, "adds up the losses of all units: use reduction='none'")
     out = call.outputs[0]
     tensors = [tensor for value in call.args.values() for tensor in _tensors(value)]
@@ -146,21 +152,13 @@ def reduction(call: Call) -> Places:
 
 def along(call: Call) -> Places:
     """Along dimensions other than the unit's, which stay."""
-    source = call.args.get("self", call.args.get("input"))
+    source = _main(call)
     place = call.place(source)
     if place is None:
         raise _fail(call, "takes its input from no unit")
-    name = "dims" if "dims" in call.args else "dim"
-    if call.args.get(name, -1) in ([], None):
-        raise _fail(call, "goes over all entries")
-    if place.dim in _axes(call, source.dim(), name if name in call.args else "dim"):
+    if place.dim in _axes(call, source.dim(), "dims" if "dims" in call.args else "dim"):
         raise _fail(call, "goes along the units")
     return [place] * len(call.outputs)
-
-
-def _along_last_by_default(call: Call) -> Places:
-    call.args.setdefault("dim", -1)
-    return along(call)
 
 
 def matrices(call: Call) -> Places:
@@ -244,7 +242,7 @@ def convolution(call: Call) -> Places:
 
 def _spatial(axes: int) -> Rule:
     def rule(call: Call) -> Places:
-        source = call.args.get("self", call.args.get("input"))
+        source = _main(call)
         place = call.place(source)
         if place is None or place.dim >= source.dim() - axes:
             raise _fail(call, "has the units among positions")
@@ -256,8 +254,8 @@ def _spatial(axes: int) -> Rule:
 
 
 def patches(call: Call) -> Places:
-    """Unfolding and folding; units in front."""
-    if _own(call) != FRONT:
+    """Unfolding, folding and shuffling of channels; units in front, channels behind them."""
+    if _own(call) != FRONT or call.args["self"].dim() < 3:
         raise _fail(call, "has the units among channels or positions")
     return [FRONT]
 
@@ -284,7 +282,7 @@ def trailing_norm(call: Call) -> Places:
 def group_norm(call: Call) -> Places:
     """Normalisation within a unit; units in front."""
     _shared(call, "weight", "bias")
-    if _own(call, "input").dim != 0:
+    if _own(call, "input").dim != 0 or call.args["N"] != call.args["input"].shape[0]:
         raise _fail(call, "normalises over the units")
     return [_own(call, "input")] * len(call.outputs)
 
@@ -325,8 +323,7 @@ def bags(call: Call) -> Places:
     weights = call.args.get("per_sample_weights")
     if weights is not None:
         _agree(call, weights, place, 1)
-    spread = [place if out.dim() and out.shape[0] == place.inner * call.units else FRONT for out in call.outputs]
-    return [FRONT, *spread[1:]]
+    return [FRONT, *[None] * (len(call.outputs) - 1)]  # the others count bags
 
 
 def attention(call: Call) -> Places:
@@ -550,7 +547,7 @@ def grids(call: Call) -> Places:
 def recurrent_layer(call: Call) -> Places:
     """A recurrent layer over time, time in front, units behind; weights the same for all."""
     _shared(call, "weight0", "weight1", "weight2", "weight3")
-    if call.args.get("batch_sizes"):
+    if call.args.get("batch_sizes"):  # batch_first says what the caller had: time is in front here in any case
         raise _fail(call, "lays out units in another way")
     place = _own(call, "input")
     if place != Place(1):
@@ -558,6 +555,19 @@ def recurrent_layer(call: Call) -> Places:
     for name in ("hx_", "cx_"):
         _agree(call, call.args[name], Place(call.args[name].dim() - 2), call.args[name].dim())
     return [Place(out.dim() - 2) if out.dim() >= 2 else None for out in call.outputs]
+
+
+def cudnn_layers(call: Call) -> Places:
+    """cuDNN's recurrent layers: time in front, units behind; weights the same for all."""
+    _shared(call, "weight", "weight_buf", "dropout_state")
+    place = Place(0 if call.args.get("batch_first") else 1)
+    if call.args.get("batch_sizes") or _own(call, "input") != place:
+        raise _fail(call, "has the units in time")
+    for name in ("hx", "cx"):
+        if isinstance(call.args.get(name), Tensor) and call.args[name].numel():
+            _agree(call, call.args[name], Place(1), 3)
+    states = [Place(1) if out.dim() == 3 else None for out in call.outputs[1:3]]
+    return [place, *states, *[None] * (len(call.outputs) - 3)]
 
 
 def gates(call: Call) -> Places:
@@ -575,7 +585,7 @@ def margins(call: Call) -> Places:
     _shared(call, "weight")
     if call.args.get("reduction", 1) != 0:
         raise _fail(call, "adds up the losses of all units: use reduction='none'")
-    if _own(call) != FRONT or call.place(call.args["target"]) != FRONT:
+    if _own(call) != FRONT or call.args["self"].dim() != 2 or call.place(call.args["target"]) != FRONT:
         raise _fail(call, "has the units among the classes")
     return [FRONT] * len(call.outputs)
 
@@ -607,11 +617,8 @@ POINTWISE = [
     "clamp",
     "clamp_max",
     "clamp_min",
-    "clip",
     "clone",
     "complex",
-    "conj_physical",
-    "contiguous",
     "copysign",
     "cos",
     "cosh",
@@ -626,7 +633,6 @@ POINTWISE = [
     "exp",
     "exp2",
     "expm1",
-    "float_power",
     "floor",
     "floor_divide",
     "fmax",
@@ -646,7 +652,6 @@ POINTWISE = [
     "i0",
     "igamma",
     "igammac",
-    "isfinite",
     "isinf",
     "isnan",
     "isneginf",
@@ -656,7 +661,6 @@ POINTWISE = [
     "leaky_relu",
     "lerp",
     "lgamma",
-    "lift",
     "log",
     "log10",
     "log1p",
@@ -686,18 +690,15 @@ POINTWISE = [
     "poisson",
     "polar",
     "polygamma",
-    "positive",
     "pow",
     "rad2deg",
     "reciprocal",
     "relu",
-    "relu6",
     "remainder",
     "round",
     "rrelu_with_noise",
     "rsqrt",
     "rsub",
-    "selu",
     "sgn",
     "sigmoid",
     "sign",
@@ -720,26 +721,19 @@ POINTWISE = [
     "special_xlog1py",
     "special_zeta",
     "sqrt",
-    "square",
     "sub",
     "tan",
     "tanh",
     "threshold",
-    "true_divide",
     "trunc",
     "where",
     "xlogy",
-    "xor",
-    "__and__",
-    "__or__",
-    "__xor__",
     "__lshift__",
     "__rshift__",
     "_conj_physical",
     "_neg_view_copy",
     "_prelu_kernel",
     "_to_copy",
-    "special_ndtr",
 ]
 
 REDUCTIONS = [
@@ -762,14 +756,12 @@ REDUCTIONS = [
     "median",
     "nanmedian",
     "nansum",
-    "nanmean",
     "norm",
     "linalg_vector_norm",
     "mode",
     "kthvalue",
     "count_nonzero",
     "aminmax",
-    "_log_softmax_sum",
 ]
 
 
@@ -783,7 +775,7 @@ TABLE: tuple[Row, ...] = (
         pointwise,
         "entry by entry; what is laid over the units without being one of them "
         "must be the same for each; losses with reduction='none'",
-    ),  # fmt: skip
+    ),
     Row(("copy",), copy, "entry by entry"),
     Row(
         tuple(name for name in REDUCTIONS if name not in ("max", "min")),
@@ -806,13 +798,13 @@ TABLE: tuple[Row, ...] = (
             "_fft_r2c",
             "_fft_c2c",
             "_fft_c2r",
-            "_cummax_helper",
-            "_cummin_helper",
+            "sort",
+            "topk",
+            "glu",
         ),
         along,
         "along other dimensions than the unit's",
-    ),  # fmt: skip
-    Row(("sort", "argsort", "topk", "glu"), _along_last_by_default, "along another dimension than the unit's"),
+    ),
     Row(
         (
             "tril",
@@ -826,36 +818,30 @@ TABLE: tuple[Row, ...] = (
         ),
         matrices,
         "matrix by matrix, the unit not within one",
-    ),  # fmt: skip
+    ),
     Row(
         ("mm", "addmm", "bmm", "baddbmm"),
         product,
         "one factor holds units, in a row that is not added up, or both hold the same unit's matrices",
-    ),  # fmt: skip
+    ),
     Row(("mv", "addmv"), matrix_vector, "units in rows, vector the same for all"),
     Row(("convolution", "_convolution"), convolution, "units in front, weights the same for all"),
     Row(
         (
-            "max_pool1d",
-            "avg_pool1d",
-            "adaptive_avg_pool1d",
-            "adaptive_max_pool1d",
             "upsample_nearest1d",
             "upsample_linear1d",
             "_upsample_nearest_exact1d",
             "reflection_pad1d",
             "replication_pad1d",
-            "max_pool1d_with_indices",
         ),
         _spatial(1),
         "the unit not among the last dimension",
-    ),  # fmt: skip
+    ),
     Row(
         (
             "max_pool2d_with_indices",
             "avg_pool2d",
             "_adaptive_avg_pool2d",
-            "adaptive_avg_pool2d",
             "adaptive_max_pool2d",
             "upsample_nearest2d",
             "upsample_bilinear2d",
@@ -865,18 +851,16 @@ TABLE: tuple[Row, ...] = (
             "_upsample_bicubic2d_aa",
             "reflection_pad2d",
             "replication_pad2d",
-            "max_pool2d",
             "max_unpool2d",
         ),
         _spatial(2),
         "the unit not among the last two dimensions",
-    ),  # fmt: skip
+    ),
     Row(
         (
             "max_pool3d_with_indices",
             "avg_pool3d",
             "_adaptive_avg_pool3d",
-            "adaptive_avg_pool3d",
             "adaptive_max_pool3d",
             "upsample_nearest3d",
             "upsample_trilinear3d",
@@ -885,16 +869,14 @@ TABLE: tuple[Row, ...] = (
             "replication_pad3d",
             "pixel_shuffle",
             "pixel_unshuffle",
-            "channel_shuffle",
-            "native_channel_shuffle",
         ),
         _spatial(3),
         "the unit not among the last three dimensions",
-    ),  # fmt: skip
-    Row(("im2col", "col2im"), patches, "units in front"),
+    ),
+    Row(("im2col", "col2im", "channel_shuffle"), patches, "units in front"),
     Row(("constant_pad_nd",), padding, "border around other dimensions than the unit's"),
     Row(
-        ("native_layer_norm", "_fused_rms_norm", "rms_norm"),
+        ("native_layer_norm", "_fused_rms_norm"),
         trailing_norm,
         "over the last dimensions, the unit before them",
     ),
@@ -905,12 +887,10 @@ TABLE: tuple[Row, ...] = (
             "_native_batch_norm_legit",
             "_native_batch_norm_legit_no_training",
             "cudnn_batch_norm",
-            "_batch_norm_with_update",
-            "_batch_norm_no_update",
         ),
         batch_norm,
         "with fixed statistics, or with units as channels (InstanceNorm)",
-    ),  # fmt: skip
+    ),
     Row(("embedding",), lookup, "indices by unit, table the same for all"),
     Row(("_embedding_bag", "_embedding_bag_forward_only"), bags, "bags of equal size, one for each unit"),
     Row(
@@ -919,12 +899,11 @@ TABLE: tuple[Row, ...] = (
             "_scaled_dot_product_flash_attention",
             "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_cudnn_attention",
-            "_scaled_dot_product_attention_math",
             "_scaled_dot_product_fused_attention_overrideable",
         ),
         attention,
         "units in front of queries, keys and values",
-    ),  # fmt: skip
+    ),
     Row(("nll_loss_forward", "nll_loss2d_forward"), classes, "units in front, reduction='none'"),
     Row(("multi_margin_loss", "multilabel_margin_loss_forward"), margins, "units in front, reduction='none'"),
     Row(("cat", "stack"), joined, "along another dimension than the unit's, or unit for unit behind each other"),
@@ -933,7 +912,7 @@ TABLE: tuple[Row, ...] = (
         ("index", "_unsafe_index"),
         indexed,
         "each unit's own row by its number, other dimensions by indices; or a table that is the same for all",
-    ),  # fmt: skip
+    ),
     Row(("index_put", "_index_put_impl", "_unsafe_index_put"), put, "into each unit's own row"),
     Row(("gather", "scatter", "scatter_add", "scatter_reduce"), gathered, "along another dimension than the unit's"),
     Row(
@@ -954,6 +933,7 @@ TABLE: tuple[Row, ...] = (
         "points of one unit with each other, or units with points that are the same for all",
     ),
     Row(("mkldnn_rnn_layer",), recurrent_layer, "time in front, then units"),
+    Row(("_cudnn_rnn",), cudnn_layers, "time in front, then units"),
     Row(("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"), gates, "units in front"),
 )
 

@@ -38,6 +38,8 @@ def locate(tensor: Tensor, rows: Rows, units: int) -> Place | None:
     units`) and those that stay within one unit's stretch do not change the unit; exactly one other may, and it must count
     the units, each `inner` times, from unit 0 on.
     """
+    if rows.stride <= 0:
+        return None
     size = tensor.element_size()
     start = tensor.storage_offset() * size - rows.base
     period = rows.stride * units

@@ -7,8 +7,9 @@ rule so does row i of every gradient with respect to an output: the rules of the
 `NotProven`, and the units are evaluated each alone.
 
 A pass at one size says nothing about numbers that come from the size of the batch (`/ len(batch)`, branches on it). So the
-pass also leaves a `Trace`: which operations on what, with which constants. Traces of made-up batches of two sizes must be
-equal, and so must that of every later pass: the proof is made for each real batch, on the batch itself.
+pass also leaves a `Trace`: which operations on which views of what, with which constants. Traces of made-up batches of two
+sizes must be equal, and so must that of every later pass: the proof is made for each real batch, on the batch itself. A batch
+of one unit needs no trace: it is that unit alone.
 
 What counts as the same for all units: parameters, buffers, other tensors that were there before the pass, and what is computed
 from those; numbers drawn by chance, entry by entry, are independent of the units whatever their place.
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -64,9 +66,17 @@ RESHAPING = {
     "detach",
 }  # in place: another view of itself
 OVERWRITING = CONSTANT | CHANCE | {"copy"}
-SIZES = {"size", "sizes", "self_size", "input_size", "output_size", "repeats", "split_size", "split_sizes", "end", "N", "n",
-         "steps", "batch_size", "num_samples", "layout", "device", "pin_memory", "memory_format", "dtype",
-         "generator"}  # fmt: skip
+SIZES = {
+    "size",
+    "output_size",
+    "repeats",
+    "split_size",
+    "split_sizes",
+    "num_samples",
+}  # the shape of the result shows them
+SIZES_OF = {"arange": {"end"}, "slice": {"end"}, "native_group_norm": {"N"}, "_reshape_alias": {"stride"}}
+UNSEEN = {"layout", "device", "pin_memory", "memory_format", "generator"}  # change no value
+SAME = {"detach", "alias"}  # another name for the same tensor
 
 
 class Shared(NamedTuple):
@@ -88,14 +98,26 @@ class Shared(NamedTuple):
 BEFORE = Shared(made=False)
 
 
+class Made(NamedTuple):
+    """What an operation makes: with units the place and the shape of one unit's part, without units the shape.
+
+    `loose`: dimensions along which entries are equal, or equal for each unit, so that they may follow the number of units.
+    """
+
+    kind: str  # rows | shared | elsewhere (nobody may read it)
+    shape: tuple[int, ...] = ()
+    place: Place | None = None
+    dtype: torch.dtype | None = None
+    loose: tuple[bool, ...] = ()
+
+
 class Step(NamedTuple):
-    """One operation of a trace: what it is, its constants, where its inputs come from, and the shapes that it makes."""
+    """One operation of a trace: what it is, its constants, which views it takes, and what it makes."""
 
     operation: str
     constants: tuple[Any, ...]
     sources: tuple[Any, ...]
-    rows: tuple[Any, ...]  # shape of one unit's part of the outputs
-    shared: tuple[int, ...]  # shape of an output without units
+    made: tuple[Made, ...]
 
 
 @dataclass
@@ -104,6 +126,9 @@ class Trace:
 
     units: int
     steps: list[Step] = field(default_factory=list)
+    references: list[StorageWeakRef] = field(
+        default_factory=list
+    )  # keep addresses of foreign tensors from being used again
 
     def difference(self, other: Trace) -> str | None:
         """What differs from a pass of another size, in words: constants, operations, or shapes that are no multiples."""
@@ -116,7 +141,7 @@ class Trace:
 
 
 def _differs(one: Step, two: Step, units: int, others: int) -> str | None:
-    if one[:4] == two[:4] and one.shared == two.shared:
+    if one == two:
         return None
     if one.operation != two.operation:
         return f"{one.operation} in one pass is {two.operation} in another"
@@ -124,13 +149,22 @@ def _differs(one: Step, two: Step, units: int, others: int) -> str | None:
         return f"{one.operation} has other constants in passes of other sizes: {one.constants} and {two.constants}"
     if one.sources != two.sources:
         return f"{one.operation} takes its inputs from elsewhere in another pass"
-    if one.rows != two.rows:
-        return f"{one.operation} makes parts of other shapes in another pass: {one.rows} and {two.rows}"
-    fits = len(one.shared) == len(two.shared) and all(
-        a == b or (a % units == 0 and b % others == 0 and a // units == b // others)
-        for a, b in zip(one.shared, two.shared, strict=True)
+    for mine, theirs in zip(one.made, two.made, strict=True):
+        if not _fits(mine, theirs, units, others):
+            return f"{one.operation} makes another shape in a pass of another size: {mine} and {theirs}"
+    return None
+
+
+def _fits(one: Made, two: Made, units: int, others: int) -> bool:
+    """The same kind, place and type; equal sizes, or where that is allowed the same multiple of the number of units."""
+    if (one.kind, one.place, one.dtype, len(one.shape)) != (two.kind, two.place, two.dtype, len(two.shape)):
+        return False
+    if one.kind != "shared":
+        return one.shape == two.shape
+    return all(
+        a == b or (free and too and a % units == 0 and b % others == 0 and a // units == b // others)
+        for a, b, free, too in zip(one.shape, two.shape, one.loose, two.loose, strict=True)
     )
-    return None if fits else f"{one.operation} makes a shape that follows the number of units in no simple way"
 
 
 class BatchChanged(NotProven):
@@ -149,7 +183,8 @@ def _about(func: Any) -> _Operation:
     arguments = [argument.name for argument in schema.arguments]
     written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     written = () if bare in RESHAPING else written
-    return _Operation(f"{schema.name}.{schema.overload_name or 'default'}", name[0], bare, tuple(arguments), written,
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return _Operation(f"{schema.name}.{schema.overload_name or 'default'}", name[0], bare, tuple(arguments), defaults, written,
                       RULES.get(bare) if name[0] == "aten" else None)  # fmt: skip
 
 
@@ -158,6 +193,7 @@ class _Operation(NamedTuple):
     space: str
     bare: str
     arguments: tuple[str, ...]
+    defaults: dict[str, Any]
     written: tuple[str, ...]
     rule: Rule | None
 
@@ -173,7 +209,9 @@ class _Call:
         outputs: list[Tensor],
         places: Mapping[int, Place] | None = None,
     ):
-        self.name, self.args, self.outputs, self.units = f"aten::{operation.bare}", args, outputs, proof.units
+        self.name, self.outputs, self.units = f"aten::{operation.bare}", outputs, proof.units
+        self.args = {**operation.defaults, **args}
+        self.counted: set[int] = set()  # tensors that were used as numbers of the rows
         self._proof = proof
         self._places: dict[int, Place | None] = dict(places or {})
 
@@ -193,6 +231,9 @@ class _Call:
         if not isinstance(label, Shared) or label.numbers != step:
             return None
         size = tensor.element_size()
+        if tensor.untyped_storage().nbytes() != size * self.units:  # seen as another type
+            return None
+        self.counted.add(id(tensor))
         return locate(tensor, Rows(0, size, size * self.units), self.units)
 
 
@@ -235,6 +276,8 @@ class Proof(TorchDispatchMode):
         self.failure: str | None = None
         self._paused = False
         self._labels: dict[int, tuple[StorageWeakRef, Rows | Shared, Any]] = {}
+        self._views: dict[Any, Any] = {}  # memory of a view -> the step that made it
+        self._parts: dict[int, tuple[int, np.ndarray]] = {}  # which entries of memory that was blank have been written
         self._inputs: set[int] = set()
         for name, tensor in names.items():
             self._set(tensor, BEFORE, name)
@@ -249,21 +292,28 @@ class Proof(TorchDispatchMode):
         if tensor.numel() == 0:
             return
         storage = tensor.untyped_storage()
-        rows = Rows(0, storage.nbytes(), storage.nbytes()) if self.units == 1 else rows_of(tensor, FRONT)
+        rows = Rows(0, storage.nbytes(), storage.nbytes())
+        if self.units > 1:  # what lies behind the batch in the same memory is somebody else's
+            rows = rows_of(tensor, FRONT)._replace(end=_last_byte(tensor))
+            if storage._cdata in self._inputs and isinstance(other := self.label(tensor), Rows):
+                rows = rows._replace(end=max(rows.end, other.end))
         self._inputs.add(storage._cdata)
         self._set(tensor, rows, ("input", number))
 
     def _set(self, tensor: Tensor, label: Rows | Shared, source: Any) -> None:
         storage = tensor.untyped_storage()
         self._labels[storage._cdata] = (StorageWeakRef(storage), label, source)
+        self._views[_memory(tensor)] = source
 
     def _known(self, tensor: Tensor) -> tuple[Rows | Shared, Any]:
-        key = tensor.untyped_storage()._cdata
-        known = self._labels.get(key)
+        """Label of the tensor's storage, and where this view of it comes from."""
+        storage = tensor.untyped_storage()
+        known = self._labels.get(storage._cdata)
         if known is None:  # there before the pass: a constant of the model or the loss
-            self._set(tensor, BEFORE, key)
-            return BEFORE, key
-        return known[1], known[2]
+            self._set(tensor, BEFORE, storage._cdata)
+            self.trace.references.append(StorageWeakRef(storage))
+            return BEFORE, storage._cdata
+        return known[1], self._views.get(memory := _memory(tensor), (known[2], *memory[1:]))
 
     def label(self, tensor: Tensor) -> Rows | Shared:
         """What the tensor's storage holds."""
@@ -305,16 +355,7 @@ class Proof(TorchDispatchMode):
 
     def _follow(self, func: Any, operation: _Operation, args: Any, kwargs: Any, named: dict[str, Any]) -> Any:
         tensors = _tensors(named.values())
-        for tensor in tensors:
-            if type(tensor) not in (Tensor, torch.nn.Parameter):
-                raise NotProven(
-                    f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed"
-                )
-        if operation.bare in REARRANGING:
-            raise NotProven(f"{operation.full} exchanges a tensor's memory")
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        if hooks is not None and getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":
-            raise NotProven("saved tensors pass through hooks, which may change what the backward pass sees")
+        self._check_kinds(operation, tensors)
         self._check_writes(operation, named)
         before = {tensor.untyped_storage()._cdata for tensor in tensors}
         if operation.bare in LIKE:
@@ -324,17 +365,20 @@ class Proof(TorchDispatchMode):
         known = [self._known(tensor) for tensor in tensors]
         result = func(*args, **kwargs)
         outputs = _tensors([result])
+        if operation.space not in ("aten", "prims") and (tensors or outputs):
+            raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
         if operation.bare in FRESH:
             self._set(result, Shared(alike=result.numel() == 1), len(self.trace.steps))
-            self._compare(Step(operation.full, (_content(result),), (), (), ()))
+            self._compare(Step(operation.full, (_content(result),), (), ()))
             return result
         if not operation.written and outputs and all(o.untyped_storage()._cdata in before for o in outputs):
+            self._record_view(operation, named, tensors, known, outputs)
             return result  # a view, or the tensor itself: its memory says where the units are
-        if operation.bare in BLANK and operation.space == "aten":
+        if operation.bare in BLANK:
             for out in outputs:
                 self._set(out, Shared(alike=True, blank=True), len(self.trace.steps))
             return result
-        if any(isinstance(label, Shared) and label.blank for t in read if (label := self.label(t)) and t.numel()):
+        if not all(map(self._is_written, read)) and not self._moves_within(operation, named):
             raise NotProven(f"{operation.full} reads memory that no operation has written")
         holds = [t for t in tensors if isinstance(self.label(t), Rows) and t.numel()]
         overwritten = operation.written == ("self",) and operation.bare in OVERWRITING
@@ -345,18 +389,33 @@ class Proof(TorchDispatchMode):
             raise NotProven("a value of the batch is read into Python, where it can decide anything")
         labels: list[Rows | Shared]
         if not holds:
-            labels = [self._without_units(operation, named, out, tensors) for out in outputs]
+            labels = self._without_units(operation, named, outputs, tensors)
         elif self.units == 1:
             labels = [Rows(0, n := out.untyped_storage().nbytes(), n) for out in outputs]
         else:
             labels = self._with_units(operation, named, outputs)
-        if operation.bare == "clone":  # the same content elsewhere: sizes decide where PyTorch makes one
-            self._set(result, labels[0], known[0][1])
-            return result
         self._record(operation, named, known, outputs, labels)
-        for out, label in zip(outputs, labels, strict=True):
-            self._keep(operation, out, label, written=out.untyped_storage()._cdata in before)
+        for number, (out, label) in enumerate(zip(outputs, labels, strict=True)):
+            if not operation.written and out.untyped_storage()._cdata in before:
+                continue  # handed through, as cuDNN does with weights
+            self._keep(operation, named, out, label, number, written=out.untyped_storage()._cdata in before)
+        returned = {out.untyped_storage()._cdata for out in outputs}
+        for tensor in _tensors(named.get(name) for name in operation.written):
+            if tensor.untyped_storage()._cdata not in returned:  # written on the way: nobody may read it
+                self._set(tensor, Shared(blank=True), len(self.trace.steps))
         return result
+
+    def _check_kinds(self, operation: _Operation, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            if type(tensor) not in (Tensor, torch.nn.Parameter):
+                raise NotProven(
+                    f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed"
+                )
+        if operation.bare in REARRANGING:
+            raise NotProven(f"{operation.full} exchanges a tensor's memory")
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is not None and getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":
+            raise NotProven("saved tensors pass through hooks, which may change what the backward pass sees")
 
     def _check_writes(self, operation: _Operation, named: Mapping[str, Any]) -> None:
         for name in operation.written:
@@ -368,89 +427,70 @@ class Proof(TorchDispatchMode):
                     raise StateChanged(source if isinstance(source, str) else "a tensor that is not the model's own")
 
     def _with_units(self, operation: _Operation, named: dict[str, Any], outputs: list[Tensor]) -> list[Rows | Shared]:
-        if operation.rule is None:
+        if operation.rule is None or not outputs:
             raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
-        call = _Call(self, operation, dict(named), outputs)
+        call = _Call(self, operation, named, outputs)
         labels: list[Rows | Shared] = []
         for out, place in zip(outputs, operation.rule(call), strict=True):
             if place is None or out.numel() == 0:
-                labels.append(Shared())
+                labels.append(Shared(blank=True))  # by the way, and nobody may read it
                 continue
             rows = rows_of(out, place)
             if locate(out, rows, self.units) != place:
                 raise NotProven(f"{operation.full} gives a result whose memory does not hold the units in rows")
             labels.append(rows)
+        if self.strict:
+            self._check_numbers(operation, [t for t in _tensors(named.values()) if id(t) not in call.counted])
         return labels
 
+    def _check_numbers(self, operation: _Operation, tensors: list[Tensor]) -> None:
+        if any(isinstance(label := self.label(tensor), Shared) and label.numbers for tensor in tensors):
+            raise NotProven(f"{operation.full} computes with the numbers of the rows")
+
     def _without_units(
-        self, operation: _Operation, named: dict[str, Any], out: Tensor, tensors: list[Tensor]
-    ) -> Shared:
-        if operation.space not in ("aten", "prims"):
-            raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
+        self, operation: _Operation, named: dict[str, Any], outputs: list[Tensor], tensors: list[Tensor]
+    ) -> list[Rows | Shared]:
         bare, given = operation.bare, [self.label(t) for t in tensors]
         shared = [label for label in given if isinstance(label, Shared)]
+        same = all(one.alike or one.chance for one in shared)
         if bare in CONSTANT:
-            return Shared(alike=True)
-        if bare in CHANCE:
-            return Shared(chance=True)
-        if bare == "arange" and out.numel() == self.units and named.get("start", 0) == 0:
-            return Shared(numbers=int(named.get("step", 1)))
+            return [Shared(alike=True)] * len(outputs)
+        if bare in CHANCE and same:
+            return [Shared(chance=True)] * len(outputs)
+        if bare == "arange" and outputs[0].numel() == self.units and named.get("start", 0) == 0:
+            step = named.get("step", 1)
+            return [Shared(numbers=step if isinstance(step, int) else 0)]
         entrywise = operation.rule is RULES["add"] or bare == "copy"
-        if entrywise and shared and all(one.alike or one.chance for one in shared):
-            label = Shared(alike=not any(one.chance for one in shared), chance=any(one.chance for one in shared))
-        else:
-            label = Shared(even=self._even(operation, named, tensors, out))
-        if self.strict:
-            self._check_size(operation, tensors, shared, out, label)
-        return label
+        labels: list[Rows | Shared] = []
+        for out, even in zip(outputs, self._even(operation, named, tensors, outputs), strict=True):
+            if entrywise and shared and same:
+                label = Shared(alike=not any(one.chance for one in shared), chance=any(one.chance for one in shared))
+            else:
+                label = Shared(even=even)
+            if self.strict:
+                self._check_size(operation, tensors, shared, out, label)
+            labels.append(label)
+        return labels
 
     def _check_size(
         self, operation: _Operation, tensors: list[Tensor], given: list[Shared], out: Tensor, label: Shared
     ) -> None:
         """Refuse values that depend on the number of units or on the order of rows."""
-        if any(one.numbers for one in given):
-            raise NotProven(f"{operation.full} computes with the numbers of the rows")
-        if label.alike or label.chance or label.even:
+        self._check_numbers(operation, tensors)
+        if label.alike or label.chance:
             return
-        if self._follows_size(out):
+        if not label.even and self._follows_size(out):
             raise NotProven(f"{operation.full} makes values that differ by the place of a row in the batch")
         if operation.bare in COUNTLESS and all(self._alike_throughout(tensor) for tensor in tensors):
             return
-        if any(one.made and self._follows_size(tensor) for tensor, one in zip(tensors, given, strict=True)):
+        allowed = 1 if label.even else 0  # the dimension of the rows themselves
+        if any(self._follows_size(tensor, one.made) > allowed for tensor, one in zip(tensors, given, strict=True)):
             raise NotProven(f"{operation.full} makes values that depend on the number of units")
 
     def _alike_throughout(self, tensor: Tensor) -> bool:
         """Is a tensor the same for each unit along every dimension that follows the size of the batch?"""
         follow = {dim for dim, size in enumerate(tensor.shape) if size and size % self.units == 0}
         return follow <= {place.dim for place in self._alike_places(tensor)}
-
-    def _follows_size(self, tensor: Tensor) -> bool:
-        return any(size and size % self.units == 0 for size in tensor.shape)
-
-    def _even(self, operation: _Operation, named: dict[str, Any], tensors: list[Tensor], out: Tensor) -> frozenset[int]:
-        """Byte strides along which a result without units repeats itself once for each unit.
-
-        Found by the table itself: inputs that are the same for each unit along a dimension as long as the batch are taken
-        for units there, and where the result would then hold them it is the same for each.
-        """
-        strides: set[int] = set()
-        if operation.bare == "repeat":
-            source, repeats = named["self"], list(named["repeats"])
-            sizes = [1] * (len(repeats) - source.dim()) + list(source.shape)
-            steps = zip(repeats, sizes, out.stride(), strict=True)
-            strides |= {size * step * out.element_size() for times, size, step in steps if times == self.units}
-        candidates = {id(tensor): places for tensor in tensors if (places := self._alike_places(tensor))}
-        if operation.rule is None or not candidates or out.numel() == 0:
-            return frozenset(strides)
-        for choice in range(max(map(len, candidates.values()))):
-            chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
-            try:
-                place = operation.rule(_Call(self, operation, dict(named), [out], chosen))[0]
-            except NotProven:
-                continue
-            if place is not None and locate(out, rows := rows_of(out, place), self.units) == place:
-                strides.add(rows.stride)
-        return frozenset(strides)
 
     def _alike_places(self, tensor: Tensor) -> list[Place]:
         """Where a tensor without units could hold them: dimensions along which it is the same for each."""
@@ -466,6 +506,38 @@ class Proof(TorchDispatchMode):
         found = [locate(tensor, Rows(0, stride, end), self.units) for stride in sorted(label.even)]
         return places + [place for place in found if place is not None and place not in places]
 
+    def _follows_size(self, tensor: Tensor, made: bool = True) -> int:
+        """How many dimensions are a multiple of the number of units; of a tensor that was there before, those widened."""
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        return sum(size > 0 and size % self.units == 0 and (made or step == 0) for size, step in sizes)
+
+    def _even(
+        self, operation: _Operation, named: dict[str, Any], tensors: list[Tensor], outputs: list[Tensor]
+    ) -> list[frozenset[int]]:
+        """Byte strides along which results without units repeat themselves once for each unit.
+
+        Found by the table itself: inputs that are the same for each unit along a dimension as long as the batch are taken
+        for units there, and where the result would then hold them it is the same for each.
+        """
+        strides: list[set[int]] = [set() for _ in outputs]
+        if operation.bare == "repeat":
+            source, repeats, out = named["self"], list(named["repeats"]), outputs[0]
+            sizes = [1] * (len(repeats) - source.dim()) + list(source.shape)
+            steps = zip(repeats, sizes, out.stride(), strict=True)
+            strides[0] |= {size * step * out.element_size() for times, size, step in steps if times == self.units}
+        candidates = {id(tensor): places for tensor in tensors if (places := self._alike_places(tensor))}
+        choices = range(max(map(len, candidates.values()), default=0)) if operation.rule is not None else ()
+        for choice in choices:
+            chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
+            try:
+                found = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
+            except NotProven:
+                continue
+            for out, place, known in zip(outputs, found, strides, strict=True):
+                if place is not None and out.numel() and locate(out, rows := rows_of(out, place), self.units) == place:
+                    known.add(rows.stride)
+        return [frozenset(known) for known in strides]
+
     def _record(
         self,
         operation: _Operation,
@@ -474,59 +546,110 @@ class Proof(TorchDispatchMode):
         outputs: list[Tensor],
         labels: list[Rows | Shared],
     ) -> None:
-        constants = tuple(_constant(value) for name, value in named.items() if name not in SIZES)
-        rows: list[Any] = []
-        shared: tuple[int, ...] = ()
-        for out, label in zip(outputs, labels, strict=True):
-            if isinstance(label, Shared):
-                shared += tuple(out.shape)
-            elif self.units > 1:
-                place = self.place_of(out, label)
-                rows.append((*out.shape[: place.dim], *out.shape[place.dim + 1 :], place))
+        made = tuple(self._made(out, label) for out, label in zip(outputs, labels, strict=True))
         sources = tuple(source for _, source in known)
-        holds = any(isinstance(label, Rows) for label in labels)
-        if (
-            operation.full == "aten::addmm.default" and len(constants) == 3
-        ):  # PyTorch chooses by size: in two steps, always
-            added, *factors = sources
-            self._compare(Step("aten::mm.default", (None, None), tuple(factors), tuple(rows), shared), holds)
-            self._compare(
-                Step("aten::add.Tensor", (None, None), (len(self.trace.steps) - 1, added), tuple(rows), shared), holds
-            )
-            return
-        step = Step(operation.full, constants, sources, tuple(rows), shared)
-        self._compare(step, holds)
+        self._compare(Step(operation.full, _constants(operation, named), sources, made))
 
-    def _compare(self, step: Step, units: bool = False) -> None:
+    def _record_view(
+        self,
+        operation: _Operation,
+        named: Mapping[str, Any],
+        tensors: list[Tensor],
+        known: list[tuple[Rows | Shared, Any]],
+        outputs: list[Tensor],
+    ) -> None:
+        """A view belongs to the trace: which column is taken may depend on the number of units."""
+        if operation.bare in SAME:
+            return
+        constants, (label, source) = _constants(operation, named), known[0]
+        if isinstance(label, Shared) and (label.alike or label.chance):
+            constants = ()  # all entries are equal
+        elif operation.bare == "slice" and isinstance(label, Rows) and self.units > 1:
+            constants = self._slice(tensors[0], label, named)
+        number = len(self.trace.steps)
+        self._compare(Step(operation.full, constants, (source,), tuple(self._made(out, label) for out in outputs)))
+        for part, out in enumerate(outputs):
+            self._views[_memory(out)] = (number, part)
+
+    def _slice(self, tensor: Tensor, rows: Rows, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Constants of a slice; along the units' own dimension it begins at a multiple of their number."""
+        dim, start, step = named.get("dim", 0), named.get("start") or 0, named.get("step", 1)
+        place = locate(tensor, rows, self.units)
+        if place is not None and place.dim == dim % tensor.dim() and start % self.units == 0:
+            return (dim, "units", start // self.units, step)
+        return (dim, start, step)
+
+    def _made(self, out: Tensor, label: Rows | Shared) -> Made:
+        shape = tuple(out.shape)
+        if isinstance(label, Shared):
+            loose = bool(label.alike or label.chance or label.even or label.numbers or label.blank)
+            return Made("shared", shape, None, out.dtype, tuple(loose or step == 0 for step in out.stride()))
+        place = FRONT if self.units == 1 else locate(out, label, self.units)
+        if place is None or out.dim() == 0:
+            return Made("elsewhere")
+        return Made("rows", (*shape[: place.dim], *shape[place.dim + 1 :]), place, out.dtype)
+
+    def _compare(self, step: Step) -> None:
         """Append to the trace; it must go on as the one that was examined."""
         number = len(self.trace.steps)
         self.trace.steps.append(step)
-        if self.against is None:
+        if self.against is None or self.units == 1:
             return
         if number >= len(self.against.steps):
             raise NotProven("this pass has more operations than the one that was examined")
-        expected = self.against.steps[number]
-        if self.units == 1 and units:  # the parts of one lone unit have no place
-            step = step._replace(rows=expected.rows, shared=expected.shared)
-        reason = _differs(step, expected, self.units, self.against.units)
+        reason = _differs(step, self.against.steps[number], self.units, self.against.units)
         if reason is not None:
             raise NotProven(reason)
 
-    def place_of(self, tensor: Tensor, rows: Rows) -> Place:
-        """Place in a tensor that was just labelled."""
-        place = locate(tensor, rows, self.units)
-        assert place is not None
-        return place
-
-    def _keep(self, operation: _Operation, out: Tensor, label: Rows | Shared, *, written: bool) -> None:
+    def _keep(
+        self,
+        operation: _Operation,
+        named: Mapping[str, Any],
+        out: Tensor,
+        label: Rows | Shared,
+        part: int,
+        *,
+        written: bool,
+    ) -> None:
         """Label a new result, or the memory that an in-place operation wrote into."""
         number = len(self.trace.steps) - 1
-        whole = out.numel() * out.element_size() == out.untyped_storage().nbytes()
-        if written and not whole and self.units > 1 and out.numel():
-            label = self._beside_what_was_there(operation, out, label)
-        elif written and not whole and isinstance(self.label(out), Rows):
-            label = self.label(out)
-        self._set(out, label, number)
+        if written and not _covers_its_memory(out):
+            self._write_part(out, named if operation.bare == "copy" else {})
+            if not out.numel():
+                label = self.label(out)
+            elif self.units > 1:
+                label = self._beside_what_was_there(operation, out, label)
+            elif isinstance(self.label(out), Rows):
+                label = self.label(out)
+        elif written:
+            self._parts.pop(out.untyped_storage()._cdata, None)
+        self._set(out, label, (number, part))
+
+    def _write_part(self, out: Tensor, named: Mapping[str, Any]) -> None:
+        """Of memory that was blank, remember which entries have been written."""
+        key, entries = out.untyped_storage()._cdata, out.untyped_storage().nbytes() // out.element_size()
+        if isinstance(label := self.label(out), Shared) and label.blank and out.numel():
+            self._parts[key] = (out.element_size(), np.zeros(entries, bool))
+        if key in self._parts and out.element_size() == self._parts[key][0]:
+            flags = self._parts[key][1]
+            within = named.get("src") is not None and named["src"].untyped_storage()._cdata == key
+            _entries(flags, out)[...] = _entries(flags, named["src"]).copy() if within else True
+
+    def _moves_within(self, operation: _Operation, named: Mapping[str, Any]) -> bool:
+        """Memory copied within one storage (circular padding): what was not written there is not written here."""
+        if operation.bare != "copy":
+            return False
+        here, there = named["self"], named["src"]
+        key = here.untyped_storage()._cdata
+        return key in self._parts and there.untyped_storage()._cdata == key and here.dtype == there.dtype
+
+    def _is_written(self, tensor: Tensor) -> bool:
+        if not tensor.numel():
+            return True
+        if isinstance(label := self.label(tensor), Shared) and label.blank:
+            return False
+        size, entries = self._parts.get(tensor.untyped_storage()._cdata, (0, None))
+        return entries is None or (size == tensor.element_size() and bool(_entries(entries, tensor).all()))
 
     def _beside_what_was_there(self, operation: _Operation, out: Tensor, label: Rows | Shared) -> Rows | Shared:
         """What a storage holds after a part of it, the view `out`, was written."""
@@ -534,13 +657,13 @@ class Proof(TorchDispatchMode):
         if isinstance(had, Rows):
             place = locate(out, had, self.units)
             same = isinstance(label, Shared) and (label.alike or label.chance or had.stride in label.even)
-            if place is None or not (same or (isinstance(label, Rows) and label.stride == had.stride)):
+            if place is None or not (same or (isinstance(label, Rows) and locate(out, label, self.units) == place)):
                 raise NotProven(f"{operation.full} writes into rows of other units")
             return had
         if isinstance(label, Rows):
             if not (had.alike or had.chance or label.stride in had.even):
                 raise NotProven(f"{operation.full} writes units beside values that differ by position")
-            return label
+            return label._replace(base=label.base % (label.stride * self.units))
         end = out.untyped_storage().nbytes()
         steps = {out.stride(dim) * out.element_size() for dim, size in enumerate(out.shape) if size == self.units}
         even = {
@@ -588,17 +711,18 @@ class Proof(TorchDispatchMode):
     def one_hot(self, func: Any, index: Tensor, classes: int) -> Tensor:
         """`F.one_hot` with a given number of classes: row by row, though it looks at all values to check their range."""
         place = self.place(index)
+        if place is None:
+            return func(index, classes)
+        source = self._known(index)[1]
         self._paused = True
         try:
             out = func(index, classes)
         finally:
             self._paused = False
-        if place is None:
-            self._set(out, Shared(), len(self.trace.steps))
-        elif self.units == 1:
-            self._set(out, Rows(0, size := out.untyped_storage().nbytes(), size), len(self.trace.steps))
-        else:
-            self._set(out, rows_of(out, place), len(self.trace.steps))
+        whole = out.untyped_storage().nbytes()
+        rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
+        self._set(out, rows, len(self.trace.steps))
+        self._compare(Step("one_hot", (classes,), (source,), (self._made(out, rows),)))
         return out
 
     def kept(self) -> bool:
@@ -614,11 +738,13 @@ class Proof(TorchDispatchMode):
         """The trace, if every operation was proven and the results are the units', in their order."""
         if self.failure is not None:
             raise NotProven(self.failure)
-        if self.against is not None and len(self.trace.steps) != len(self.against.steps):
-            raise NotProven("this pass has fewer operations than the one that was examined")
         for result in results:
             if self.units > 1 and not self.alike_or_in_front(result):
                 raise NotProven("the results are not in the order of the units")
+            label, source = self._known(result)
+            self._compare(Step("result", (), (source,), (self._made(result, label),)))
+        if self.against is not None and self.units > 1 and len(self.trace.steps) != len(self.against.steps):
+            raise NotProven("this pass has fewer operations than the one that was examined")
         return self.trace
 
 
@@ -630,6 +756,36 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             found += _tensors(value)
     return found
+
+
+def _memory(tensor: Tensor) -> Any:
+    """What a tensor is a view of, and how."""
+    return (
+        tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype,
+        tensor.is_conj(), tensor.is_neg(),
+    )  # fmt: skip
+
+
+def _last_byte(tensor: Tensor) -> int:
+    last = tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last + 1) * tensor.element_size()
+
+
+def _entries(flags: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """The same view of one flag for each entry of a storage."""
+    return np.lib.stride_tricks.as_strided(flags[tensor.storage_offset() :], tuple(tensor.shape), tensor.stride())
+
+
+def _covers_its_memory(tensor: Tensor) -> bool:
+    """Does a tensor have every byte of its storage, once?"""
+    whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return whole and torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)
+
+
+def _constants(operation: _Operation, named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Arguments that are no tensors, without those that say how large a result is: its shape shows them."""
+    unseen = SIZES | UNSEEN | SIZES_OF.get(operation.bare, set())
+    return tuple((name, _constant(value)) for name, value in named.items() if name not in unseen)
 
 
 def _constant(value: Any) -> Any:
@@ -686,7 +842,7 @@ class Watch(TorchDispatchMode):
         touched = any(key in self._touched for key in given)
         for out in _tensors([result]):
             storage = out.untyped_storage()
-            if storage._cdata in given and storage._cdata not in self._made:
+            if storage._cdata in self._names or (storage._cdata in given and storage._cdata not in self._made):
                 continue  # a view of something that was there before
             reference = self._made.setdefault(storage._cdata, StorageWeakRef(storage))
             if touched:
