@@ -24,6 +24,7 @@ from noisewise.persample.proof import Proof
 UNITS = 5
 A = torch.ops.aten
 CUDA_ONLY = {
+    "_cudnn_rnn",
     "cudnn_batch_norm",
     "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention",
@@ -829,6 +830,17 @@ def sampled(r, op):
     outer, inner = r.choice([1, 2]), r.choice([1, 3])
     image, grid = U((2, *[4] * axes), 0, outer, inner), U((*[3] * axes, axes), 0, outer, inner, "share")
     return [image, grid], lambda x, g: op(x, g, 0, 0, False)
+
+
+@case("affine_grid_generator")
+def grids(r, op):
+    return [U((2, 3), 0)], lambda theta: op(theta, [len(theta), 1, 4, 5], False)
+
+
+@case("binary_cross_entropy_with_logits")
+def logits(r, op):
+    u = anywhere(r, 3)
+    return [u, u._replace(kind="share")], lambda a, b: op(a, b, None, None, 0)
 
 
 @case("multinomial")

@@ -490,6 +490,8 @@ class Proof(TorchDispatchMode):
     def _alike_throughout(self, tensor: Tensor) -> bool:
         """Is a tensor the same for each unit along every dimension that follows the size of the batch?"""
         follow = {dim for dim, size in enumerate(tensor.shape) if size and size % self.units == 0}
+        if follow and isinstance(label := self.label(tensor), Shared) and label.chance:
+            return False  # the largest of many draws is larger than that of few
         return follow <= {place.dim for place in self._alike_places(tensor)}
 
     def _alike_places(self, tensor: Tensor) -> list[Place]:
@@ -581,8 +583,10 @@ class Proof(TorchDispatchMode):
 
     def _made(self, out: Tensor, label: Rows | Shared) -> Made:
         shape = tuple(out.shape)
+        if isinstance(label, Shared) and label.blank:
+            return Made("elsewhere")
         if isinstance(label, Shared):
-            loose = bool(label.alike or label.chance or label.even or label.numbers or label.blank)
+            loose = bool(label.alike or label.chance or label.even or label.numbers)
             return Made("shared", shape, None, out.dtype, tuple(loose or step == 0 for step in out.stride()))
         place = FRONT if self.units == 1 else locate(out, label, self.units)
         if place is None or out.dim() == 0:

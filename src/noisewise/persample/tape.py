@@ -37,7 +37,7 @@ EXITS = {
     torch.Tensor.share_memory_: "is handed to other processes",
     torch.Tensor.register_hook: "has a hook, which may change its gradient",
     torch.Tensor.register_post_accumulate_grad_hook: "has a hook, which may change its gradient",
-    torch.Tensor.grad_fn.__get__: "shows its autograd graph, which may be changed",
+    torch.Tensor.grad_fn.__get__: "shows its autograd graph, which may be changed",  # type: ignore[union-attr]
     torch.Tensor.backward: "is differentiated on the way",
     torch.Tensor.__repr__: "is printed",
     torch.Tensor.__format__: "is printed",
