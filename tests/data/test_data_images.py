@@ -97,7 +97,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("content", WRONG)
+@pytest.mark.parametrize("content", WRONG, ids=["empty", "no gzip", "cut short", "another shape", "no numbers"])
 def test_a_damaged_file_is_named(small, put, content: bytes) -> None:
     folder, loader, _, path = small
     name = "train-labels-idx1-ubyte.gz"
