@@ -562,7 +562,9 @@ class Proof(TorchDispatchMode):
     def _made(self, out: Tensor, label: Rows | Shared) -> Made:
         shape = tuple(out.shape)
         if isinstance(label, Shared):
-            loose = bool(label.alike or label.chance or label.even or label.numbers or label.blank)
+            if label.blank:
+                return Made("elsewhere")
+            loose = bool(label.alike or label.chance or label.even or label.numbers)
             return Made("shared", shape, None, out.dtype, tuple(loose or step == 0 for step in out.stride()))
         place = FRONT if self.units == 1 else locate(out, label, self.units)
         if place is None or out.dim() == 0:
