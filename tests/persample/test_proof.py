@@ -576,3 +576,32 @@ def test_state_is_named_as_the_model_names_it():
     with pytest.raises(StateChanged, match="scales"):  # noqa: SIM117
         with Proof([X[:5]], own_tensors(model), strict=True):
             model(X[:5])
+
+
+def test_memory_behind_the_batch_is_nobodys():
+    """A batch that is a slice of a larger tensor: what lies behind it are other people's rows."""
+    x = X[:5]
+    with Proof([x], {}) as proof:
+        behind = x.as_strided((5, 6), (6, 1), 30)
+    with pytest.raises(NotProven, match="does not hold every unit"):
+        proof.place(behind)
+
+
+@pytest.mark.parametrize("read", [float, bool, torch.Tensor.item])
+def test_values_read_into_python_are_named(read):
+    x = torch.randn(5, 6)
+    with Proof([x], {}, strict=True), pytest.raises(NotProven, match="read into Python"):
+        read(x[0, 0])
+
+
+def test_a_foreign_tensor_keeps_its_address():
+    """While a trace lives no other tensor gets the address of one that it names: equal addresses mean the same tensor."""
+    x, foreign = torch.randn(5, 6), torch.ones(6)
+    with Proof([x], {}) as proof:
+        x * foreign
+    address = foreign.untyped_storage()._cdata
+    assert proof.trace.steps[0].sources[1] == address
+    trace = proof.trace
+    del proof, foreign
+    assert all(torch.ones(6).untyped_storage()._cdata != address for _ in range(1000))
+    assert trace.references
