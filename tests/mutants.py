@@ -264,10 +264,10 @@ MUTANTS = [
     ),
     Mutant(
         "rows that are not units taken for units",
-        "persample/engines.py",
-        "(layout.fallback | found)",
-        "found",
-        (f"{ENGINES}[flipped-auto-everything]",),
+        "persample/tape.py",
+        "aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)",
+        "aligned = output.dim() > 1",
+        ("persample/test_tape.py::test_rows_that_are_not_units_are_misaligned",),
     ),
     Mutant(
         "functional uses of a weight overlooked",
@@ -300,9 +300,9 @@ MUTANTS = [
     Mutant(
         "broadcast rows taken for units",
         "persample/tape.py",
-        "for call in calls if call.units != units for",
-        "for call in calls if False for",
-        (f"{ENGINES}[positions-auto-everything]",),
+        "for call in calls if not call.aligned for name",
+        "for call in calls if False for name",
+        ("persample/test_engines.py::test_every_rule_equals_the_oracle[positions-auto-everything]",),
     ),
     Mutant(
         "input changed in place unnoticed",
@@ -661,9 +661,9 @@ MUTANTS = [
     Mutant(
         "running statistics unnoticed",
         "persample/examine.py",
-        "    if changed:\n        raise self_changing(changed)\n\n\ndef",
-        "    if False:\n        raise self_changing(changed)\n\n\ndef",
-        (f"{EXAMINE}::test_running_statistics_are_refused_and_put_back[in place]",),
+        "    if changed or uneven:\n        raise",
+        "    if uneven:\n        raise",
+        ("persample/test_held.py",),
     ),
     Mutant(
         "buffers not put back",
@@ -852,7 +852,7 @@ MUTANTS = [
     ),
     Mutant(
         "repair: mixing rows is not looked for",
-        "train.py",
+        "augmentation.py",
         "if a.shape != b.shape or not torch.equal(a[others], b[others]):",
         "if False:",
         (f"{CHANGES}::test_batch_level_mixing_is_refused_before_training",),
@@ -1079,15 +1079,15 @@ MUTANTS = [
     Mutant(
         "seen: the same views at every step",
         "train.py",
-        "seen = augment.function(repeated, torch.Generator().manual_seed(seed))",
-        "seen = augment.function(repeated, torch.Generator().manual_seed(0))",
+        "augmented(augment.function, repeated, owned * augment.views, seed, proof)",
+        "augmented(augment.function, repeated, owned * augment.views, 0, proof)",
         ("test_crossings.py::test_a_pair_of_features_is_the_definition[people x views]",),
     ),
     Mutant(
         "seen: the same dropout at every step",
         "train.py",
-        'state.entropy.integer("forward", state.first_step + step)',
-        'state.entropy.integer("forward", 0)',
+        'noise.integer("forward", state.first_step + step)',
+        'noise.integer("forward", 0)',
         ("test_steps_and_phases.py::test_dropout_draws_anew_in_every_step_and_every_phase",),
     ),
     Mutant(
@@ -1149,8 +1149,8 @@ MUTANTS = [
     Mutant(
         "seen: example ignored by train",
         "train.py",
-        "_check_start(model, data, loss_fn, state, example, augment)\n    with folder",
-        "_check_start(model, data, loss_fn, state, None, augment)\n    with folder",
+        "_check_start(model, data, loss_fn, optimizer, state, example, augment)\n    if folder",
+        "_check_start(model, data, loss_fn, optimizer, state, None, augment)\n    if folder",
         ("test_options.py::test_every_option_of_train_acts[example]",),
     ),
     Mutant(
@@ -2101,8 +2101,8 @@ MUTANTS = [
     Mutant(
         "seen: config, ema ignored",
         "config.py",
-        "        resume=resume,\n        ema=config.ema,\n",
-        "        resume=resume,\n",
+        "        resume=resume and folder.begun,\n        ema=config.ema,\n",
+        "        resume=resume and folder.begun,\n",
         ("test_config_options.py::test_every_setting_of_a_config_acts[ema]",),
     ),
     Mutant(
@@ -2924,8 +2924,8 @@ MUTANTS = [
     Mutant(
         "option: --ema lost",
         "config.py",
-        "        resume=resume,\n        ema=config.ema,\n",
-        "        resume=resume,\n        ema=None,\n",
+        "        resume=resume and folder.begun,\n        ema=config.ema,\n",
+        "        resume=resume and folder.begun,\n",
         ("test_command_options.py::test_options_of_train[--ema]",),
     ),
     Mutant(
@@ -3130,8 +3130,8 @@ MUTANTS = [
     Mutant(
         "a pickled state holds its root",
         "train.py",
-        'return vars(self) | {"entropy": replace(self.entropy, root=0)}',
-        "return vars(self) | {}",
+        'return parts | {"entropy": replace(self.entropy, root=0)}',
+        "return parts",
         (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
     ),
     Mutant(
@@ -3471,7 +3471,7 @@ MUTANTS = [
     Mutant(
         "proof: the last view is not looked at",
         "persample/proof.py",
-        '        self._compare(Step("losses", (), (source,), (self._made(losses, label),)))\n',
+        '            self._compare(Step("result", (), (source,), (self._made(result, label),)))\n',
         "",
         (
             "persample/test_proof.py::test_traces_say_what_differs",
@@ -3586,14 +3586,14 @@ MUTANTS = [
     Mutant(
         "proof: failures that are caught",
         "persample/proof.py",
-        "        if self.failure is not None:\n            raise NotProven(self.failure)\n        if self.units > 1 and self.place(losses)",
-        "        if self.units > 1 and self.place(losses)",
+        "        if self.failure is not None:\n            raise NotProven(self.failure)\n        for result",
+        "        for result",
         ("persample/test_proof.py::test_a_failure_that_the_model_catches_stays_a_failure",),
     ),
     Mutant(
         "proof: losses in another order",
         "persample/proof.py",
-        "if self.units > 1 and self.place(losses) not in (FRONT, None):",
+        "if self.units > 1 and not self.alike_or_in_front(result):",
         "if False:",
         ("persample/test_proof.py::test_losses_in_another_order_are_not_proven",),
     ),

@@ -322,9 +322,7 @@ def _count(data: Data | Nest) -> int:
     return data.units if isinstance(data, Data) else length(data)
 
 
-def _batch(
-    data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None
-) -> Nest:
+def _batch(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None) -> Nest:
     """The sampled units; `Views` where they own several rows or are seen in several ways."""
     if isinstance(data, Data) and data.unit is not None:
         rows, mask = data.rows_of(index)

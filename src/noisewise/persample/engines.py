@@ -7,8 +7,8 @@ where a proof (`proof`) shows, on this very batch, that every operation acts row
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -40,9 +40,11 @@ def measure(
     try:
         match engine:
             case "loop":
-                return _measure_formed(loop(model, loss_fn, batch, live), masks)
+                with nothing_left_behind(model, loss_fn):
+                    return _measure_formed(loop(model, loss_fn, batch, live), masks)
             case "dense":
-                return _measure_formed(dense(model, loss_fn, batch, live), masks)
+                with nothing_left_behind(model, loss_fn):
+                    return _measure_formed(dense(model, loss_fn, batch, live), masks)
             case _:
                 return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
     except StateChanged as error:
@@ -232,20 +234,27 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
 
 
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
-    """Every unit by itself, at once where the model can be vectorised, and a look at whether anything was left behind."""
-    before = held(model, loss_fn)
+    """Every unit by itself, at once where the model can be vectorised."""
     measured: Measured = {}
     recorded = {name: live[name] for name in live if name in layout.recorded}
-    if recorded and layout.vectorises:
-        with suppress(Unrecorded):
-            measured = booked(model, loss_fn, batch, recorded, masks)
-    rest = {name: live[name] for name in live if name not in measured}
-    if rest:
-        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+    with nothing_left_behind(model, loss_fn):
+        if recorded and layout.vectorises:
+            with suppress(Unrecorded):
+                measured = booked(model, loss_fn, batch, recorded, masks)
+        rest = {name: live[name] for name in live if name not in measured}
+        if rest:
+            measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+    return measured
+
+
+@contextmanager
+def nothing_left_behind(model: nn.Module, loss_fn: Any) -> Iterator[None]:
+    """Without a proof nobody has seen every write: compare what model and loss hold before and after."""
+    before = held(model, loss_fn)
+    yield
     changed = changes(before, held(model, loss_fn))
     if changed:
         raise self_changing(changed)
-    return measured
 
 
 class Unrecorded(Exception):

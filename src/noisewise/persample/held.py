@@ -90,7 +90,7 @@ def _reachable(model: nn.Module, loss_fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _walk(name: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if value is None or isinstance(value, bool | int | float | complex) or isinstance(value, Tensor | np.ndarray):
+    if value is None or isinstance(value, bool | int | float | complex | Tensor | np.ndarray):
         yield name, value
     elif isinstance(value, str | bytes | type | torch.dtype | torch.device) or depth == 0 or id(value) in seen:
         return

@@ -1,0 +1,201 @@
+"""What a model or a loss keeps between passes is found wherever it lies, and refused."""
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from noisewise.clipping import Flat
+from noisewise.errors import PrivacyError
+from noisewise.mechanism import Runtime
+from noisewise.persample import clipped_sum, examine
+from noisewise.persample.held import changes, held
+from oracles import Apply, cross_entropy
+
+X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
+
+
+@dataclass
+class Box:
+    items: list = field(default_factory=list)
+
+
+class Keeping(nn.Module):
+    """Keeps something of what it sees, in one of many ways; the outputs do not depend on it."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.head = how, nn.Linear(6, 2)
+        self.register_buffer("seen", torch.zeros(6))
+        self.plain, self.list, self.dict, self.box = torch.zeros(6), [], {}, Box()
+        self.array, self.number, self.count = np.zeros(6), 0.0, 0
+
+    def forward(self, x):
+        what = x.detach()[0]
+        match self.how:
+            case "buffer in place":
+                self.seen.add_(what)
+            case "buffer through data":
+                self.seen.data.add_(what)
+            case "buffer by assignment":
+                self.seen = self.seen + what
+            case "buffer by copy":
+                self.seen.copy_(what)
+            case "plain attribute in place":
+                self.plain.add_(what)
+            case "plain attribute by assignment":
+                self.plain = what.clone()
+            case "list":
+                self.list.append(what.clone())
+            case "dict":
+                self.dict[len(self.dict)] = what.clone()
+            case "object":
+                self.box.items.append(what.clone())
+            case "array":
+                self.array[:] = what.numpy()
+            case "number":
+                self.number += float(what.sum())
+            case "numbers in a list":
+                self.list.append(float(what.sum()))
+            case "a count by the data":
+                self.count += int(what.sum() * 1000)
+            case "parameter":
+                with torch.no_grad():
+                    self.head.weight.add_(what)
+            case "a count of calls":
+                self.count += 1
+        return self.head(x)
+
+
+WAYS = [
+    "buffer in place", "buffer through data", "buffer by assignment", "buffer by copy", "plain attribute in place",
+    "plain attribute by assignment", "list", "dict", "object", "array", "number", "numbers in a list", "a count by the data",
+    "parameter",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
+def test_what_a_model_keeps_is_refused_wherever_it_is(how, engine):
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        clipped_sum(Keeping(how), cross_entropy, (X, Y), Flat(1.0), runtime=Runtime(engine=engine))
+
+
+@pytest.mark.parametrize("how", ["nothing", "a count of calls"])
+def test_what_does_not_follow_the_data_is_no_memory(how):
+    assert examine(Keeping(how), cross_entropy, (X, Y)).proven
+
+
+def bank_in_a_closure():
+    bank = []
+
+    def loss_fn(model, batch):
+        bank.append(model(batch[0]).detach())
+        return cross_entropy(model, batch)
+
+    return loss_fn
+
+
+def bank_in_a_default():
+    def loss_fn(model, batch, bank=[torch.zeros(2)]):  # noqa: B006  that is the point
+        bank[0] = model(batch[0]).detach().mean(0)
+        return cross_entropy(model, batch)
+
+    return loss_fn
+
+
+class Bound:
+    def __init__(self):
+        self.bank = torch.zeros(2)
+
+    def loss_fn(self, model, batch):
+        self.bank = model(batch[0]).detach().mean(0)
+        return cross_entropy(model, batch)
+
+
+class Hidden:
+    """Where no walk over attributes finds it."""
+
+    __slots__ = ("bank",)
+
+    def __call__(self, model, batch):
+        self.bank = model(batch[0])
+        return cross_entropy(model, batch)
+
+
+BANK = [torch.zeros(2)]
+
+
+def bank_in_a_global(model, batch):
+    BANK[0] = model(batch[0]).detach().mean(0)
+    return cross_entropy(model, batch)
+
+
+LOSSES = {
+    "closure": bank_in_a_closure,
+    "default": bank_in_a_default,
+    "object": lambda: Bound().loss_fn,
+    "slots": Hidden,
+    "global": lambda: bank_in_a_global,
+    "partial": lambda: functools.partial(lambda model, batch, bank: bank.append(model(batch[0])) or cross_entropy(model, batch), bank=[]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", LOSSES)
+def test_what_a_loss_keeps_is_refused_wherever_it_is(where):
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        examine(nn.Linear(6, 2), LOSSES[where](), (X, Y))
+
+
+def test_a_memory_that_begins_later_is_refused_when_it_begins():
+    """Not seen when the model was examined: every pass is watched."""
+    for way in ("buffer in place", "buffer through data", "plain attribute in place"):
+        model = Keeping("nothing")
+        layout = examine(model, cross_entropy, (X, Y))
+        model.how = way
+        with pytest.raises(PrivacyError, match="a forward pass changes"):
+            clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+
+
+def test_a_memory_that_begins_later_in_a_model_without_a_proof_is_refused_too():
+    def forward(m, x):
+        order = x[:, 0].argsort()
+        if m.keep:
+            m.memory.append(float(x.sum()))
+        return m.head(x[order])[order.argsort()]
+
+    model = Apply(forward, head=nn.Linear(6, 2))
+    model.keep, model.memory = False, []
+    layout = examine(model, cross_entropy, (X, Y))
+    assert not layout.proven
+    clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+    model.keep = True
+    for engine in ("auto", "loop"):
+        with pytest.raises(PrivacyError, match="memory"):
+            clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout, runtime=Runtime(engine=engine))
+
+
+def test_what_is_held_is_compared_by_content():
+    model = Keeping("nothing")
+    before = held(model, cross_entropy)
+    assert not changes(before, held(model, cross_entropy))
+    model.array[2] = 1.0
+    model.plain[1] = float("nan")
+    model.number = float("nan")
+    after = held(model, cross_entropy)
+    assert set(changes(before, after)) == {"array", "plain", "number"}
+    assert not changes(after, held(model, cross_entropy))
+
+
+@pytest.mark.parametrize("entry", range(7))
+def test_every_entry_of_a_tensor_is_in_its_content(entry):
+    model = nn.Module()
+    model.memory = torch.zeros(7)
+    before = held(model, None)
+    model.memory[entry] = 1e-40
+    assert changes(before, held(model, None)) == ["memory"]
+    model.memory[entry], model.memory[(entry + 1) % 7] = 0.0, 1e-40
+    assert changes(before, held(model, None)) == ["memory"]
