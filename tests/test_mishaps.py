@@ -28,6 +28,7 @@ from noisewise.runs import RunFolder, read_json
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
 from noisewise.train import State, private_step, train
+from notes import Notes
 
 SEED = 5
 
@@ -343,7 +344,7 @@ FAILURES = [
 
 def memory_for(most, failure=FAILURES[0]):
     """A loss for which there is memory for `most` rows at a time, and the sizes it was asked for."""
-    asked = []
+    asked = Notes()
 
     def loss_fn(model, batch):
         asked.append(len(batch[0]))

@@ -30,6 +30,7 @@ from noisewise.runs import RunFolder
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
 from noisewise.train import Augment, State, private_step, train
+from notes import Notes
 
 SEED = 5
 EARLIER = Ledger("add-remove", tiny.mechanism(noise_multiplier=90.0).lines())
@@ -69,7 +70,7 @@ class Watch:
     """A loss and a recorder that remember what they were given, and how many checkpoints there were."""
 
     def __init__(self, loss_fn, folder=None):
-        self.sizes, self.observations, self.checkpoints = [], [], set()
+        self.sizes, self.observations, self.checkpoints = Notes(), Notes(), Notes()
         self._loss_fn, self._folder = loss_fn, folder
 
     def loss_fn(self, model, batch):
