@@ -179,6 +179,17 @@ def test_views_without_all_units_in_their_order_have_no_place(name):
     assert locate(MIXED[name], rows_of(X, FRONT), UNITS) is None
 
 
+@pytest.mark.parametrize("view", ["from the second row on", "along two dimensions", "backwards by periods"])
+def test_units_that_do_not_count_from_the_first_on_have_no_place(view):
+    twice = torch.zeros(2 * UNITS, 3, 4)
+    found = {
+        "from the second row on": twice[1 : 1 + UNITS],
+        "along two dimensions": twice.as_strided((UNITS, UNITS), (12, 12)),
+        "backwards by periods": twice[2::2],
+    }[view]
+    assert locate(found, rows_of(twice, Place(0, 2)), UNITS) is None
+
+
 def test_channels_last_has_its_units_in_front():
     images = torch.zeros(UNITS, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     assert locate(images, rows_of(images, FRONT), UNITS) == FRONT

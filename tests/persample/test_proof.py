@@ -496,6 +496,17 @@ def test_traces_say_what_differs():
     assert "from elsewhere" in final[0].difference(final[1])
 
 
+def test_traces_say_that_types_differ():
+    def trace(units, dtype):
+        x = torch.randn(units, 6, dtype=dtype)
+        with Proof([x], {}) as proof:
+            losses = (x * 2).sum(1)
+        return proof.conclude(losses)
+
+    assert trace(5, torch.float32).difference(trace(7, torch.float32)) is None
+    assert trace(5, torch.float32).difference(trace(7, torch.float64)) is not None
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_pass_that_is_longer_or_shorter_than_the_examined_one_is_not_proven(more):
     trace = trace_of(lambda x: (x * 2).tanh().sum(1), 5)
@@ -526,7 +537,7 @@ def test_a_failure_that_the_model_catches_stays_a_failure():
         except NotProven:
             return h
 
-    assert not proved(Net(between)).proven
+    assert "goes over the units" in proved(Net(between)).reason
 
 
 def test_units_that_share_memory_or_lie_crosswise_are_copied_apart():
