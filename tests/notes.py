@@ -12,6 +12,10 @@ class Notes:
     def append(self, item):
         self._items.append(item)
 
+    def add(self, item):
+        if item not in self._items:
+            self._items.append(item)
+
     def clear(self):
         self._items.clear()
 

@@ -19,6 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisewise.clipping import Automatic, Clip, Flat, Global, Normalized, PerLayer, PerSampleAdaptive, per_layer
+from noisewise.nest import Padded, length, map_tensors
+from noisewise.persample import ClippedBatch, Layout, clipped_sum
+from noisewise.persample.engines import follow
 
 UNITS = 4  # also the length of some time axes: a dimension that equals the batch size by coincidence
 
@@ -800,3 +803,20 @@ def gradients_of(name: str) -> dict[str, Tensor]:
 def in_double(setup: Setup) -> Setup:
     """The same numbers as given, as a float64 copy: what a lower precision is compared with."""
     return Setup(copy.deepcopy(setup.model).double(), setup.loss_fn, as_type(setup.batch, torch.float64))
+
+
+def proven(model: nn.Module, loss_fn: Any, rows_: Any) -> Layout:
+    """The layout of a model that is known to be proven on these rows, without the rest of the examination."""
+    live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    found = follow(model, loss_fn, rows_, live)
+    return Layout(frozenset(found.fallback), trace=found.trace)
+
+
+def lone(model: nn.Module, loss_fn: Any, row: Any, clip: Clip, support: Any = None, runtime: Any = None) -> ClippedBatch:
+    """What a lone unit adds, by the fast rules: a batch of one goes another way, so a copy that does not count is beside it."""
+    assert length(row) == 1
+    pair = map_tensors(lambda tensor: torch.cat([tensor, tensor]), row)
+    layout = proven(model, loss_fn, pair)
+    batch = Padded(pair, torch.tensor([1, 0]))
+    got = clipped_sum(model, loss_fn, batch, clip, support, runtime, layout=layout)
+    return got._replace(norms=got.norms[:, :1])

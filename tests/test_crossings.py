@@ -31,6 +31,7 @@ from noisewise.sampling import Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Together, together
 from noisewise.train import Augment, State, private_step
+from notes import Notes
 
 STEPS, LR = 3, 0.5
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -347,7 +348,7 @@ def crossed_runs():
 def run(settings, **more):
     given = {**settings, **more, "insecure_seed": 4}
     if "ledger" in given:
-        given["ledger"] = Ledger("add-remove", list(given["ledger"]))
+        given["ledger"] = Ledger("add-remove", list(given["ledger"]), unit="row")
     return tiny.run(tiny.model(dropout=0.4), **given)
 
 
@@ -376,7 +377,7 @@ def test_secure_noise_stays_secure_on_resuming(tmp_path):
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_average_of_a_run_with_phases_is_that_of_its_last_phase(secure):
     """The average starts at the weights that the earlier phase released, and follows the last one's steps alone."""
-    units, path = Data(*tiny.data()), []
+    units, path = Data(*tiny.data()), Notes()
     recipe = Recipe(
         model=tiny.model(), data=Splits(units, units, units), loss_fn=tiny.loss_fn, mechanism=tiny.mechanism(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.2), ema=0.6,

@@ -11,9 +11,9 @@ from noisewise.bounded import Bounded, release, standard_normal
 from noisewise.clipping import Flat, Normalized
 from noisewise.entropy import Entropy
 from noisewise.nest import map_tensors
-from noisewise.persample import Layout, clipped_sum, gradients
+from noisewise.persample import clipped_sum, gradients
 from noisewise.testing import reveal
-from oracles import PROBLEMS
+from oracles import PROBLEMS, lone
 
 pytestmark = pytest.mark.gpu
 
@@ -75,8 +75,7 @@ def test_a_lone_unit_stays_within_the_bound_with_the_settings_as_they_are(name, 
         x = mean + torch.randn(1, *shape, device="cuda")
         target = torch.randn(model(x).shape, device="cuda")
         loss = lambda m, b, t=target: (m(b) * (t - t.mean())).flatten(1).sum(1)  # noqa: E731
-        support = {"bias": False}
-        got = reveal(clipped_sum(model, loss, x, Normalized(1.0), support, layout=Layout()).grads)["weight"]
+        got = reveal(lone(model, loss, x, Normalized(1.0), {"bias": False}).grads)["weight"]
         assert 0.98 <= got.double().norm().item() <= 1 + 1e-5
 
 

@@ -384,7 +384,7 @@ def test_micro_batches_are_halved_and_the_run_goes_on_to_the_same_end(failure, a
     torch.testing.assert_close(tiny.weights(run.model), tiny.weights(expected.model), rtol=1e-9, atol=1e-12)
     assert run.ledger == expected.ledger
     failed = [k for k, size in enumerate(asked) if size > 3]
-    assert 1 <= len(failed) <= 3  # halved a few times in the beginning; the size stays
+    assert 1 <= len(failed) <= 6  # while the model is examined, and halved a few times in the beginning; the size stays
     assert sum(asked[failed[-1] :]) > tiny.STEPS
 
 
@@ -452,22 +452,23 @@ def test_the_size_that_fitted_survives_an_interruption(tmp_path):
         trained(memory_for(3)[0], out=tmp_path, checkpoint_seconds=0, recorders=[crash])
     loss_fn, asked = memory_for(3)
     assert tiny.same(trained(loss_fn, out=tmp_path, resume=True).model, expected)  # and no second warning
-    assert max(asked) <= 3
+    assert max(asked[-tiny.STEPS :]) <= 3
 
 
 def test_other_errors_of_a_loss_are_not_taken_for_a_lack_of_memory():
-    network, calls = tiny.model(), []
+    network, broken = tiny.model(), Notes()
 
     def loss_fn(model, batch):
-        calls.append(1)
-        if len(batch[0]) > 3:
+        if len(broken):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
         return tiny.loss_fn(model, batch)
 
     state = State.start(tiny.mechanism(), insecure_seed=SEED)
+    private_step(network, tiny.data(), loss_fn, tiny.sgd(network), state)
+    broken.append(True)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         private_step(network, tiny.data(), loss_fn, tiny.sgd(network), state)
-    assert state.step == 0
+    assert state.step == 1
     assert state.microbatch is None
 
 

@@ -18,7 +18,7 @@ ENTRIES = {  # adding one is a decision: it must not depend on what was drawn
     "run.json": "format state status reason versions noisewise python torch numpy dp-accounting "
     "hardware machine cores threads gpus",
     "metrics.jsonl": "step epsilon valid_loss",
-    "ledger.json": "format adjacency lines event kind rate noise_multiplier purpose count first_step",
+    "ledger.json": "format adjacency unit reproducible lines event kind rate noise_multiplier purpose count first_step",
     "summary.json": "format privacy epsilon plan_epsilon delta adjacency unit sampler accountant noise_multiplier steps rate "
     "rdp_epsilon gdp_epsilon status reason strength task data name public classes n model repairs communication seed "
     "dense values indices seeds share",

@@ -51,6 +51,7 @@ from noisewise.errors import (
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism, Runtime
 from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
+from noisewise.persample.engines import memory_ran_out
 from noisewise.persample.examine import situation, synthetic
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Trace
@@ -280,7 +281,7 @@ def _fitting(compute: Callable[[Runtime], T], state: State, runtime: Runtime | N
         try:
             return compute(replace(runtime, microbatch=size))
         except Exception as error:
-            if not _memory_ran_out(error):
+            if not memory_ran_out(error):
                 raise
         # here, behind the handler, the failed attempt's tensors are free again
         tried = min(size or units, units)
@@ -297,15 +298,6 @@ def _fitting(compute: Callable[[Runtime], T], state: State, runtime: Runtime | N
                 stacklevel=2,
             )
         state.microbatch = tried // 2
-
-
-def _memory_ran_out(error: BaseException | None) -> bool:
-    """Did an allocator fail, here or in what caused this error?"""
-    if error is None:
-        return False
-    said = str(error)
-    allocator = isinstance(error, RuntimeError) and ("allocate memory" in said or "not enough memory" in said)
-    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError) or _memory_ran_out(error.__cause__)
 
 
 def _units(data: Data | Nest) -> Nest:

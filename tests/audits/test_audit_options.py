@@ -32,6 +32,7 @@ from noisewise.repairs import Temperature
 from noisewise.runs import Status
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.train import private_step
+from notes import Notes
 
 ROWS, CLASSES = 120, 3
 
@@ -318,7 +319,7 @@ EXACT = {audits.convergence: {("headline", "bound")}}  # without end at every le
 
 
 def test_the_engine_is_asked_with_the_given_loss():
-    seen = []
+    seen = Notes()
 
     def counted(model, batch):
         seen.append(len(batch[0]))

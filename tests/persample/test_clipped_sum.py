@@ -23,6 +23,7 @@ from oracles import (
     gradients_of,
     make_support,
     nested,
+    proven,
     relative_error,
     rows,
     rules,
@@ -149,9 +150,10 @@ def test_dropout_follows_the_seed(engine):
 def test_without_a_seed_dropout_draws_from_the_current_state():
     def total(seed):
         torch.manual_seed(seed)
-        return clipped_sum(model, cross_entropy, (IMAGES, LABELS), Flat(1.0), layout=Layout()).grads._values
+        return clipped_sum(model, cross_entropy, (IMAGES, LABELS), Flat(1.0), layout=layout).grads._values
 
     model = noisy_model()
+    layout = proven(model, cross_entropy, (IMAGES, LABELS))
     assert relative_error(total(1), total(1)) == 0
     assert relative_error(total(1), total(2)) > 0.01
 
@@ -319,11 +321,12 @@ def test_a_batch_without_anybody_has_the_form_of_any_other(rule, dtype, engine):
         "nobody finite": (x * float("nan"), weights),
     }
     groups = {"empty": torch.zeros(0, dtype=torch.long)}
+    layout = proven(setup.model, loss, (x, weights))
     got = {}
     for name, batch in batches.items():
         labels = groups.get(name, torch.arange(4) % 2)
         runtime = Runtime(engine=engine, microbatch=3)
-        got[name] = clipped_sum(setup.model, loss, batch, rule, runtime=runtime, layout=Layout(), groups=labels)
+        got[name] = clipped_sum(setup.model, loss, batch, rule, runtime=runtime, layout=layout, groups=labels)
     for name, clipped in got.items():
         assert form(clipped.grads) == form(got["full"].grads), name
         assert form(clipped.query) == form(got["full"].query), name
@@ -339,7 +342,9 @@ def test_the_release_of_an_empty_batch_is_as_fine_as_any_other(dtype):
     loss = lambda m, b: m(b).float().square().sum(1)  # noqa: E731
     answers = []
     for units in (0, 2):
-        grads = clipped_sum(model, loss, torch.ones(units, 60, dtype=dtype), Flat(1.0), layout=Layout()).grads
+        x = torch.ones(units, 60, dtype=dtype)
+        layout = proven(model, loss, torch.ones(2, 60, dtype=dtype))
+        grads = clipped_sum(model, loss, x, Flat(1.0), layout=layout).grads
         part = {"gradient": (grads, 1.0)}
         answers.append(release(part, sampler=Poisson(9, 3), ledger=Ledger(), entropy=Entropy.insecure(0), step=0))
     distinct = [answer["gradient"]["weight"].unique().numel() for answer in answers]

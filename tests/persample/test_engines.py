@@ -180,9 +180,12 @@ def test_bfloat16_norms_are_taken_in_float64(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_that_ignores_the_model_gives_zeros(engine):
+def test_a_loss_that_ignores_the_model_is_refused_and_one_without_slope_gives_zeros(engine):
     setup = Setup(nn.Linear(3, 2), lambda model, x: x.sum(1), torch.ones(4, 3))
-    got = clipped_sum(*setup, Flat(1.0), runtime=Runtime(engine=engine))
+    with pytest.raises(ConfigError, match="does not depend on any parameter that learns"):
+        clipped_sum(*setup, Flat(1.0), runtime=Runtime(engine=engine))
+    flat = setup._replace(loss_fn=lambda model, x: 0 * model(x).sum(1))
+    got = clipped_sum(*flat, Flat(1.0), runtime=Runtime(engine=engine))
     assert all(not value.any() for value in got.grads._values.values())
     assert not got.norms.any()
 

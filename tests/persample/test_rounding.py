@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from noisewise.clipping import Flat, Normalized, Samples
 from noisewise.mechanism import Runtime
 from noisewise.nest import Views
-from noisewise.persample import Layout, clipped_sum, gradients, rounding
+from noisewise.persample import clipped_sum, gradients, rounding
 from noisewise.persample.gradients import Again, Convolution, Formed, Kept, Outer, Rows, join
 from noisewise.persample.layers import RULES
-from oracles import Apply
+from oracles import Apply, lone, proven
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -358,7 +358,7 @@ def test_a_layer_before_a_normalisation_gets_its_bound(kind, kept, monkeypatch):
     for unit in range(4):
         batch = (x[unit : unit + 1], torch.tensor([unit % 3]))
         loss = lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none")  # noqa: E731
-        got = clipped_sum(model, loss, batch, Normalized(1.0), support, layout=Layout()).grads._values
+        got = lone(model, loss, batch, Normalized(1.0), support).grads._values
         assert 0.98 <= length(got[first]) <= 1 + 1e-5
 
 
@@ -388,8 +388,8 @@ def test_a_lone_unit_of_a_linear_model_on_inputs_of_any_size(size, positions, ru
     model = nn.Linear(7, 3, bias=False)
     nn.init.zeros_(model.weight)
     x = torch.randn(1, positions, 7) * size
-    loss = lambda m, b: F.cross_entropy(m(b).sum(1), torch.zeros(1, dtype=torch.long), reduction="none")  # noqa: E731
-    got = clipped_sum(model, loss, x, rule, runtime=Runtime(engine=engine), layout=Layout()).grads._values
+    loss = lambda m, b: F.cross_entropy(m(b).sum(1), torch.zeros(len(b)).long(), reduction="none")  # noqa: E731
+    got = lone(model, loss, x, rule, runtime=Runtime(engine=engine)).grads._values
     assert length(got["weight"]) <= rule.sensitivity * (1 + 1e-5)
 
 
@@ -403,9 +403,8 @@ def test_a_lone_unit_of_a_saturated_softmax_stays_within_the_bound(scale, positi
     with torch.no_grad():
         model.weight.copy_(torch.tensor([70.0, 0.0, 0.0])[:, None].expand(3, 4))
     x = torch.full((1, positions, 4), 0.25 / positions)
-    label = torch.zeros(1, dtype=torch.long)
-    loss = lambda m, b: F.cross_entropy(m(b).sum(1), label, reduction="none") * scale  # noqa: E731
-    got = clipped_sum(model, loss, x, rule, runtime=Runtime(engine=engine), layout=Layout())
+    loss = lambda m, b: F.cross_entropy(m(b).sum(1), torch.zeros(len(b)).long(), reduction="none") * scale  # noqa: E731
+    got = lone(model, loss, x, rule, runtime=Runtime(engine=engine))
     assert 0 < float(got.norms) < 1e-25 * max(scale, 1.0)
     assert length(got.grads._values["weight"]) <= rule.sensitivity * (1 + 1e-5)
 
@@ -434,7 +433,7 @@ def test_models_in_every_type_are_measured_and_summed_in_float32_at_least(kind, 
     exact.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
     for unit in range(3):
         row = x[unit : unit + 1]
-        got = clipped_sum(model, loss, row, Normalized(1.0), runtime=Runtime(engine=engine), layout=Layout())
+        got = lone(model, loss, row, Normalized(1.0), runtime=Runtime(engine=engine))
         grads = torch.autograd.grad(exact(row.double()).square().sum() * loud, list(exact.parameters()))
         true = math.hypot(*(length(grad) for grad in grads))
         assert float(got.norms) == pytest.approx(true, rel=0.03 if dtype.itemsize == 2 else 1e-3)
@@ -452,7 +451,7 @@ def test_an_autocast_around_everything_does_not_cut_norms_and_sums(kind):
     loss = lambda m, b: m(b).float().square().sum(1)  # noqa: E731
     for unit in range(3):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            got = clipped_sum(model, loss, x[unit : unit + 1], Normalized(1.0), layout=Layout()).grads._values
+            got = lone(model, loss, x[unit : unit + 1], Normalized(1.0)).grads._values
         assert 0.999 <= math.hypot(*(length(value) for value in got.values())) <= 1 + 1e-5
 
 
@@ -462,7 +461,7 @@ def test_views_of_a_unit_stay_within_the_bound_at_every_scale():
     loss = lambda m, b: m(b).square().sum(1)  # noqa: E731
     for scale in (1e-20, 1.0, 1e12):
         views = Views(x[None] * scale, torch.full((1, 3), 1 / 3))
-        got = clipped_sum(model, loss, views, Normalized(1.0), layout=Layout()).grads._values
+        got = clipped_sum(model, loss, views, Normalized(1.0), layout=proven(model, loss, views.rows())).grads._values
         assert 0.98 <= math.hypot(*(length(value) for value in got.values())) <= 1 + 1e-5
 
 

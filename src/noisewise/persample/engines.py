@@ -125,6 +125,15 @@ def ghost(
     return measured
 
 
+def memory_ran_out(error: BaseException | None) -> bool:
+    """Did an allocator fail, here or in what caused this error?"""
+    if error is None:
+        return False
+    text = str(error)
+    allocator = isinstance(error, RuntimeError) and ("allocate memory" in text or "not enough memory" in text)
+    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)
+
+
 class AnotherWay(NotProven):
     """A batch does not take the way that was examined: the model decides by the number of units, by chance or by a count."""
 
@@ -139,44 +148,56 @@ def _no_proof(error: NotProven) -> UnsupportedLayer:
 def filled_up(
     model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, *, strict: bool
 ) -> Measured:
-    """A batch that takes another way than the examined one: each unit in a batch of the examined size, with copies of itself.
+    """A batch that takes another way than the examined one: each unit in a small batch that does not, with copies of itself.
 
     What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
     the size of the batch. If even that takes another way, the model decides by chance or by a count, not by the units, and
     each of them is evaluated alone. Slow, and rare: PyTorch itself takes another way for batches of one row.
     """
-    units, views = batch.weights.shape
-    size = layout.trace.units if layout.trace is not None else 1
     explained = {name: live[name] for name in live if name not in layout.fallback}
-    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
-    try:
-        for unit in range(units):
-            pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
-            for first in range(0, views, size):
-                own = torch.arange(first, min(first + size, views), device=batch.weights.device)
-                index = torch.cat([own, own.new_full((size - len(own),), first)])
-                real = torch.arange(size, device=own.device) < len(own)
-                weights = torch.where(real, batch.weights[unit, index], 0.0)
-                rows = take(take(batch.batch, unit), index)
-                followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
-                if explained.keys() & followed.fallback:
-                    raise NotProven("a parameter is used in another way than in the examined pass")
-                for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
-                    pieces[name] += gradients
-            for name, parameter in explained.items():
-                if pieces[name]:
-                    formed[name].append(join(pieces[name]).formed().reshape(1, -1))
-                else:
-                    formed[name].append(_at_least_float32(parameter.new_zeros(1, parameter.numel())))
-    except NotProven as error:
+    assert layout.trace is not None
+    for size in (2, layout.trace.units):
+        try:
+            formed = _formed_in_company(model, loss_fn, batch, live, explained, layout, size)
+            break
+        except NotProven as error:
+            reason = error
+    else:
         if strict:
-            raise _no_proof(error) from None
+            raise _no_proof(reason) from None
         return alone(model, loss_fn, batch, live, masks, layout)
-    measured = _measure_formed({name: torch.cat(parts) for name, parts in formed.items()}, masks)
+    measured = _measure_formed(formed, masks)
     rest = {name: live[name] for name in live if name not in explained}
     if rest:
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
+
+
+def _formed_in_company(
+    model: nn.Module, loss_fn: Any, batch: Views, live: Live, explained: Live, layout: Layout, size: int
+) -> dict[str, Tensor]:
+    """Gradients of each unit, whose rows are evaluated `size` at a time, the last ones with copies that do not count."""
+    units, views = batch.weights.shape
+    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
+    for unit in range(units):
+        pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
+        for first in range(0, views, size):
+            own = torch.arange(first, min(first + size, views), device=batch.weights.device)
+            index = torch.cat([own, own.new_full((size - len(own),), first)])
+            real = torch.arange(size, device=own.device) < len(own)
+            weights = torch.where(real, batch.weights[unit, index], 0.0)
+            rows = take(take(batch.batch, unit), index)
+            followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+            if explained.keys() & followed.fallback:
+                raise NotProven("a parameter is used in another way than in the examined pass")
+            for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
+                pieces[name] += gradients
+        for name, parameter in explained.items():
+            if pieces[name]:
+                formed[name].append(join(pieces[name]).formed().reshape(1, -1))
+            else:
+                formed[name].append(_at_least_float32(parameter.new_zeros(1, parameter.numel())))
+    return {name: torch.cat(parts) for name, parts in formed.items()}
 
 
 class Use(NamedTuple):
@@ -290,7 +311,7 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             grads, inputs = each(nudges, map_tensors(torch.clone, batch.batch), batch.weights)
     except (RuntimeError, ValueError, IndexError) as error:
-        if "memory" in str(error):
+        if memory_ran_out(error):
             raise
         raise Unrecorded from error
     uses = [
@@ -305,7 +326,7 @@ def _each(model: nn.Module, loss_fn: Any, batch: Views, live: Live, layout: Layo
         try:
             return dense(model, loss_fn, batch, live)
         except UnsupportedLayer as error:  # a branch that the examination did not see
-            if "memory" in str(error.__cause__):
+            if memory_ran_out(error):
                 raise
     return loop(model, loss_fn, batch, live)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
-from noisewise.persample.engines import booked, dense, follow, ghost, loop
+from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
@@ -108,7 +108,7 @@ def examine(
         _check_state(model, loss_fn, units, others)
         with _perturbed(model):
             _check_use(model, loss_fn, units, live)
-            _check_coupling(model, loss_fn, units, others, seeds=(2, 3))
+            _check_coupling(model, loss_fn, units, others, seeds=(2,))
             if example is None:
                 _check_sizes(model, loss_fn, like, classes, size)
         layout = _prove(model, loss_fn, like, example, classes, live)
@@ -228,7 +228,9 @@ def _prove(
     fitting = [prime for prime in PRIMES if not any(size and size % prime == 0 for size in sizes)]
     fitting += [prime for prime in PRIMES if prime not in fitting]
     reason, copied = "", False
-    for first, second in zip(fitting[0:6:2], fitting[1:6:2], strict=False):
+    pairs = list(zip(fitting[0:6:2], fitting[1:6:2], strict=False))
+    while pairs:
+        first, second = pairs.pop(0)
         passes = []
         try:
             for seed, units in enumerate((first, second)):
@@ -252,6 +254,8 @@ def _prove(
         except StateChanged as error:
             raise self_changing([str(error)]) from None
         except Exception as error:  # some models want sizes of their own
+            if memory_ran_out(error):
+                pairs = [(2, 3)] if first > 2 else []
             reason = reason or f"it failed on {first} or {second} made-up units: {type(error).__name__}: {error}"
     return Layout(reason=reason, copies=copied)
 
