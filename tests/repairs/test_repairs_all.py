@@ -184,12 +184,12 @@ STATEFUL = (  # the other options have no state that their kind has not
 
 @pytest.mark.parametrize("name", [*compose.KINDS, *STATEFUL])
 def test_a_killed_run_goes_on_bit_for_bit(name, tmp_path):
-    """Stopped a few times, in its phases and in its last plan; each time everything is built anew."""
+    """Stopped near the end of its last plan, and again when it goes on; each time everything is built anew."""
     counted = Stopping()
     settings = {"insecure_seed": 1, "seed": 4, "progress": False, "checkpoint_seconds": 0}
     whole = fit(replace(made(name), loss_fn=counted), out=tmp_path / "whole", **settings)
-    for share in (0.2, 0.6):
-        stopping = replace(made(name), loss_fn=Stopping(int(share * counted.calls)))
+    for at in (counted.calls - 4, counted.calls // 4):
+        stopping = replace(made(name), loss_fn=Stopping(at))
         with pytest.raises(KeyboardInterrupt):
             fit(stopping, out=tmp_path / "parts", resume=any((tmp_path / "parts").rglob("run.json")), **settings)
     resumed = fit(made(name), out=tmp_path / "parts", resume=True, **settings)
