@@ -3632,6 +3632,62 @@ MUTANTS = [
         "            if False:\n",
         ("persample/test_proof.py::test_a_unit_alone_is_evaluated_as_in_a_batch",),
     ),
+    Mutant(
+        "where gradients go is not part of the trace",
+        "persample/proof.py",
+        "if one.differentiable != two.differentiable:",
+        "if False:",
+        ("persample/test_chance.py::test_where_gradients_go_does_not_follow_the_number_of_units",),
+    ),
+    Mutant(
+        "the proof does not ask where draws come from",
+        "persample/proof.py",
+        "        self._seeds.check(func, named)\n",
+        "",
+        ("persample/test_chance.py::test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone",),
+    ),
+    Mutant(
+        "vmap does not ask where draws come from",
+        "persample/chance.py",
+        "        self._seeds.check(func, kwargs or {})\n",
+        "",
+        ("persample/test_chance.py::test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone",),
+    ),
+    Mutant(
+        "the generator of an augmentation is not known to its proof",
+        "augmentation.py",
+        ", copied=True, generator=generator)",
+        ", copied=True)",
+        ("persample/test_chance.py::test_an_augmentation_that_brings_its_own_generator_is_given_one_unit_at_a_time",),
+    ),
+    Mutant(
+        "Python's generator is not seeded in secret",
+        "persample/chance.py",
+        "    random.seed(seed)\n",
+        "",
+        ("persample/test_chance.py::test_chance_of_python_and_numpy_is_secret_and_put_back",),
+    ),
+    Mutant(
+        "NumPy's generator is not put back",
+        "persample/chance.py",
+        "        np.random.set_state(numpy)\n",
+        "",
+        ("persample/test_chance.py",),
+    ),
+    Mutant(
+        "one unit's chance decides the way of all",
+        "persample/engines.py",
+        "                grads = _each(model, loss_fn, one, explained, layout)\n",
+        "                return alone(model, loss_fn, batch, live, masks, layout)\n",
+        ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
+    ),
+    Mutant(
+        "a rehearsal in the way of a batch counts",
+        "persample/engines.py",
+        "        _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout)\n",
+        "        pass\n",
+        ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
+    ),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,14 +16,13 @@ from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
 from noisewise.nest import Nest, Padded, Views, length, take
 from noisewise.persample import engines
+from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
 from noisewise.persample.gradients import Summable
 from noisewise.persample.rounding import full_precision
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from noisewise.support import Support
 
 __all__ = ["ClippedBatch", "Layout", "LossFn", "clipped_sum", "examine", "live_parameters"]
@@ -61,7 +59,7 @@ def clipped_sum(
     is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
     `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `groups [batch]` are labels for
     rules that look at them; `seed` gives random layers
-    (dropout) a state of their own, without it they draw from the current one, which is put back.
+    (dropout) a state of their own, without it they draw from the current one, which is put back; Python's and NumPy's too.
     """
     runtime, support = runtime or Runtime(), support or {}
     parameters = dict(model.named_parameters())
@@ -73,7 +71,8 @@ def clipped_sum(
     views = batch if isinstance(batch, Views) else Views.single(batch)
     versions = Versions(model)
     _check_clip(clip, live)
-    with _random_state(live, seed), torch.enable_grad():
+    devices = {parameter.device.index or 0 for parameter in live.values() if parameter.is_cuda}
+    with random_state(devices, seed), torch.enable_grad():
         if units == 0:
             return _nobody(live, clip, support, groups)
         rows = views.rows()
@@ -171,12 +170,3 @@ def _clip_and_add(
         sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
     counted = Samples(norms[:, keep], None if groups is None else groups[keep])
     return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))
-
-
-@contextmanager
-def _random_state(live: Mapping[str, Tensor], seed: int | None) -> Iterator[None]:
-    devices = sorted({p.device.index or 0 for p in live.values() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices):
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, leaves, map_tensors, take
+from noisewise.persample.chance import Drawing
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
@@ -142,41 +143,65 @@ def filled_up(
     """A batch that takes another way than the examined one: each unit in a batch of the examined size, with copies of itself.
 
     What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
-    the size of the batch. If even that takes another way, the model decides by chance or by a count, not by the units, and
-    each of them is evaluated alone. Slow, and rare: PyTorch itself takes another way for batches of one row.
+    the size of the batch. If even a rehearsal takes another way, the model decides by chance or by a count, not by the units,
+    and each of them is evaluated alone; so is a single unit whose own pass does. The rehearsal is thrown away: a way that was
+    chosen by the passes of all units would be chosen more seldom the more of them there are.
+    Slow, and rare: PyTorch itself takes another way for batches of one row.
     """
-    units, views = batch.weights.shape
-    size = layout.trace.units if layout.trace is not None else 1
     explained = {name: live[name] for name in live if name not in layout.fallback}
     formed: dict[str, list[Tensor]] = {name: [] for name in explained}
     try:
-        for unit in range(units):
-            pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
-            for first in range(0, views, size):
-                own = torch.arange(first, min(first + size, views), device=batch.weights.device)
-                index = torch.cat([own, own.new_full((size - len(own),), first)])
-                real = torch.arange(size, device=own.device) < len(own)
-                weights = torch.where(real, batch.weights[unit, index], 0.0)
-                rows = take(take(batch.batch, unit), index)
-                followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
-                if explained.keys() & followed.fallback:
-                    raise NotProven("a parameter is used in another way than in the examined pass")
-                for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
-                    pieces[name] += gradients
-            for name, parameter in explained.items():
-                if pieces[name]:
-                    formed[name].append(join(pieces[name]).formed().reshape(1, -1))
-                else:
-                    formed[name].append(_at_least_float32(parameter.new_zeros(1, parameter.numel())))
+        _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout)
     except NotProven as error:
         if strict:
             raise _no_proof(error) from None
         return alone(model, loss_fn, batch, live, masks, layout)
+    for unit in range(len(batch.weights)):
+        one = _one(batch, unit)
+        try:
+            grads = _in_company_of_itself(model, loss_fn, one, live, explained, layout)
+        except NotProven as error:
+            if strict:
+                raise _no_proof(error) from None
+            with nothing_left_behind(model, loss_fn):
+                grads = _each(model, loss_fn, one, explained, layout)
+        for name, grad in grads.items():
+            formed[name].append(_at_least_float32(grad.reshape(1, -1)))
     measured = _measure_formed({name: torch.cat(parts) for name, parts in formed.items()}, masks)
     rest = {name: live[name] for name in live if name not in explained}
     if rest:
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
+
+
+def _one(batch: Views, unit: int) -> Views:
+    """One unit of a batch, as a batch."""
+    one: Views = take(batch, slice(unit, unit + 1))
+    return one
+
+
+def _in_company_of_itself(
+    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, layout: Layout
+) -> dict[str, Tensor]:
+    """Gradients of one unit from proven passes of the examined size, filled up with copies that count nothing."""
+    size = layout.trace.units if layout.trace is not None else 1
+    views = one.weights.shape[1]
+    pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
+    for first in range(0, views, size):
+        own = torch.arange(first, min(first + size, views), device=one.weights.device)
+        index = torch.cat([own, own.new_full((size - len(own),), first)])
+        real = torch.arange(size, device=own.device) < len(own)
+        weights = torch.where(real, one.weights[0, index], 0.0)
+        rows = take(take(one.batch, 0), index)
+        followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+        if explained.keys() & followed.fallback:
+            raise NotProven("a parameter is used in another way than in the examined pass")
+        for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
+            pieces[name] += gradients
+    return {
+        name: join(pieces[name]).formed() if pieces[name] else parameter.new_zeros(1, parameter.numel())
+        for name, parameter in explained.items()
+    }
 
 
 class Use(NamedTuple):
@@ -286,10 +311,10 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
         raise Unrecorded
     try:
         each = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             grads, inputs = each(nudges, map_tensors(torch.clone, batch.batch), batch.weights)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, NotProven) as error:
         if "memory" in str(error):
             raise
         raise Unrecorded from error
@@ -353,11 +378,11 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
     try:
         per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
         # no_grad: or the parameters that are not asked for would keep a graph alive
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
             return per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, NotProven) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "
             "Use Runtime(engine='loop'), which is slow and always right, or freeze these parameters with support=."
@@ -386,6 +411,9 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
             watch.begin(leaves(rows))
             with watch:
                 losses = unit_losses(model, loss_fn, rows)
+            if i == 0:
+                with suppress(NotProven):
+                    unexplained(losses, live)  # refuses reentrant checkpoints
             if losses.requires_grad:
                 total = (losses * weights[kept].to(losses.dtype)).sum()
                 try:
