@@ -3471,7 +3471,7 @@ MUTANTS = [
     Mutant(
         "proof: the last view is not looked at",
         "persample/proof.py",
-        '            self._compare(Step("result", (), (source,), (self._made(result, label),)))\n',
+        '            self._compare(Step("result", (), (source,), made, (result.requires_grad,)))\n',
         "",
         (
             "persample/test_proof.py::test_traces_say_what_differs",
@@ -3687,6 +3687,48 @@ MUTANTS = [
         "        _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout)\n",
         "        pass\n",
         ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
+    ),
+    Mutant(
+        "queues are not looked into",
+        "persample/held.py",
+        "list | tuple | set | frozenset | deque)",
+        "list | tuple | set | frozenset)",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
+    ),
+    Mutant(
+        "globals of helpers are not looked into",
+        "persample/held.py",
+        "else _globals_named(code):",
+        "else ():",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
+    ),
+    Mutant(
+        "slots are not looked into",
+        "persample/held.py",
+        "*((slot, getattr(value, slot, None)) for slot in slots)",
+        "",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
+    ),
+    Mutant(
+        "classes are not looked into",
+        "persample/held.py",
+        "    yield from _walk_class(type(module), seen, depth)\n",
+        "",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
+    ),
+    Mutant(
+        "generators of a model are not looked at",
+        "persample/held.py",
+        "isinstance(value, torch.Generator):",
+        "False:",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
+    ),
+    Mutant(
+        "whole numbers may count what a unit holds",
+        "persample/engines.py",
+        "if advance.setdefault(len(losses), advanced) != advanced:",
+        "if False:",
+        ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
     ),
 ]
 

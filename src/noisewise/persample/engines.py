@@ -18,7 +18,7 @@ from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, leaves, map_tensors, take
 from noisewise.persample.chance import Drawing
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
-from noisewise.persample.held import changes, held, own_tensors, self_changing
+from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
@@ -402,7 +402,8 @@ def _no_gradient(error: RuntimeError) -> Exception:
 def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
     units = []
-    watch = Watch(own_tensors(model))
+    watch, before = Watch(own_tensors(model)), counts(model, loss_fn)
+    advance: dict[int, dict[str, int]] = {}  # by how much a pass of so many rows counts on
     for i, weights in enumerate(batch.weights):
         kept = weights > 0
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
@@ -411,6 +412,11 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
             watch.begin(leaves(rows))
             with watch:
                 losses = unit_losses(model, loss_fn, rows)
+            after = counts(model, loss_fn)
+            advanced = {name: number - before.get(name, number) for name, number in after.items()}
+            if advance.setdefault(len(losses), advanced) != advanced:
+                raise StateChanged("a whole number, by more for one unit than for another")
+            before = after
             if i == 0:
                 with suppress(NotProven):
                     unexplained(losses, live)  # refuses reentrant checkpoints
