@@ -3730,6 +3730,34 @@ MUTANTS = [
         "if False:",
         ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
     ),
+    Mutant(
+        "kept activations are not looked for in a run",
+        "persample/__init__.py",
+        "            _check_nothing_is_kept(proofs)\n",
+        "",
+        ("persample/test_held.py::test_activations_that_are_kept_after_the_examination_are_refused",),
+    ),
+    Mutant(
+        "what a pass that failed has kept is not looked for",
+        "persample/engines.py",
+        "        proofs.append(proof)\n",
+        "        pass\n",
+        ("persample/test_held.py::test_activations_that_are_kept_after_the_examination_are_refused",),
+    ),
+    Mutant(
+        "computing with the records themselves is not looked for",
+        "persample/proof.py",
+        "        if not self._records.isdisjoint(given):",
+        "        if False:",
+        ("persample/test_held.py::test_a_loss_that_computes_with_the_records_is_refused",),
+    ),
+    Mutant(
+        "draws of chance count as equal entries",
+        "persample/proof.py",
+        '"poisson", ',
+        "",
+        ("persample/test_chance.py::test_the_largest_of_many_draws_is_not_proven",),
+    ),
 ]
 
 

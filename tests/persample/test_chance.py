@@ -175,3 +175,13 @@ def test_which_way_is_taken_does_not_depend_on_the_number_of_units(units, monkey
         clipped_sum(model, cross_entropy, (X[:units], Y[:units]), Flat(BOUND), layout=layout, seed=seed)
     share, expected = len(whole) / tosses, 1 / 4  # the batch's coin and the rehearsal's
     assert abs(share - expected) < 5 * (expected * (1 - expected) / tosses) ** 0.5
+
+
+def test_the_largest_of_many_draws_is_not_proven():
+    """The more units there are, the larger it is."""
+
+    def between(model, x):
+        largest = torch.poisson(torch.full((len(x), 1), 0.3, dtype=x.dtype)).amax(0)
+        return hidden(model, x) * (largest if model.training else 1)
+
+    assert not examine(Net(between), cross_entropy, (X[:0], Y[:0])).proven

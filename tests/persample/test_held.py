@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.errors import PrivacyError
+from noisewise.errors import CoupledSamples, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, examine
 from noisewise.persample.held import changes, held
@@ -294,3 +294,42 @@ def test_whole_numbers_may_count_passes_and_rows():
     assert not layout.proven
     clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
     assert model.whole > 5
+
+
+class AfterAWarmUp(nn.Module):
+    """Keeps what it computed from the batch, from some pass on."""
+
+    def __init__(self, using):
+        super().__init__()
+        self.body, self.head, self.memory, self.warm, self.using = nn.Linear(6, 4), nn.Linear(4, 2), None, False, using
+
+    def forward(self, x):
+        hidden = torch.tanh(self.body(x))
+        if self.warm and self.memory is None:
+            self.memory = hidden.detach()
+        return self.head(hidden - self.memory.mean(0) if self.using and self.memory is not None else hidden)
+
+
+@pytest.mark.parametrize("using", [False, True])
+@pytest.mark.parametrize("units", [1, 5])
+def test_activations_that_are_kept_after_the_examination_are_refused(using, units):
+    model = AfterAWarmUp(using)
+    layout = examine(model, cross_entropy, (X, Y))
+    assert layout.proven
+    clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+    model.warm = True
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        clipped_sum(model, cross_entropy, (X[:units], Y[:units]), Flat(1.0), layout=layout)
+
+
+def test_a_loss_that_computes_with_the_records_is_refused():
+    records = (torch.randn(30, 6), torch.randint(0, 2, (30,)))
+
+    def nearest(model, batch):
+        return cross_entropy(model, batch) + torch.cdist(batch[0], records[0]).amin(1)
+
+    model = nn.Linear(6, 2)
+    with pytest.raises(CoupledSamples, match="the records themselves"):
+        examine(model, nearest, tuple(part[:0] for part in records))
+    public = tuple(part.clone() for part in records)
+    assert examine(model, nearest, tuple(part[:0] for part in public)).proven

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,8 @@ from noisewise.persample import engines
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
 from noisewise.persample.gradients import Summable
+from noisewise.persample.held import self_changing
+from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
 
@@ -82,14 +85,25 @@ def clipped_sum(
         parts = []
         for first in range(0, units, size):
             rows = slice(first, first + size)
-            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine)
+            proofs: list[Proof] = []
+            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine, proofs)
             here = None if present is None else present[rows]
             labels = None if groups is None else groups[rows]
             parts.append(_clip_and_add(measured, live, clip, support, here, labels))
+            del measured
+            _check_nothing_is_kept(proofs)
     versions.check(model)
     queries = [part.query for part in parts if part.query is not None]
     norms = torch.cat([part.norms for part in parts], 1)
     return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
+
+
+def _check_nothing_is_kept(proofs: list[Proof]) -> None:
+    """What a pass computed from the units must be gone: a model that keeps it may use it for others, in another step."""
+    if any(proof.kept() for proof in proofs):
+        gc.collect()
+        if any(proof.kept() for proof in proofs):
+            raise self_changing(["a tensor computed from the batch, which somebody keeps after the pass"])
 
 
 def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:

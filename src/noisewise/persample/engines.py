@@ -35,9 +35,19 @@ Measured = dict[str, tuple[Tensor, Summable]]
 
 
 def measure(
-    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, engine: str
+    model: nn.Module,
+    loss_fn: Any,
+    batch: Views,
+    live: Live,
+    masks: Masks,
+    layout: Layout,
+    engine: str,
+    proofs: list[Proof] | None = None,
 ) -> Measured:
-    """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed."""
+    """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed.
+
+    `proofs` gets the proof that was tried: when all that is given back is gone, nothing may be `kept`.
+    """
     try:
         match engine:
             case "loop":
@@ -47,7 +57,7 @@ def measure(
                 with nothing_left_behind(model, loss_fn):
                     return _measure_formed(dense(model, loss_fn, batch, live), masks)
             case _:
-                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
+                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost", proofs=proofs)
     except StateChanged as error:
         raise self_changing([str(error)]) from None
 
@@ -70,11 +80,14 @@ def follow(
     against: Trace | None = None,
     strict: bool = False,
     copied: bool = False,
+    proofs: list[Proof] | None = None,
 ) -> Followed:
     """One forward pass under proof and tape; `NotProven` if units are not shown to be separate."""
     parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
+    if proofs is not None:
+        proofs.append(proof)
     try:
         with Tape(live, proof) as tape, proof:
             losses = unit_losses(model, loss_fn, rows)
@@ -83,11 +96,20 @@ def follow(
             raise
         raise NotProven(proof.failure) from None
     trace = proof.conclude(losses)
-    return Followed(losses, tape.calls, unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls), trace)
+    fallback = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls)
+    return Followed(losses, tape.calls, fallback, trace)
 
 
 def ghost(
-    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, *, strict: bool
+    model: nn.Module,
+    loss_fn: Any,
+    batch: Views,
+    live: Live,
+    masks: Masks,
+    layout: Layout,
+    *,
+    strict: bool,
+    proofs: list[Proof] | None = None,
 ) -> Measured:
     """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
 
@@ -103,11 +125,14 @@ def ghost(
         if units * views == 1:
             raise AnotherWay("a batch of one row may take another way than any other")
         try:
-            followed = follow(model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies)
+            followed = follow(
+                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies, proofs=proofs
+            )
         except NotProven as error:
             raise AnotherWay(str(error)) from None
     except AnotherWay:
-        return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
+        with nothing_left_behind(model, loss_fn):
+            return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
     except NotProven as error:
         if strict:
             raise _no_proof(error) from None

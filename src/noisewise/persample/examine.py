@@ -25,7 +25,7 @@ from noisewise.persample.engines import booked, dense, follow, ghost, loop
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
-from noisewise.persample.proof import PRIMES, BatchChanged, StateChanged, Trace, Watch
+from noisewise.persample.proof import PRIMES, BatchChanged, RecordsRead, StateChanged, Trace, Watch
 from noisewise.persample.tape import unexplained
 
 UNITS = 3
@@ -105,7 +105,7 @@ def examine(
     with _as_found(model), random_state(devices, 0):
         units, others = _units(like, example, classes)
         _check_coupling(model, loss_fn, units, others)
-        _check_state(model, loss_fn, units, others)
+        _check_state(model, loss_fn, units, others, like)
         with _perturbed(model):
             _check_use(model, loss_fn, units, live)
             _check_coupling(model, loss_fn, units, others, seeds=(2, 3))
@@ -182,7 +182,7 @@ def _losses(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Tenso
     reseed(seed)  # the same dropout in every pass
     try:
         return unit_losses(model, loss_fn, map_tensors(torch.clone, units))
-    except (NoisewiseError, NotProven, StateChanged):
+    except (NoisewiseError, NotProven, StateChanged, RecordsRead):
         raise
     except Exception as error:
         raise PrivacyError(
@@ -259,7 +259,7 @@ def _prove(
 # --------------------------------------------------------------------------------------------------------------- state
 
 
-def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> None:
+def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, like: Nest) -> None:
     """Two passes on different units must leave everything as it was, after a first one that may fill caches."""
     _losses(model, loss_fn, units)
     before = held(model, loss_fn)
@@ -276,17 +276,26 @@ def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> N
     ]  # fmt: skip
     if changed or uneven:
         raise self_changing(sorted({*changed, *uneven}))
-    _check_nothing_is_kept(model, loss_fn, units)
+    _check_nothing_is_kept(model, loss_fn, units, like)
 
 
-def _check_nothing_is_kept(model: nn.Module, loss_fn: Any, units: Nest) -> None:
-    """What a pass computed must be gone when its losses are: whoever keeps it may use it for another unit."""
-    watch = Watch(own_tensors(model))
+def _check_nothing_is_kept(model: nn.Module, loss_fn: Any, units: Nest, like: Nest) -> None:
+    """What a pass computed must be gone when its losses are: whoever keeps it may use it for another unit.
+
+    And the pass must compute with its units only: `like` is cut from the records, so that it shows where they lie.
+    """
+    watch = Watch(own_tensors(model), records=leaves(like))
     rows = map_tensors(torch.clone, units)
     watch.begin(leaves(rows))
     try:
         with watch:
             losses = _losses(model, loss_fn, rows)
+    except RecordsRead:
+        raise CoupledSamples(
+            "model or loss compute with the records themselves, besides the units of the batch: then every record is in the "
+            "gradient of every unit, and clipping bounds nothing. Use the batch that is passed in only; what must be known of "
+            "all records (means, neighbours, counts) has to be public, or released with noise."
+        ) from None
     except StateChanged as error:
         raise self_changing([str(error)]) from None
     del losses, rows

@@ -38,7 +38,7 @@ BLANK = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", 
 CONSTANT = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "zero",
             "fill", "scalar_tensor"}  # fmt: skip
 CHANCE = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "normal", "uniform", "random",
-          "exponential", "geometric", "cauchy", "log_normal"}  # fmt: skip
+          "exponential", "geometric", "cauchy", "log_normal", "poisson", "native_dropout", "rrelu_with_noise"}  # fmt: skip
 LIKE = {
     "zeros_like",
     "ones_like",
@@ -173,6 +173,10 @@ def _fits(one: Made, two: Made, units: int, others: int) -> bool:
 
 class BatchChanged(NotProven):
     """An operation writes into the batch: the pass needs a copy of it."""
+
+
+class RecordsRead(Exception):
+    """A pass on made-up units computed with the records themselves."""
 
 
 class StateChanged(Exception):
@@ -823,10 +827,12 @@ class Watch(TorchDispatchMode):
     """Active while units are evaluated one by one: what one of them leaves behind must not reach another.
 
     Refuses writes into tensors that were there before, and the use of a tensor that was computed from another unit.
+    `records`: where they lie in memory; a pass on made-up units has no business there.
     """
 
-    def __init__(self, names: Mapping[str, Tensor]):
+    def __init__(self, names: Mapping[str, Tensor], records: Iterable[Tensor] = ()):
         super().__init__()
+        self._records = {tensor.untyped_storage()._cdata for tensor in records if tensor.untyped_storage().nbytes()}
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in names.items()}
         self._inputs: set[int] = set()
         self._made: dict[int, StorageWeakRef] = {}
@@ -855,6 +861,8 @@ class Watch(TorchDispatchMode):
                 key = tensor.untyped_storage()._cdata
                 if key not in self._made:
                     raise StateChanged(self._names.get(key, "a tensor that is not the model's own"))
+        if not self._records.isdisjoint(given):
+            raise RecordsRead
         if any(key in self._earlier for key in given):
             raise StateChanged("a tensor computed from another unit")
         result = func(*args, **kwargs)
