@@ -3123,8 +3123,8 @@ MUTANTS = [
     Mutant(
         "a copied state keeps its root",
         "train.py",
-        'vars(self).update(parts, entropy=parts["entropy"].renewed())',
-        "vars(self).update(parts)",
+        'vars(self).update(parts, entropy=parts["entropy"].renewed(), process=os.getpid())',
+        "vars(self).update(parts, process=os.getpid())",
         (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
     ),
     Mutant(
@@ -3757,6 +3757,20 @@ MUTANTS = [
         '"poisson", ',
         "",
         ("persample/test_chance.py::test_the_largest_of_many_draws_is_not_proven",),
+    ),
+    Mutant(
+        "a forked process draws the same noise",
+        "train.py",
+        "        if self.process != os.getpid():",
+        "        if False:",
+        ("test_lineage.py::test_a_forked_process_draws_noise_of_its_own",),
+    ),
+    Mutant(
+        "two states may draw from one root",
+        "train.py",
+        "        if self.entropy.root in _ROOTS:",
+        "        if False:",
+        ("test_lineage.py::test_two_states_of_one_root_share_no_noise",),
     ),
 ]
 
