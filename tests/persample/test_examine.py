@@ -244,7 +244,7 @@ def test_synthetic_units_have_the_shapes_and_types_of_the_batch_and_none_of_its_
 
 
 class Log:
-    """Keeps numbers where no examination looks: what a loss appends to a list would be refused as a memory."""
+    """Keeps numbers in slots; what a loss appends there is refused as a memory."""
 
     __slots__ = ("numbers",)
 
@@ -260,7 +260,7 @@ def test_the_answer_does_not_depend_on_the_records():
         return cross_entropy(model, batch)
 
     look(mlp(), lambda m, b: cross_entropy(m, b), (X, Y))
-    with pytest.raises(PrivacyError, match="somebody keeps"):
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
         look(mlp(), loss_fn, (X, Y))
 
     def counting(model, batch):
