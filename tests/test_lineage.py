@@ -1,6 +1,8 @@
 """One ledger for one protected thing: its unit, its data, its noise, and the models that came out of its runs."""
 
 import copy
+import json
+import os
 import pickle
 import shutil
 import warnings
@@ -21,7 +23,7 @@ from noisewise.data.marks import digest, mark_of
 from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, DataError, PrivacyError, PrivacyWarning, RunError
 from noisewise.lineage import behaviour, same_behaviour
-from noisewise.mechanism import Runtime
+from noisewise.mechanism import Mechanism, Runtime
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
 from noisewise.repairs import Pretraining, PublicTraining, repaired
 from noisewise.runs import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
@@ -344,7 +346,8 @@ LOUD = {"noise_multiplier": 1e6, "clip": Flat(1e-3)}
 def test_the_same_root_draws_other_noise_for_other_data_and_other_weights():
     entropy, ends = Entropy.fresh(), []
     for units, network in ((None, None), (None, None), (other_data(), None), (None, fresh_model())):
-        state = State(tiny.mechanism(**LOUD), Ledger(identity=None), entropy)
+        state = State(tiny.mechanism(**LOUD), Ledger(identity=None))
+        state.entropy = entropy  # as resuming does
         ends.append(noise_of(state, units, network))
     torch.testing.assert_close(ends[0], ends[1])
     for other in ends[2:]:
@@ -686,3 +689,49 @@ def test_samplers_of_a_bound_root_keep_their_rate():
     """Binding changes the root, not the law: 200 bound roots, one batch each."""
     drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(200)]
     assert abs(sum(drawn) / 200 - 100) < 4 * (90 / 200) ** 0.5
+
+
+def _released(state, loss_fn):
+    """One step from the same start, with noise far above the bound: what is released is the noise."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(6, 3)
+    private_step(model, PEOPLE, loss_fn, torch.optim.SGD(model.parameters(), lr=0.1), state)
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def _plain(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def _smoothed(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none", label_smoothing=0.3)
+
+
+PEOPLE = (torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)
+NOISY = Mechanism(sampler=Poisson(n=40, batch_size=10), clip=Flat(1e-3), steps=3, noise_multiplier=1e3)
+
+
+def _apart(one, two):
+    return float((one - two).norm() / one.norm()) > 0.1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_draws_noise_of_its_own():
+    state = State.start(NOISY)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps(_released(state, _smoothed).tolist()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        theirs = torch.tensor(json.loads(answer.read()))
+    os.waitpid(child, 0)
+    assert _apart(_released(state, _plain), theirs)
+
+
+@pytest.mark.parametrize("again", [replace, lambda state: State(NOISY, Ledger(unit="row"), state.entropy)])
+def test_two_states_of_one_root_share_no_noise(again):
+    state = State.start(NOISY)
+    other = again(state)
+    assert _apart(_released(state, _plain), _released(other, _smoothed))

@@ -64,7 +64,7 @@ def _followed(
     copies = iter([tensor.clone() for tensor in apart(leaves(rows))])
     rows = map_tensors(lambda _: next(copies), rows)
     generator = torch.Generator().manual_seed(seed)
-    proof = Proof(list(leaves(rows)), {}, against=against, strict=strict, copied=True)
+    proof = Proof(list(leaves(rows)), {}, against=against, strict=strict, copied=True, generator=generator)
     with Tape({}, proof), proof:
         versions = function(rows, generator)
     return versions, proof.conclude(*leaves(versions))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -65,6 +66,7 @@ T = TypeVar("T")
 ABLATIONS = ("private", "plain", "clip-only", "noise-only")
 READINGS = 20  # of epsilon in a run's metrics
 CHECKPOINT = 2  # format
+_ROOTS: set[int] = set()  # secret roots that a state of this process draws from
 BINDINGS = ("origin", "chain", "event_chain")  # of a state's noise
 
 
@@ -90,7 +92,8 @@ class State:
     A state serves one course of training. Its batches and noise follow from
     `BLAKE2b(root, data, weights at the start, chain)`, where `chain` is hashed with the optimizer's numbers (learning
     rate, momentum, ...) after each step. Guarantee: courses that differ in data, start or learning rates share no noise,
-    and one that is resumed draws what it would have drawn. A copy (copy, deepcopy, pickle) has a secret root of its own;
+    and one that is resumed draws what it would have drawn. A copy (copy, deepcopy, pickle, dataclasses.replace, another state
+    made of its root, the same state in a forked process) has a secret root of its own;
     within an epoch of shuffled batches, which is one release, there is none. A reproducible root is neither bound nor
     renewed, and never private.
     """
@@ -110,9 +113,13 @@ class State:
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
     chain: bytes = field(default=b"", init=False, repr=False)  # the optimizer's numbers so far
     event_chain: bytes = field(default=b"", init=False, repr=False)  # the same when the current release began
+    process: int = field(default_factory=os.getpid, init=False, repr=False)  # the one that draws
 
     def __post_init__(self) -> None:
-        """The ledger's unit and neighbours are the plan's; no mask is chosen yet."""
+        """The ledger's unit and neighbours are the plan's; no mask is chosen yet; no other state draws from the same root."""
+        if self.entropy.root in _ROOTS:
+            self.entropy = self.entropy.renewed()
+        _ROOTS.add(self.entropy.root)
         self.ledger.claim(self.mechanism.adjacency, self.mechanism.unit)
         self.course = Course(self.mechanism.support, self.seed)
 
@@ -130,7 +137,8 @@ class State:
 
     def __setstate__(self, parts: dict[str, Any]) -> None:
         """A copy draws its own noise, each time one is made."""
-        vars(self).update(parts, entropy=parts["entropy"].renewed())
+        vars(self).update(parts, entropy=parts["entropy"].renewed(), process=os.getpid())
+        _ROOTS.add(self.entropy.root)
 
     def rule(self) -> Clip:
         """The clipping rule of the state's step."""
@@ -139,6 +147,8 @@ class State:
     def draws(self) -> tuple[Entropy, Entropy]:
         """Where the step's batch, and where its noise, is drawn from."""
         assert self.origin is not None
+        if self.process != os.getpid():  # a fork is a copy
+            self.__setstate__(self.__getstate__())
         if self.step % self.mechanism.sampler.steps_per_event == 0:
             self.event_chain = self.chain
         return self.entropy.bound(self.origin, self.event_chain), self.entropy.bound(self.origin, self.chain)

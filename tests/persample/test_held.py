@@ -1,6 +1,7 @@
 """What a model or a loss keeps between passes is found wherever it lies, and refused."""
 
 import functools
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.errors import PrivacyError
+from noisewise.errors import CoupledSamples, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, examine
 from noisewise.persample.held import changes, held
@@ -199,3 +200,136 @@ def test_every_entry_of_a_tensor_is_in_its_content(entry):
     assert changes(before, held(model, None)) == ["memory"]
     model.memory[entry], model.memory[(entry + 1) % 7] = 0.0, 1e-40
     assert changes(before, held(model, None)) == ["memory"]
+
+
+HISTORY: list = []
+
+
+class Slots:
+    """An object without a dictionary."""
+
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0.0
+
+
+@functools.cache
+def remembered(key):
+    """Anything."""
+    return key
+
+
+def helper(x):
+    """Writes where a function that is only called writes."""
+    HISTORY.append(float(x.sum()))
+
+
+class Elsewhere(nn.Module):
+    """Reads values, so that units are evaluated one by one, and leaves a number behind after some of them."""
+
+    shared = 0.0
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.head = how, nn.Linear(6, 2)
+        self.queue, self.slots, self.text, self.bytes = deque(maxlen=9), Slots(), "", bytearray()
+        self.whole, self.generator, self.asked = 0, torch.Generator(), functools.partial(max, [0.0])
+        self.head.register_forward_hook(functools.partial(self.hook, []))
+
+    def hook(self, kept, module, args, output):
+        if self.how == "hook" and self.rare(args[0]):
+            kept.append(1.0)
+
+    def rare(self, x):
+        return bool(((x > 20) & (x < 25)).any())
+
+    def forward(self, x):
+        if self.rare(x):
+            match self.how:
+                case "global of forward":
+                    HISTORY.append(1.0)
+                case "global of a helper":
+                    helper(x)
+                case "queue":
+                    self.queue.append(1.0)
+                case "class":
+                    type(self).shared += 1.0
+                case "slots":
+                    self.slots.count += 1.0
+                case "text":
+                    self.text += "x"
+                case "bytes":
+                    self.bytes.append(1)
+                case "partial":
+                    self.asked.args[0].append(1.0)
+                case "cache":
+                    remembered(float(x.sum()))
+                case "whole number":
+                    self.whole += 1
+                case "generator":
+                    torch.rand(1, generator=self.generator)
+        return self.head(x)
+
+
+PLACES = ["global of forward", "global of a helper", "queue", "class", "slots", "text", "bytes", "partial", "cache",
+          "whole number", "generator", "hook"]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", PLACES)
+def test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies(how):
+    model = Elsewhere(how)
+    layout = examine(model, cross_entropy, (X, Y))
+    clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+    rare = X.clone()
+    rare[2, 3] = 22.0
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        clipped_sum(model, cross_entropy, (rare, Y), Flat(1.0), layout=layout)
+
+
+def test_whole_numbers_may_count_passes_and_rows():
+    model = Elsewhere("nothing")
+    model.register_forward_hook(lambda module, args, output: setattr(module, "whole", module.whole + len(output)))
+    layout = examine(model, cross_entropy, (X, Y))
+    assert not layout.proven
+    clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+    assert model.whole > 5
+
+
+class AfterAWarmUp(nn.Module):
+    """Keeps what it computed from the batch, from some pass on."""
+
+    def __init__(self, using):
+        super().__init__()
+        self.body, self.head, self.memory, self.warm, self.using = nn.Linear(6, 4), nn.Linear(4, 2), None, False, using
+
+    def forward(self, x):
+        hidden = torch.tanh(self.body(x))
+        if self.warm and self.memory is None:
+            self.memory = hidden.detach()
+        return self.head(hidden - self.memory.mean(0) if self.using and self.memory is not None else hidden)
+
+
+@pytest.mark.parametrize("using", [False, True])
+@pytest.mark.parametrize("units", [1, 5])
+def test_activations_that_are_kept_after_the_examination_are_refused(using, units):
+    model = AfterAWarmUp(using)
+    layout = examine(model, cross_entropy, (X, Y))
+    assert layout.proven
+    clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout)
+    model.warm = True
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        clipped_sum(model, cross_entropy, (X[:units], Y[:units]), Flat(1.0), layout=layout)
+
+
+def test_a_loss_that_computes_with_the_records_is_refused():
+    records = (torch.randn(30, 6), torch.randint(0, 2, (30,)))
+
+    def nearest(model, batch):
+        return cross_entropy(model, batch) + torch.cdist(batch[0], records[0]).amin(1)
+
+    model = nn.Linear(6, 2)
+    with pytest.raises(CoupledSamples, match="the records themselves"):
+        examine(model, nearest, tuple(part[:0] for part in records))
+    public = tuple(part.clone() for part in records)
+    assert examine(model, nearest, tuple(part[:0] for part in public)).proven

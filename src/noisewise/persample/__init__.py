@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,14 +17,15 @@ from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
 from noisewise.nest import Nest, Padded, Views, length, take
 from noisewise.persample import engines
+from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
 from noisewise.persample.gradients import Summable
+from noisewise.persample.held import self_changing
+from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from noisewise.support import Support
 
 __all__ = ["ClippedBatch", "Layout", "LossFn", "clipped_sum", "examine", "live_parameters"]
@@ -61,7 +62,7 @@ def clipped_sum(
     is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
     `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `groups [batch]` are labels for
     rules that look at them; `seed` gives random layers
-    (dropout) a state of their own, without it they draw from the current one, which is put back.
+    (dropout) a state of their own, without it they draw from the current one, which is put back; Python's and NumPy's too.
     """
     runtime, support = runtime or Runtime(), support or {}
     parameters = dict(model.named_parameters())
@@ -73,7 +74,8 @@ def clipped_sum(
     views = batch if isinstance(batch, Views) else Views.single(batch)
     versions = Versions(model)
     _check_clip(clip, live)
-    with _random_state(live, seed), torch.enable_grad():
+    devices = {parameter.device.index or 0 for parameter in live.values() if parameter.is_cuda}
+    with random_state(devices, seed), torch.enable_grad():
         if units == 0:
             return _nobody(live, clip, support, groups)
         rows = views.rows()
@@ -83,14 +85,25 @@ def clipped_sum(
         parts = []
         for first in range(0, units, size):
             rows = slice(first, first + size)
-            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine)
+            proofs: list[Proof] = []
+            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine, proofs)
             here = None if present is None else present[rows]
             labels = None if groups is None else groups[rows]
             parts.append(_clip_and_add(measured, live, clip, support, here, labels))
+            del measured
+            _check_nothing_is_kept(proofs)
     versions.check(model)
     queries = [part.query for part in parts if part.query is not None]
     norms = torch.cat([part.norms for part in parts], 1)
     return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
+
+
+def _check_nothing_is_kept(proofs: list[Proof]) -> None:
+    """What a pass computed from the units must be gone: a model that keeps it may use it for others, in another step."""
+    if any(proof.kept() for proof in proofs):
+        gc.collect()
+        if any(proof.kept() for proof in proofs):
+            raise self_changing(["a tensor computed from the batch, which somebody keeps after the pass"])
 
 
 def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:
@@ -171,12 +184,3 @@ def _clip_and_add(
         sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
     counted = Samples(norms[:, keep], None if groups is None else groups[keep])
     return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))
-
-
-@contextmanager
-def _random_state(live: Mapping[str, Tensor], seed: int | None) -> Iterator[None]:
-    devices = sorted({p.device.index or 0 for p in live.values() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices):
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield

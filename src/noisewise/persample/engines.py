@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.nest import Nest, Views, leaves, map_tensors, take
+from noisewise.persample.chance import Drawing
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
-from noisewise.persample.held import changes, held, own_tensors, self_changing
+from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
@@ -34,9 +35,19 @@ Measured = dict[str, tuple[Tensor, Summable]]
 
 
 def measure(
-    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, engine: str
+    model: nn.Module,
+    loss_fn: Any,
+    batch: Views,
+    live: Live,
+    masks: Masks,
+    layout: Layout,
+    engine: str,
+    proofs: list[Proof] | None = None,
 ) -> Measured:
-    """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed."""
+    """Squared norms `[batch]` of each live parameter's masked gradients, and those gradients ready to be summed.
+
+    `proofs` gets the proof that was tried: when all that is given back is gone, nothing may be `kept`.
+    """
     try:
         match engine:
             case "loop":
@@ -46,7 +57,7 @@ def measure(
                 with nothing_left_behind(model, loss_fn):
                     return _measure_formed(dense(model, loss_fn, batch, live), masks)
             case _:
-                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost")
+                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost", proofs=proofs)
     except StateChanged as error:
         raise self_changing([str(error)]) from None
 
@@ -69,11 +80,14 @@ def follow(
     against: Trace | None = None,
     strict: bool = False,
     copied: bool = False,
+    proofs: list[Proof] | None = None,
 ) -> Followed:
     """One forward pass under proof and tape; `NotProven` if units are not shown to be separate."""
     parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
+    if proofs is not None:
+        proofs.append(proof)
     try:
         with Tape(live, proof) as tape, proof:
             losses = unit_losses(model, loss_fn, rows)
@@ -82,11 +96,20 @@ def follow(
             raise
         raise NotProven(proof.failure) from None
     trace = proof.conclude(losses)
-    return Followed(losses, tape.calls, unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls), trace)
+    fallback = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls)
+    return Followed(losses, tape.calls, fallback, trace)
 
 
 def ghost(
-    model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout, *, strict: bool
+    model: nn.Module,
+    loss_fn: Any,
+    batch: Views,
+    live: Live,
+    masks: Masks,
+    layout: Layout,
+    *,
+    strict: bool,
+    proofs: list[Proof] | None = None,
 ) -> Measured:
     """Book-keeping: one forward pass, gradients with respect to layer outputs only, norms from those and the inputs.
 
@@ -102,11 +125,14 @@ def ghost(
         if units * views == 1:
             raise AnotherWay("a batch of one row may take another way than any other")
         try:
-            followed = follow(model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies)
+            followed = follow(
+                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies, proofs=proofs
+            )
         except NotProven as error:
             raise AnotherWay(str(error)) from None
     except AnotherWay:
-        return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
+        with nothing_left_behind(model, loss_fn):
+            return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
     except NotProven as error:
         if strict:
             raise _no_proof(error) from None
@@ -151,14 +177,17 @@ def filled_up(
     """A batch that takes another way than the examined one: each unit in a small batch that does not, with copies of itself.
 
     What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
-    the size of the batch. If even that takes another way, the model decides by chance or by a count, not by the units, and
-    each of them is evaluated alone. Slow, and rare: PyTorch itself takes another way for batches of one row.
+    the size of the batch. If even a rehearsal takes another way, the model decides by chance or by a count, not by the units,
+    and each of them is evaluated alone; so is a single unit whose own pass does. The rehearsal is thrown away: a way that was
+    chosen by the passes of all units would be chosen more seldom the more of them there are.
+    Slow, and rare: PyTorch itself takes another way for batches of one row.
     """
     explained = {name: live[name] for name in live if name not in layout.fallback}
+    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
     assert layout.trace is not None
     for size in (2, layout.trace.units):
         try:
-            formed = _formed_in_company(model, loss_fn, batch, live, explained, layout, size)
+            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)
             break
         except NotProven as error:
             reason = error
@@ -166,38 +195,51 @@ def filled_up(
         if strict:
             raise _no_proof(reason) from None
         return alone(model, loss_fn, batch, live, masks, layout)
-    measured = _measure_formed(formed, masks)
+    for unit in range(len(batch.weights)):
+        one = _one(batch, unit)
+        try:
+            grads = _in_company_of_itself(model, loss_fn, one, live, explained, layout, size)
+        except NotProven as error:
+            if strict:
+                raise _no_proof(error) from None
+            with nothing_left_behind(model, loss_fn):
+                grads = _each(model, loss_fn, one, explained, layout)
+        for name, grad in grads.items():
+            formed[name].append(_at_least_float32(grad.reshape(1, -1)))
+    measured = _measure_formed({name: torch.cat(parts) for name, parts in formed.items()}, masks)
     rest = {name: live[name] for name in live if name not in explained}
     if rest:
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
     return measured
 
 
-def _formed_in_company(
-    model: nn.Module, loss_fn: Any, batch: Views, live: Live, explained: Live, layout: Layout, size: int
+def _one(batch: Views, unit: int) -> Views:
+    """One unit of a batch, as a batch."""
+    one: Views = take(batch, slice(unit, unit + 1))
+    return one
+
+
+def _in_company_of_itself(
+    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, layout: Layout, size: int
 ) -> dict[str, Tensor]:
-    """Gradients of each unit, whose rows are evaluated `size` at a time, the last ones with copies that do not count."""
-    units, views = batch.weights.shape
-    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
-    for unit in range(units):
-        pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
-        for first in range(0, views, size):
-            own = torch.arange(first, min(first + size, views), device=batch.weights.device)
-            index = torch.cat([own, own.new_full((size - len(own),), first)])
-            real = torch.arange(size, device=own.device) < len(own)
-            weights = torch.where(real, batch.weights[unit, index], 0.0)
-            rows = take(take(batch.batch, unit), index)
-            followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
-            if explained.keys() & followed.fallback:
-                raise NotProven("a parameter is used in another way than in the examined pass")
-            for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
-                pieces[name] += gradients
-        for name, parameter in explained.items():
-            if pieces[name]:
-                formed[name].append(join(pieces[name]).formed().reshape(1, -1))
-            else:
-                formed[name].append(_at_least_float32(parameter.new_zeros(1, parameter.numel())))
-    return {name: torch.cat(parts) for name, parts in formed.items()}
+    """Gradients of one unit from proven passes of `size` rows, filled up with copies that count nothing."""
+    views = one.weights.shape[1]
+    pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
+    for first in range(0, views, size):
+        own = torch.arange(first, min(first + size, views), device=one.weights.device)
+        index = torch.cat([own, own.new_full((size - len(own),), first)])
+        real = torch.arange(size, device=own.device) < len(own)
+        weights = torch.where(real, one.weights[0, index], 0.0)
+        rows = take(take(one.batch, 0), index)
+        followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+        if explained.keys() & followed.fallback:
+            raise NotProven("a parameter is used in another way than in the examined pass")
+        for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
+            pieces[name] += gradients
+    return {
+        name: join(pieces[name]).formed() if pieces[name] else parameter.new_zeros(1, parameter.numel())
+        for name, parameter in explained.items()
+    }
 
 
 class Use(NamedTuple):
@@ -307,10 +349,10 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
         raise Unrecorded
     try:
         each = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             grads, inputs = each(nudges, map_tensors(torch.clone, batch.batch), batch.weights)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, NotProven) as error:
         if memory_ran_out(error):
             raise
         raise Unrecorded from error
@@ -374,11 +416,11 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
     try:
         per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
         # no_grad: or the parameters that are not asked for would keep a graph alive
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
             return per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, NotProven) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "
             "Use Runtime(engine='loop'), which is slow and always right, or freeze these parameters with support=."
@@ -398,7 +440,8 @@ def _no_gradient(error: RuntimeError) -> Exception:
 def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
     """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
     units = []
-    watch = Watch(own_tensors(model))
+    watch, before = Watch(own_tensors(model)), counts(model, loss_fn)
+    advance: dict[int, dict[str, int]] = {}  # by how much a pass of so many rows counts on
     for i, weights in enumerate(batch.weights):
         kept = weights > 0
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
@@ -407,6 +450,14 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
             watch.begin(leaves(rows))
             with watch:
                 losses = unit_losses(model, loss_fn, rows)
+            after = counts(model, loss_fn)
+            advanced = {name: number - before.get(name, number) for name, number in after.items()}
+            if advance.setdefault(len(losses), advanced) != advanced:
+                raise StateChanged("a whole number, by more for one unit than for another")
+            before = after
+            if i == 0:
+                with suppress(NotProven):
+                    unexplained(losses, live)  # refuses reentrant checkpoints
             if losses.requires_grad:
                 total = (losses * weights[kept].to(losses.dtype)).sum()
                 try:

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
+from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.operations import NotProven
-from noisewise.persample.proof import PRIMES, BatchChanged, StateChanged, Trace, Watch
+from noisewise.persample.proof import PRIMES, BatchChanged, RecordsRead, StateChanged, Trace, Watch
 from noisewise.persample.tape import unexplained
 
 UNITS = 3
@@ -67,11 +68,11 @@ class Layout:
 
 
 def situation(model: nn.Module, loss_fn: Any, like: Nest) -> Any:
-    """What an examination depends on besides the parameters: modes, shapes and types of a unit, autocast, the loss."""
+    """What an examination depends on: modes, what learns, shapes and types of a unit, autocast, the loss."""
     shapes = tuple((tuple(tensor.shape[1:]), tensor.dtype, tensor.device.type) for tensor in leaves(like))
     autocast = tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
     modes = tuple(module.training for module in model.modules())
-    types = tuple((parameter.dtype, parameter.device.type) for parameter in model.parameters())
+    types = tuple((p.dtype, p.device.type, p.requires_grad) for p in model.parameters())
     return (shapes, autocast, modes, types, loss_fn)
 
 
@@ -101,11 +102,10 @@ def examine(
     """
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     devices = sorted({p.device.index or 0 for p in live.values() if p.is_cuda})
-    with _as_found(model), torch.random.fork_rng(devices):
-        torch.manual_seed(0)
+    with _as_found(model), random_state(devices, 0):
         units, others = _units(like, example, classes)
         _check_coupling(model, loss_fn, units, others)
-        _check_state(model, loss_fn, units, others)
+        _check_state(model, loss_fn, units, others, like)
         with _perturbed(model):
             _check_use(model, loss_fn, units, live)
             _check_coupling(model, loss_fn, units, others, seeds=(2,))
@@ -179,10 +179,10 @@ def _made_up(like: Nest, example: Nest, classes: int | None, units: int) -> Nest
 
 
 def _losses(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Tensor:
-    torch.manual_seed(seed)  # the same dropout in every pass
+    reseed(seed)  # the same dropout in every pass
     try:
         return unit_losses(model, loss_fn, map_tensors(torch.clone, units))
-    except (NoisewiseError, NotProven, StateChanged):
+    except (NoisewiseError, NotProven, StateChanged, RecordsRead):
         raise
     except Exception as error:
         raise PrivacyError(
@@ -236,7 +236,7 @@ def _prove(
             for seed, units in enumerate((first, second)):
                 batch = _made_up(like, example, classes, units)
                 while True:
-                    torch.manual_seed(seed)
+                    reseed(seed)
                     try:
                         passes.append(follow(model, loss_fn, batch, live, strict=True, copied=copied))
                         break
@@ -263,7 +263,7 @@ def _prove(
 # --------------------------------------------------------------------------------------------------------------- state
 
 
-def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> None:
+def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, like: Nest) -> None:
     """Two passes on different units must leave everything as it was, after a first one that may fill caches."""
     _losses(model, loss_fn, units)
     before = held(model, loss_fn)
@@ -280,17 +280,26 @@ def _check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest) -> N
     ]  # fmt: skip
     if changed or uneven:
         raise self_changing(sorted({*changed, *uneven}))
-    _check_nothing_is_kept(model, loss_fn, units)
+    _check_nothing_is_kept(model, loss_fn, units, like)
 
 
-def _check_nothing_is_kept(model: nn.Module, loss_fn: Any, units: Nest) -> None:
-    """What a pass computed must be gone when its losses are: whoever keeps it may use it for another unit."""
-    watch = Watch(own_tensors(model))
+def _check_nothing_is_kept(model: nn.Module, loss_fn: Any, units: Nest, like: Nest) -> None:
+    """What a pass computed must be gone when its losses are: whoever keeps it may use it for another unit.
+
+    And the pass must compute with its units only: `like` is cut from the records, so that it shows where they lie.
+    """
+    watch = Watch(own_tensors(model), records=leaves(like))
     rows = map_tensors(torch.clone, units)
     watch.begin(leaves(rows))
     try:
         with watch:
             losses = _losses(model, loss_fn, rows)
+    except RecordsRead:
+        raise CoupledSamples(
+            "model or loss compute with the records themselves, besides the units of the batch: then every record is in the "
+            "gradient of every unit, and clipping bounds nothing. Use the batch that is passed in only; what must be known of "
+            "all records (means, neighbours, counts) has to be public, or released with noise."
+        ) from None
     except StateChanged as error:
         raise self_changing([str(error)]) from None
     del losses, rows
@@ -421,7 +430,7 @@ def _unaligned(
 ) -> set[str]:
     """Parameters of calls whose output row i does not serve loss i alone: a second look at what the proof says."""
     try:
-        torch.manual_seed(1)
+        reseed(1)
         losses, calls, found, _ = follow(model, loss_fn, units, live, against=layout.trace, copied=layout.copies)
     except NotProven:  # this size, or these weights, take another way: such batches are evaluated unit by unit
         return set()
@@ -449,7 +458,7 @@ def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Pa
     """Parameters whose ghost gradients do not add up to the plain gradient: some use of them was hidden."""
     if not live:
         return set()
-    torch.manual_seed(1)  # the same dropout as below
+    reseed(1)  # the same dropout as below
     measured = ghost(model, loss_fn, Views.single(units), live, {}, layout, strict=False)
     losses = _losses(model, loss_fn, units)
     if not losses.requires_grad:

@@ -1,4 +1,4 @@
-"""What a model and its loss hold between two passes: tensors, arrays and numbers in attributes, containers and closures.
+"""What a model and its loss hold between two passes: in attributes, containers, closures, classes, globals and caches.
 
 A private step may change none of it: what is left behind by one unit would reach the gradients of others, without noise.
 """
@@ -6,8 +6,14 @@ A private step may change none of it: what is left behind by one unit would reac
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+import sysconfig
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,7 @@ from torch import Tensor, nn
 from noisewise.errors import PrivacyError
 
 DEPTH = 6
+PLAIN = (bool, int, float, complex, str, bytes, bytearray, array, np.generic, np.ndarray, Tensor)
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -60,7 +67,12 @@ def _content(value: Any) -> Any:
         return (tuple(value.shape), str(value.dtype), _checksum(value))
     if isinstance(value, np.ndarray):
         return (value.shape, str(value.dtype), hashlib.blake2b(np.ascontiguousarray(value).tobytes()).hexdigest())
-    return value
+    return bytes(value) if isinstance(value, bytearray | array) else value
+
+
+def counts(model: nn.Module, loss_fn: Any) -> dict[str, int]:
+    """Name -> whole number; a pass may count on, but not by what it sees."""
+    return {name: value for name, value in _reachable(model, loss_fn) if type(value) is int}
 
 
 def _checksum(tensor: Tensor) -> tuple[int, ...]:
@@ -75,62 +87,109 @@ def _checksum(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _reachable(model: nn.Module, loss_fn: Any) -> Iterator[tuple[str, Any]]:
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # the objects too, so that no other gets the number of one that is gone
     for name, module in model.named_modules():
-        seen.add(id(module))
-        for key, value in vars(module).items():
-            if key == "_modules" or key.endswith("_hooks") or "_hooks_" in key:
-                continue
-            prefix = f"{name}." if name else ""
-            if key in ("_parameters", "_buffers"):
-                yield from ((f"{prefix}{k}", v) for k, v in value.items() if v is not None)
-            else:
-                yield from _walk(f"{prefix}{key}", value, seen, DEPTH)
-    yield from _walk_function("loss_fn", loss_fn, seen, DEPTH)
+        seen[id(module)] = module
+        yield from _walk_module(f"{name}." if name else "", module, seen, DEPTH)
+    yield from _walk("loss_fn", loss_fn, seen, DEPTH)
 
 
-def _walk(name: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if value is None or isinstance(value, bool | int | float | complex | Tensor | np.ndarray):
+def _walk_module(prefix: str, module: nn.Module, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    """What one module has, without the modules in it: parameters, buffers, other attributes, and those of its class."""
+    for key, value in vars(module).items():
+        if key == "_modules":
+            continue
+        if key in ("_parameters", "_buffers"):
+            yield from ((f"{prefix}{k}", v) for k, v in value.items() if v is not None)
+        else:
+            yield from _walk(f"{prefix}{key}", value, seen, depth)
+    yield from _walk_class(type(module), seen, depth)
+
+
+def _walk_class(kind: type, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    """What a class and those that it is made of share among their objects, and what their functions reach."""
+    for part in kind.__mro__:
+        if part.__module__.partition(".")[0] in ("builtins", "torch", "noisewise") or id(part) in seen:
+            continue
+        seen[id(part)] = part
+        for key, value in vars(part).items():
+            value = getattr(value, "__func__", getattr(value, "fget", value))  # static, of the class, a property
+            if not key.startswith("__") or isinstance(value, FunctionType):
+                yield from _walk(f"{part.__name__}.{key}", value, seen, depth)
+
+
+def _walk(name: str, value: Any, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    if value is None or isinstance(value, PLAIN):
         yield name, value
-    elif isinstance(value, str | bytes | type | torch.dtype | torch.device) or depth == 0 or id(value) in seen:
+    elif isinstance(value, torch.Generator):
+        yield f"{name}.get_state()", value.get_state()
+    elif isinstance(value, type | ModuleType | torch.dtype | torch.device) or depth == 0 or id(value) in seen:
         return
     else:
-        seen.add(id(value))
+        seen[id(value)] = value
+        parts: Iterable[tuple[str, Any]] = ()
         if isinstance(value, Mapping):
             parts = [(f"{name}[{key!r}]", item) for key, item in value.items()]
-        elif isinstance(value, list | tuple | set | frozenset):
+        elif isinstance(value, list | tuple | set | frozenset | deque):
             yield f"len({name})", len(value)
             parts = [(f"{name}[{place}]", item) for place, item in enumerate(value)]
         elif isinstance(value, nn.Module):
-            parts = [(f"{name}.{key}", item) for key, item in own_tensors(value).items()]
-        elif callable(value) and hasattr(value, "__code__"):
+            for key, module in value.named_modules():
+                yield from _walk_module(f"{name}.{key}." if key else f"{name}.", module, seen, depth - 1)
+        elif isinstance(value, FunctionType | MethodType):
             yield from _walk_function(name, value, seen, depth - 1)
-            return
+        elif isinstance(value, functools.partial):
+            parts = [(f"{name}.func", value.func), (f"{name}.args", value.args), (f"{name}.keywords", value.keywords)]
+        elif hasattr(value, "cache_info") and hasattr(value, "__wrapped__"):
+            yield f"len({name})", value.cache_info().currsize
+            parts = [(name, value.__wrapped__)]
         elif dataclasses.is_dataclass(value) or type(value).__module__ not in ("builtins", "torch"):
-            parts = [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
-        else:
-            return
+            parts = [(f"{name}.{key}", item) for key, item in _attributes(value)]
+            yield from _walk_class(type(value), seen, depth - 1)
         for part, item in parts:
             yield from _walk(part, item, seen, depth - 1)
 
 
-def _walk_function(name: str, function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """What a function has in its closure, its defaults, the object it is bound to, and the globals that it names."""
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """What an object has, in its dictionary or in slots."""
+    slots = [slot for kind in type(value).__mro__ for slot in _names(vars(kind).get("__slots__", ()))]
+    return [*getattr(value, "__dict__", {}).items(), *((slot, getattr(value, slot, None)) for slot in slots)]
+
+
+def _names(slots: Any) -> Iterable[str]:
+    names = (slots,) if isinstance(slots, str) else slots
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _walk_function(name: str, function: Any, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    """What a function has in its closure, its defaults, its attributes, the object it is bound to, and the globals it names.
+
+    Of functions that come with a library the globals are left alone.
+    """
     owner = getattr(function, "__self__", None)
     if owner is not None:
         yield from _walk(f"{name}.__self__", owner, seen, depth)
     function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        yield from _walk(name, vars(function) if hasattr(function, "__dict__") else None, seen, depth)
-        return
+    code = function.__code__
     for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield from _walk(f"{name}.{key}", cell.cell_contents, seen, depth)
         except ValueError:  # not filled yet
             continue
     yield from _walk(f"{name}.defaults", (function.__defaults__, function.__kwdefaults__), seen, depth)
-    for key in code.co_names:
+    yield from _walk(name, vars(function), seen, depth)
+    for key in () if _of_a_library(code.co_filename) else _globals_named(code):
         value = function.__globals__.get(key)
-        if isinstance(value, Tensor | np.ndarray | list | dict | set):
+        if value is not None and not (isinstance(value, FunctionType) and _of_a_library(value.__code__.co_filename)):
             yield from _walk(f"{name}.{key}", value, seen, depth)
+
+
+def _globals_named(code: CodeType) -> set[str]:
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*map(_globals_named, inner))
+
+
+@functools.cache
+def _of_a_library(file: str) -> bool:
+    own = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return "site-packages" in file or "dist-packages" in file or file.startswith(own)

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from noisewise.persample.chance import Seeds
 from noisewise.persample.operations import RULES, NotProven, Rule
 from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
 
@@ -37,7 +38,7 @@ BLANK = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", 
 CONSTANT = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "zero",
             "fill", "scalar_tensor"}  # fmt: skip
 CHANCE = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "normal", "uniform", "random",
-          "exponential", "geometric", "cauchy", "log_normal"}  # fmt: skip
+          "exponential", "geometric", "cauchy", "log_normal", "poisson", "native_dropout", "rrelu_with_noise"}  # fmt: skip
 LIKE = {
     "zeros_like",
     "ones_like",
@@ -112,12 +113,13 @@ class Made(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation of a trace: what it is, its constants, which views it takes, and what it makes."""
+    """One operation of a trace: what it is, its constants, which views it takes, what it makes, and where gradients go."""
 
     operation: str
     constants: tuple[Any, ...]
     sources: tuple[Any, ...]
     made: tuple[Made, ...]
+    differentiable: tuple[bool, ...] = ()  # is autograd on, and does a gradient go to each input
 
 
 @dataclass
@@ -149,6 +151,8 @@ def _differs(one: Step, two: Step, units: int, others: int) -> str | None:
         return f"{one.operation} has other constants in passes of other sizes: {one.constants} and {two.constants}"
     if one.sources != two.sources:
         return f"{one.operation} takes its inputs from elsewhere in another pass"
+    if one.differentiable != two.differentiable:
+        return f"gradients go through {one.operation} in one pass and not in another"
     for mine, theirs in zip(one.made, two.made, strict=True):
         if not _fits(mine, theirs, units, others):
             return f"{one.operation} makes another shape in a pass of another size: {mine} and {theirs}"
@@ -169,6 +173,10 @@ def _fits(one: Made, two: Made, units: int, others: int) -> bool:
 
 class BatchChanged(NotProven):
     """An operation writes into the batch: the pass needs a copy of it."""
+
+
+class RecordsRead(Exception):
+    """A pass on made-up units computed with the records themselves."""
 
 
 class StateChanged(Exception):
@@ -258,6 +266,7 @@ class Proof(TorchDispatchMode):
     `inputs`: tensors with the unit in front. `names`: the model's own tensors. `against`: the trace that this pass must
     have. `strict`: the batch is made up and its size a prime that shows in every shape that follows it, so that values which
     depend on the number of units are found. `copied`: the batch is a copy that the model may change in place.
+    `generator`: where it draws from, besides the default ones.
     """
 
     def __init__(
@@ -268,9 +277,11 @@ class Proof(TorchDispatchMode):
         against: Trace | None = None,
         strict: bool = False,
         copied: bool = False,
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
         self.units = inputs[0].shape[0]
+        self._seeds = Seeds(generator)
         self.trace = Trace(self.units)
         self.against, self.strict, self.copied = against, strict, copied
         self.failure: str | None = None
@@ -355,6 +366,7 @@ class Proof(TorchDispatchMode):
 
     def _follow(self, func: Any, operation: _Operation, args: Any, kwargs: Any, named: dict[str, Any]) -> Any:
         tensors = _tensors(named.values())
+        self._seeds.check(func, named)
         self._check_kinds(operation, tensors)
         self._check_writes(operation, named)
         before = {tensor.untyped_storage()._cdata for tensor in tensors}
@@ -550,7 +562,7 @@ class Proof(TorchDispatchMode):
     ) -> None:
         made = tuple(self._made(out, label) for out, label in zip(outputs, labels, strict=True))
         sources = tuple(source for _, source in known)
-        self._compare(Step(operation.full, _constants(operation, named), sources, made))
+        self._compare(Step(operation.full, _constants(operation, named), sources, made, _differentiable(named)))
 
     def _record_view(
         self,
@@ -569,7 +581,8 @@ class Proof(TorchDispatchMode):
         elif operation.bare == "slice" and isinstance(label, Rows) and self.units > 1:
             constants = self._slice(tensors[0], label, named)
         number = len(self.trace.steps)
-        self._compare(Step(operation.full, constants, (source,), tuple(self._made(out, label) for out in outputs)))
+        made = tuple(self._made(out, label) for out in outputs)
+        self._compare(Step(operation.full, constants, (source,), made, _differentiable(named)))
         for part, out in enumerate(outputs):
             self._views[_memory(out)] = (number, part)
 
@@ -746,7 +759,8 @@ class Proof(TorchDispatchMode):
             if self.units > 1 and not self.alike_or_in_front(result):
                 raise NotProven("the results are not in the order of the units")
             label, source = self._known(result)
-            self._compare(Step("result", (), (source,), (self._made(result, label),)))
+            made = (self._made(result, label),)
+            self._compare(Step("result", (), (source,), made, (result.requires_grad,)))
         if self.against is not None and self.units > 1 and len(self.trace.steps) != len(self.against.steps):
             raise NotProven("this pass has fewer operations than the one that was examined")
         return self.trace
@@ -792,6 +806,11 @@ def _constants(operation: _Operation, named: Mapping[str, Any]) -> tuple[Any, ..
     return tuple((name, _constant(value)) for name, value in named.items() if name not in unseen)
 
 
+def _differentiable(named: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Whether autograd is on, and which inputs a gradient goes to: a model may detach by the number of units."""
+    return (torch.is_grad_enabled(), *(tensor.requires_grad for tensor in _tensors(named.values())))
+
+
 def _constant(value: Any) -> Any:
     if isinstance(value, Tensor):
         return None
@@ -808,10 +827,12 @@ class Watch(TorchDispatchMode):
     """Active while units are evaluated one by one: what one of them leaves behind must not reach another.
 
     Refuses writes into tensors that were there before, and the use of a tensor that was computed from another unit.
+    `records`: where they lie in memory; a pass on made-up units has no business there.
     """
 
-    def __init__(self, names: Mapping[str, Tensor]):
+    def __init__(self, names: Mapping[str, Tensor], records: Iterable[Tensor] = ()):
         super().__init__()
+        self._records = {tensor.untyped_storage()._cdata for tensor in records if tensor.untyped_storage().nbytes()}
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in names.items()}
         self._inputs: set[int] = set()
         self._made: dict[int, StorageWeakRef] = {}
@@ -840,11 +861,14 @@ class Watch(TorchDispatchMode):
                 key = tensor.untyped_storage()._cdata
                 if key not in self._made:
                     raise StateChanged(self._names.get(key, "a tensor that is not the model's own"))
+        if not self._records.isdisjoint(given):
+            raise RecordsRead
         if any(key in self._earlier for key in given):
             raise StateChanged("a tensor computed from another unit")
         result = func(*args, **kwargs)
         touched = any(key in self._touched for key in given)
-        for out in _tensors([result]):
+        outputs = _tensors([result])
+        for out in outputs[:4] if operation.bare == "_cudnn_rnn" else outputs:  # the fifth is a buffer of the weights
             storage = out.untyped_storage()
             if storage._cdata in self._names or (storage._cdata in given and storage._cdata not in self._made):
                 continue  # a view of something that was there before
