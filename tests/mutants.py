@@ -3667,7 +3667,7 @@ MUTANTS = [
     Mutant(
         "a rehearsal in the way of a batch counts",
         "persample/engines.py",
-        "        _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout)\n",
+        "            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)\n",
         "        pass\n",
         ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
     ),
