@@ -7,11 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, engines, examine
 from noisewise.persample.examine import synthetic
+from noisewise.persample.layers import Operands
+from noisewise.persample.tape import Call
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
@@ -72,6 +75,52 @@ def test_a_parameter_that_was_not_looked_at_is_looked_at_when_it_learns():
     assert not stale.covers(dict(setup.model.named_parameters()))
     fresh, used = (clipped_sum(*setup, Flat(0.1), layout=layout).grads._values for layout in (None, stale))
     assert all(torch.equal(fresh[name], used[name]) for name in fresh)
+
+
+def twice(model, batch):
+    return 2 * cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("change", ["nothing", "autocast", "shape", "type", "mode of a part", "loss"])
+def test_whatever_an_examination_depends_on_makes_it_anew(change, monkeypatch):
+    asked = []
+    monkeypatch.setattr(persample, "examine", lambda *args: asked.append(args) or examine(*args))
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Dropout(0.0), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
+    x, loss_fn = X[:, None], cross_entropy
+    layout = examine(model, loss_fn, (x, Y))
+    match change:
+        case "shape":
+            x = torch.cat([x, x], 2)
+        case "type":
+            model, x = model.double(), x.double()
+        case "mode of a part":
+            model[1].eval()
+        case "loss":
+            loss_fn = twice
+    with torch.autocast("cpu", torch.bfloat16, enabled=change == "autocast"):
+        clipped_sum(model, loss_fn, (x, Y), Flat(1.0), layout=layout)
+    assert len(asked) == (change != "nothing")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_serve_other_losses_are_found_whatever_the_proof_says(turned, monkeypatch):
+    """A pass that is called proven although its layer sees the units in another order."""
+    look = importlib.import_module("noisewise.persample.examine")
+    weight = nn.Parameter(torch.randn(2, 6))
+
+    def turn(tensor):
+        return tensor.flip(0) if turned else tensor
+
+    def follow(*args, **kwargs):
+        given = turn(X[:3])
+        output = F.linear(given, weight)
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, True, given._version)
+        return engines.Followed(turn(output).square().sum(1), [call], set(), None)
+
+    monkeypatch.setattr(look, "follow", follow)
+    found = look._unaligned(nn.Module(), None, X[:3], {"weight": weight}, look.Layout())
+    assert found == ({"weight"} if turned else set())
 
 
 # ------------------------------------------------------------------------------------------------- coupled units

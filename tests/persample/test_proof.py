@@ -174,8 +174,21 @@ BY_SIZE = {
     "polygamma of the size": lambda m, h, x: torch.polygamma(len(x) % 3 + 1, h.abs() + 1),
     "as many classes": lambda m, h, x: h * F.one_hot((x[:, 0] > 0).long(), 8 + len(x) % 3)[:, :8],
     "pooled by size": lambda m, h, x: F.adaptive_avg_pool1d(h[:, None], len(x) % 3 + 1)[:, 0].mean(1, keepdim=True) * h,
+    "matrices by position": lambda m, h, x: h * (h[:, None] @ m.table[: len(x), :, None])[:, 0],
+    "an attention mask by position": lambda m, h, x: _attending(h, m.table[: len(x)].repeat(1, 2).view(-1, 1, 4, 4)),
+    "sequences by position": lambda m, h, x: h * torch.searchsorted(m.table[: len(x)], h),
+    "weights of bags by position": lambda m, h, x: h * _bags(h, m.table[:2], m.table[: len(x)]),
     "losses of a list": None,
 }
+
+
+def _attending(h, mask):
+    """Attention whose mask is a view: nothing is computed on the way to it."""
+    return F.scaled_dot_product_attention(*[h.view(-1, 1, 4, 2)] * 3, attn_mask=mask).reshape(-1, 8)
+
+
+def _bags(h, table, weights):
+    return F.embedding_bag((h > 0).long(), table, mode="sum", per_sample_weights=weights)
 
 
 def chosen_losses(model, batch):
@@ -538,6 +551,14 @@ def test_units_that_share_memory_or_lie_crosswise_are_copied_apart():
     assert torch.equal(shifted[1], wide[1:4])
     widened = apart([wide[:1].expand(5, 12)])
     assert widened[0].stride() == (12, 1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_of_another_input_leaves_all_of_it_the_batchs(turned):
+    wide = torch.randn(5, 12)
+    inputs = [wide, wide[:, :6]][:: -1 if turned else 1]
+    with Proof(inputs, {}) as proof:
+        assert [proof.place(tensor) for tensor in inputs] == [FRONT, FRONT]
 
 
 def test_what_is_the_same_for_each_unit_counts_as_theirs_from_then_on():
