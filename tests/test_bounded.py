@@ -387,8 +387,11 @@ def test_merge_refuses_what_answers_another_question(other):
 def test_merge_refuses_another_support():
     """Else what the second part has outside the first one's mask would leave without noise."""
     kept = Bounded({"a": torch.zeros(2)}, 1.0, {"a": torch.tensor([True, False])})
-    with pytest.raises(PrivacyError):
-        merge([kept, Bounded({"a": torch.ones(2)}, 1.0)])
+    for other in ({}, {"a": torch.tensor([False, True])}, {"a": torch.tensor([True, True])}, {"a": False}):
+        with pytest.raises(PrivacyError):
+            merge([kept, Bounded({"a": torch.ones(2)}, 1.0, other)])
+    same = Bounded({"a": torch.tensor([1.0, 0.0])}, 1.0, {"a": torch.tensor([True, False])})
+    assert merge([kept, same])._values["a"].tolist() == [1.0, 0.0]
 
 
 def test_nothing_leaves_without_noise_outside_of_the_support():
