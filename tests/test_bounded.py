@@ -345,6 +345,7 @@ def test_expose_marks_everything_as_not_private():
         zeros(a=SIZE), 2.0, {"a": mask}, ledger=ledger, entropy=Entropy.insecure(15), step=4, purpose="noise-only"
     )
     assert lines(ledger) == [(dp_accounting.NonPrivateDpEvent(), "noise-only (not private)", 1, 4)]
+    assert ledger.reproducible
     assert falls_on(answer["a"], mask)
     assert has_std(answer["a"][mask], 2.0)
     assert not has_std(answer["a"][mask], 2.2)

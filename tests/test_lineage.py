@@ -1,6 +1,7 @@
 """One ledger for one protected thing: its unit, its data, its noise, and the models that came out of its runs."""
 
 import copy
+import math
 import pickle
 import shutil
 import warnings
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiny
+from noisewise import lineage
 from noisewise.accounting import Identity, Ledger
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits, disk
@@ -686,3 +688,50 @@ def test_samplers_of_a_bound_root_keep_their_rate():
     """Binding changes the root, not the law: 200 bound roots, one batch each."""
     drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(200)]
     assert abs(sum(drawn) / 200 - 100) < 4 * (90 / 200) ** 0.5
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, NAN], [1.0, NAN], True),
+        ([1.0, NAN], [1.0, 2.0], False),
+        ([NAN, NAN], [NAN, NAN], True),
+        ([1.0, INF], [1.0, INF], True),
+        ([1.0, INF], [1.0, -INF], False),
+        ([1.0, INF], [2.0, INF], False),
+        ([1.0], [1.0, 1.0], False),
+        (None, None, True),
+        (None, [1.0], False),
+    ],
+)
+def test_answers_are_the_same_where_they_are_the_same_numbers_or_none(one, other, same):
+    first, second = (None if answer is None else torch.tensor(answer).double() for answer in (one, other))
+    answers = [{"evaluated": answer, "trained": answer, "device": "cpu"} for answer in (first, second)]
+    assert same_behaviour(*answers, nn.Linear(1, 1)) == same
+    assert same_behaviour(*reversed(answers), nn.Linear(1, 1)) == same
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_what_a_run_ended_with_is_known_unless_any_fresh_model_may_hold_it(varied):
+    """A tensor of equal entries, such as a bias of zeros, says nothing about where it comes from."""
+    network, ledger, data = fresh_model(), Ledger(unit="row"), b"the data"
+    ledger.claim_data(data, b"key")
+    lineage.begin(lineage.marks_of(network), ledger)
+    ledger.record(dp.GaussianDpEvent(1.0), "gradient", 0)
+    ends = {name: torch.full_like(p, 0.25) for name, p in network.named_parameters()}
+    if varied:
+        ends["2.bias"] = torch.tensor([0.1, 0.2, 0.3])
+    lineage.end(network, ends)
+    other = fresh_model()
+    with torch.no_grad():
+        other[2].bias.copy_(ends["2.bias"])
+    if varied:
+        with pytest.raises(PrivacyError, match="came out of a run"):
+            lineage.check_origin(lineage.marks_of(other), data, Ledger(unit="row"))
+    else:
+        lineage.check_origin(lineage.marks_of(other), data, Ledger(unit="row"))

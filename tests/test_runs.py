@@ -1,5 +1,6 @@
 """The run folder: what it holds, who may read it, what it refuses, and that a run survives any end."""
 
+import copy
 import importlib.metadata
 import itertools
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dp_accounting
 import pytest
 import torch
 from hypothesis import given, settings
@@ -704,3 +706,45 @@ def test_two_hundred_kills():
     result = kills("--kills", "200", "--seed", "1", timeout=1800)
     assert result.returncode == 0, result.stderr
     assert "200 kills" in result.stdout
+
+
+def test_a_resumed_run_keeps_the_lines_up_to_its_step_and_no_others(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.create()
+    for public in (True, False):
+        for step in (0, 4, 5, 6):
+            folder.append_metrics({"step": step}, public=public)
+    folder.truncate_metrics(5)
+    for path in (folder.metrics, folder.sensitive / "metrics.jsonl"):
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 4, 5]
+
+
+def test_a_second_phase_is_resumed_with_the_ledger_that_it_began_with(tmp_path):
+    """With another one some releases would be lost."""
+    first = tiny.run(insecure_seed=SEED)
+    other = Ledger(unit="row")
+    other.record(dp_accounting.GaussianDpEvent(1.0), "another", 0, reproducible=True)
+    crashed(tmp_path, network=copy.deepcopy(first.model), ledger=copy.deepcopy(first.ledger), insecure_seed=SEED)
+    with pytest.raises(RunError, match="does not continue this ledger"):
+        tiny.run(copy.deepcopy(first.model), out=tmp_path, resume=True, ledger=other, insecure_seed=SEED)
+    resumed = tiny.run(
+        copy.deepcopy(first.model), out=tmp_path, resume=True, ledger=copy.deepcopy(first.ledger), insecure_seed=SEED
+    )
+    assert resumed.ledger.releases == 2 * first.ledger.releases
+
+
+def test_every_name_of_a_tied_tensor_is_released_as_its_average(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.again, self.head = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+            self.again.weight = self.body.weight
+
+        def forward(self, x):
+            return self.head(self.again(torch.tanh(self.body(x))))
+
+    trained = tiny.run(Tied(), out=tmp_path, ema=0.9, insecure_seed=SEED)
+    released = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(released["again.weight"], released["body.weight"])
+    assert all(torch.equal(released[name], average) for name, average in trained.averaged.items())
+    assert not torch.equal(released["body.weight"], trained.model.body.weight)

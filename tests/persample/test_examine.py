@@ -204,6 +204,65 @@ def test_attention_over_the_batch_is_refused():
         clipped_sum(Apply(forward, body=nn.Linear(6, 5), head=nn.Linear(5, 2)), cross_entropy, (X, Y), Flat(1.0))
 
 
+def _centred(h):
+    return h - h.mean(0)
+
+
+def _at_times(m, h):
+    """In training mode, and in some draws: in the third that is made, not in the first."""
+    firsts = [float(torch.rand((), generator=torch.Generator().manual_seed(seed))) for seed in (1, 3)]
+    drawn, middle = float(torch.rand(())), sum(firsts) / 2
+    return _centred(h) if m.training and (drawn < middle) == (firsts[1] < middle) else h
+
+
+SECOND_NET = {
+    "always": (lambda m, h: _centred(h), "another unit of the batch was replaced"),
+    "behind a head of zeros": (lambda m, h: _centred(h), "another unit of the batch was replaced"),
+    "in some draws": (_at_times, "another unit of the batch was replaced"),
+    "by the number of units": (lambda m, h: h / len(h), "another unit was left out"),
+    "where they are many": (lambda m, h: _centred(h) if len(h) >= 32 else h, "more units were in the batch"),
+    "where one is extreme": (
+        lambda m, h: h / max(20.0, float(h.detach().abs().max())),
+        "another unit of the batch became extreme",
+    ),
+    "by their order": (
+        lambda m, h: h * torch.arange(1, len(h) + 1)[:, None],
+        "the order of the units was reversed|left out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_NET)
+def test_models_that_mean_to_mix_units_are_refused_where_a_look_can_see_it(name):
+    """Nothing here is proven, so the guarantee holds anyway: but the model would quietly be another one."""
+    mix, event = SECOND_NET[name]
+    torch.manual_seed(0)
+    model = Apply(lambda m, x: m.head(mix(m, m.body(x))), body=nn.Linear(6, 5), head=nn.Linear(5, 2))
+    if name == "behind a head of zeros":
+        nn.init.zeros_(model.head.weight)
+    with pytest.raises(CoupledSamples, match=event):
+        look(model, size=64)
+
+
+def test_made_up_labels_come_from_all_classes_and_tokens_do_not():
+    like = (torch.zeros(0, 4), torch.zeros(0, 7).long(), torch.zeros(0).long(), torch.zeros(0).bool())
+    torch.manual_seed(0)
+    numbers, tokens, labels, truth = synthetic(like, 400, classes=10)
+    assert set(labels.tolist()) == set(range(10))
+    assert set(tokens.flatten().tolist()) == {0, 1}
+    assert (truth.dtype, numbers.shape, tokens.shape) == (torch.bool, (400, 4), (400, 7))
+    assert set(synthetic(like, 400)[2].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 4])
+def test_an_example_needs_three_different_units(units):
+    if units >= 3:
+        assert look(mlp(), example=(X[:units], Y[:units])).proven
+    else:
+        with pytest.raises(PrivacyError, match="at least 3 different"):
+            look(mlp(), example=(X[:units], Y[:units]))
+
+
 def test_dropout_is_no_coupling():
     model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 2))
     assert not look(model).fallback

@@ -22,7 +22,7 @@ from noisewise.persample.examine import examine
 from noisewise.persample.held import own_tensors
 from noisewise.persample.operations import NotProven
 from noisewise.persample.places import FRONT
-from noisewise.persample.proof import Proof, StateChanged, Trace, apart
+from noisewise.persample.proof import Made, Proof, StateChanged, Step, Trace, apart
 
 look = importlib.import_module("noisewise.persample.examine")
 SIZES = (2, 3, 4, 8, 16, 33, 64, 128, 200)
@@ -168,6 +168,7 @@ BY_SIZE = {
     "the largest of chance": lambda m, h, x: h * torch.rand(len(x)).max(),
     "integers up to the size": lambda m, h, x: h * torch.randint(0, len(x), (1,)),
     "order of chance": lambda m, h, x: h[torch.rand(len(x)).argsort()],
+    "a random rank for each": lambda m, h, x: h * torch.randperm(len(x))[:, None],
     "a random order": lambda m, h, x: h[torch.randperm(len(x))],
     "another type by size": lambda m, h, x: h.to(torch.float16 if len(x) % 4 == 1 else torch.bfloat16).float(),
     "another rounding by size": lambda m, h, x: h.round(decimals=len(x) % 3),
@@ -507,6 +508,24 @@ def test_traces_say_what_differs():
     assert "from elsewhere" in columns[0].difference(columns[1])
     final = [trace_of(lambda x, k=k: (x * 2).unbind(1)[k], n) for k, n in ((0, 5), (1, 7))]
     assert "from elsewhere" in final[0].difference(final[1])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "loose", "fits"),
+    [
+        (((3, 4), (3, 4)), (False, False), True),
+        (((10, 4), (14, 4)), (True, False), True),
+        (((10, 4), (14, 4)), (False, False), False),
+        (((10, 4), (21, 4)), (True, False), False),
+        (((10, 4), (15, 4)), (True, False), False),
+        (((4, 5), (4, 7)), (True, True), True),
+        (((4, 5), (4, 7, 1)), (True, True), False),
+    ],
+)
+def test_shapes_follow_the_number_of_units_by_one_multiple_or_not_at_all(shapes, loose, fits):
+    one, two = (Made("shared", shape, None, torch.float32, loose) for shape in shapes)
+    step = [Step("aten::zeros.default", (), (), (made,)) for made in (one, two)]
+    assert (Trace(5, step[:1]).difference(Trace(7, step[1:])) is None) == fits
 
 
 @pytest.mark.parametrize("more", [0, 1])
