@@ -251,3 +251,17 @@ def test_sections_come_in_the_order_of_the_audits_and_folded(run: RunFolder, tmp
 def copied(run: RunFolder, tmp_path: Path) -> RunFolder:
     """The run in a folder of its own, to be changed."""
     return RunFolder(shutil.copytree(run.path, tmp_path / "copy"))
+
+
+def test_settings_are_written_as_they_are():
+    written = {True: "yes", False: "no", 0.5: "0.5", 1e-5: "1e-05", "flat": "flat"}
+    assert {value: report._setting(value) for value in written} == written
+    assert [report._setting(value) for value in (3, 0, 2.0)] == ["3", "0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "written"),
+    [(1e-5, "10⁻⁵"), (3e-5, "3 · 10⁻⁵"), (2.5e-7, "2.5 · 10⁻⁷"), (0.001, "10⁻³"), (0.002, "0.002"), (0.1, "10⁻¹")],
+)
+def test_deltas_are_powers_of_ten_where_they_are(delta, written):
+    assert report._power(delta) == written
