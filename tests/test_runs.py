@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import dp_accounting
 import pytest
+import tomli_w
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.errors import Interrupted, RunError
-from noisewise.runs import RunFolder, load_tensors, read_json, save_tensors, write_atomically, write_json
+from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors, write_atomically, write_json
 
 DELTA = 1e-3
 SEED = 5
@@ -748,3 +750,58 @@ def test_every_name_of_a_tied_tensor_is_released_as_its_average(tmp_path):
     assert torch.equal(released["again.weight"], released["body.weight"])
     assert all(torch.equal(released[name], average) for name, average in trained.averaged.items())
     assert not torch.equal(released["body.weight"], trained.model.body.weight)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A private run with the config.toml that the command line would write."""
+    folder = RunFolder(tmp_path_factory.mktemp("finished"))
+    tiny.run(out=folder.path, delta=1e-3)
+    privacy = read_json(folder.summary)["privacy"]
+    settings = {key: privacy[key] for key in ("delta", "adjacency", "sampler", "noise_multiplier", "steps")}
+    folder.config.write_text(tomli_w.dumps({**settings, "epsilon": 1.001 * privacy["plan_epsilon"]}))
+    return folder
+
+
+EDITS = {
+    "epsilon": lambda value: 0.95 * value,
+    "rdp_epsilon": lambda value: 0.95 * value,
+    "gdp_epsilon": lambda value: 0.95 * value,
+    "plan_epsilon": lambda value: 1.01 * value,
+    "delta": lambda value: value / 2,
+    "adjacency": lambda value: "zero-out",
+    "unit": lambda value: "person",
+    "sampler": lambda value: "shuffle",
+    "noise_multiplier": lambda value: 2 * value,
+    "steps": lambda value: value + 1,
+    "strength": lambda value: "none",
+    "status": lambda value: "not-proven",
+}
+
+
+@pytest.mark.parametrize("entry", EDITS)
+def test_an_edited_figure_of_a_summary_is_not_shown(entry, finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    summary = read_summary(folder)
+    summary["privacy"][entry] = EDITS[entry](summary["privacy"][entry])
+    write_json(folder.summary, summary)
+    with pytest.raises(RunError, match=r"edited or\s+damaged"):
+        read_summary(folder)
+
+
+@pytest.mark.parametrize("ending", ["whole", "failed"])
+def test_signals_are_handled_as_before_once_a_run_is_over(ending, tmp_path):
+    def mine(*_):
+        """Somebody's own handler."""
+
+    before = {number: signal.signal(number, mine) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if ending == "whole":
+            tiny.run()
+        else:
+            crashed(tmp_path)
+        assert {signal.getsignal(number) for number in before} == {mine}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
