@@ -812,7 +812,9 @@ def proven(model: nn.Module, loss_fn: Any, rows_: Any) -> Layout:
     return Layout(frozenset(found.fallback), trace=found.trace)
 
 
-def lone(model: nn.Module, loss_fn: Any, row: Any, clip: Clip, support: Any = None, runtime: Any = None) -> ClippedBatch:
+def lone(
+    model: nn.Module, loss_fn: Any, row: Any, clip: Clip, support: Any = None, runtime: Any = None
+) -> ClippedBatch:
     """What a lone unit adds, by the fast rules: a batch of one goes another way, so a copy that does not count is beside it."""
     assert length(row) == 1
     pair = map_tensors(lambda tensor: torch.cat([tensor, tensor]), row)

@@ -348,6 +348,7 @@ def test_expose_marks_everything_as_not_private():
         zeros(a=SIZE), 2.0, {"a": mask}, ledger=ledger, entropy=Entropy.insecure(15), step=4, purpose="noise-only"
     )
     assert lines(ledger) == [(dp_accounting.NonPrivateDpEvent(), "noise-only (not private)", 1, 4)]
+    assert ledger.reproducible
     assert falls_on(answer["a"], mask)
     assert has_std(answer["a"][mask], 2.0)
     assert not has_std(answer["a"][mask], 2.2)
@@ -390,8 +391,11 @@ def test_merge_refuses_what_answers_another_question(other):
 def test_merge_refuses_another_support():
     """Else what the second part has outside the first one's mask would leave without noise."""
     kept = Bounded({"a": torch.zeros(2)}, 1.0, {"a": torch.tensor([True, False])})
-    with pytest.raises(PrivacyError):
-        merge([kept, Bounded({"a": torch.ones(2)}, 1.0)])
+    for other in ({}, {"a": torch.tensor([False, True])}, {"a": torch.tensor([True, True])}, {"a": False}):
+        with pytest.raises(PrivacyError):
+            merge([kept, Bounded({"a": torch.ones(2)}, 1.0, other)])
+    same = Bounded({"a": torch.tensor([1.0, 0.0])}, 1.0, {"a": torch.tensor([True, False])})
+    assert merge([kept, same])._values["a"].tolist() == [1.0, 0.0]
 
 
 def test_nothing_leaves_without_noise_outside_of_the_support():

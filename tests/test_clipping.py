@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from noisewise import Mechanism, Poisson
+from noisewise.adaptive import GroupBounds
 from noisewise.clipping import RULES, Automatic, Clip, Flat, Global, Normalized, PerLayer, Samples, per_layer
 from noisewise.errors import ConfigError
 from noisewise.persample import clipped_sum
@@ -160,6 +161,20 @@ def test_tensors_of_one_layer_can_share_a_block():
     assert rule.blocks(BLOCK_NAMES) == dict(zip(BLOCK_NAMES, (0, 0, 1, 1, 2), strict=True))
     assert rule.sensitivity == pytest.approx(math.sqrt(3))
     assert check_clip(rule, BLOCK_NAMES) is None
+
+
+def test_layers_within_a_part_of_the_model_are_blocks_of_their_own():
+    names = ("body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias", "head.weight")
+    assert list(per_layer(names, Flat(1.0), by="layer").blocks(names).values()) == [0, 0, 1, 1, 2]
+
+
+def test_rules_inside_see_the_groups():
+    inside = {"a": GroupBounds("team", 3, bounds=(1.0, 2.0, 3.0)), "b": Flat(1.5)}
+    samples = Samples(torch.rand(2, 9, generator=torch.Generator().manual_seed(0)) * 5, torch.arange(9) % 3)
+    found = PerLayer(inside).factors(samples)
+    for block, rule in enumerate(inside.values()):
+        own = Samples(samples.norms[block : block + 1], samples.groups)
+        assert torch.equal(found[block], rule.factors(own)[0])
 
 
 def test_tensors_of_one_kind_can_share_a_block():

@@ -82,6 +82,32 @@ def test_fresh_roots_do_not_follow_public_seeds():
     assert roots[0] != roots[1]
 
 
+def test_every_seed_and_phase_has_a_root_of_its_own():
+    seeds, phases = (0, 1, 2, 3, 1000, 2**64), (0, 1, 2, 3, 1000)
+    roots = {Entropy.insecure(seed, phase).root for seed in seeds for phase in phases}
+    assert len(roots) == len(seeds) * len(phases)
+
+
+def test_words_of_every_root_stream_and_position_differ():
+    words = [
+        tuple(Entropy(root).words(4, stream, *position).tolist())
+        for root in (0, 1, 1 << 255)
+        for stream in STREAMS
+        for position in POSITIONS
+    ]
+    assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_is_renewed_is_another_root_of_the_same_kind(secure):
+    entropy = Entropy.fresh(secure=secure)
+    renewed = entropy.renewed()
+    assert renewed.root != entropy.root
+    assert (renewed.secure, renewed.reproducible) == (secure, False)
+    same = Entropy.insecure(3, secure=secure)
+    assert same.renewed() == same
+
+
 def test_an_insecure_root_is_marked():
     assert Entropy.insecure(3) == Entropy(3, reproducible=True)
 

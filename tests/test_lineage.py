@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import pickle
 import shutil
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiny
+from noisewise import lineage
 from noisewise.accounting import Identity, Ledger
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits, disk
@@ -84,7 +86,9 @@ OTHERS = {
     "groups exchanged": lambda d: replace(d, groups={"a": d.groups["b"], "b": d.groups["a"]}),
     "a group less": lambda d: replace(d, groups={"a": d.groups["a"]}),
     "no unit": lambda d: replace(d, unit=None),
+    "a group by another name": lambda d: replace(d, groups={"a": d.groups["a"], "c": d.groups["b"]}),
     "another type": lambda d: replace(d, x=d.x.double()),
+    "the same bytes as another type": lambda d: replace(d, x=d.x.view(torch.int32)),
     "another shape": lambda d: replace(d, x=d.x.unsqueeze(1)),
     "another order": lambda d: d.take(torch.arange(39, -1, -1)),
     "a row less": lambda d: d.take(torch.arange(39)),
@@ -735,3 +739,50 @@ def test_two_states_of_one_root_share_no_noise(again):
     state = State.start(NOISY)
     other = again(state)
     assert _apart(_released(state, _plain), _released(other, _smoothed))
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, NAN], [1.0, NAN], True),
+        ([1.0, NAN], [1.0, 2.0], False),
+        ([NAN, NAN], [NAN, NAN], True),
+        ([1.0, INF], [1.0, INF], True),
+        ([1.0, INF], [1.0, -INF], False),
+        ([1.0, INF], [2.0, INF], False),
+        ([1.0], [1.0, 1.0], False),
+        (None, None, True),
+        (None, [1.0], False),
+    ],
+)
+def test_answers_are_the_same_where_they_are_the_same_numbers_or_none(one, other, same):
+    first, second = (None if answer is None else torch.tensor(answer).double() for answer in (one, other))
+    answers = [{"evaluated": answer, "trained": answer, "device": "cpu"} for answer in (first, second)]
+    assert same_behaviour(*answers, nn.Linear(1, 1)) == same
+    assert same_behaviour(*reversed(answers), nn.Linear(1, 1)) == same
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_what_a_run_ended_with_is_known_unless_any_fresh_model_may_hold_it(varied):
+    """A tensor of equal entries, such as a bias of zeros, says nothing about where it comes from."""
+    network, ledger, data = fresh_model(), Ledger(unit="row"), b"the data"
+    ledger.claim_data(data, b"key")
+    lineage.begin(lineage.marks_of(network), ledger)
+    ledger.record(dp.GaussianDpEvent(1.0), "gradient", 0)
+    ends = {name: torch.full_like(p, 0.25) for name, p in network.named_parameters()}
+    if varied:
+        ends["2.bias"] = torch.tensor([0.1, 0.2, 0.3])
+    lineage.end(network, ends)
+    other = fresh_model()
+    with torch.no_grad():
+        other[2].bias.copy_(ends["2.bias"])
+    if varied:
+        with pytest.raises(PrivacyError, match="came out of a run"):
+            lineage.check_origin(lineage.marks_of(other), data, Ledger(unit="row"))
+    else:
+        lineage.check_origin(lineage.marks_of(other), data, Ledger(unit="row"))

@@ -62,7 +62,8 @@ sigmas = st.one_of(st.floats(0, 100), st.integers(0, 5))
 def mechanisms(draw):
     n = draw(st.integers(1, 10**6))
     batch_size = draw(st.integers(1, n))
-    sampler = draw(st.sampled_from([Poisson(n, batch_size), FullBatch(n), Shuffle(n, batch_size)]))
+    cut = Poisson(n, batch_size, max_batch=draw(st.integers(batch_size, 2 * n)))
+    sampler = draw(st.sampled_from([Poisson(n, batch_size), cut, FullBatch(n), Shuffle(n, batch_size)]))
     noise = sigmas if sampler.steps_per_event > 1 else scheduled(sigmas)
     return Mechanism(
         sampler=sampler,

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from noisewise.errors import DataError
-from noisewise.nest import Padded, leaves, length, map_tensors, take
+from noisewise.nest import Padded, Views, leaves, length, map_tensors, take
 
 
 class Pair(NamedTuple):
@@ -72,3 +72,10 @@ def test_a_loader_is_refused_with_the_remedy():
     loader = DataLoader(TensorDataset(A, B), batch_size=2)
     with pytest.raises(DataError, match=r"DataLoader.*loader\.dataset\.tensors"):
         length(loader)
+
+
+def test_views_weigh_the_rows_that_count_alike_and_nobody_by_nothing():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0]]).bool()
+    weights = Views.mean(torch.zeros(4, 3, 2), mask).weights
+    assert weights.tolist() == [[0.5, 0.5, 0], [0, 0, 0], [1 / 3] * 3, [0, 1, 0]]
+    assert torch.equal(Views.mean(torch.zeros(4, 3, 2)).weights, torch.full((4, 3), 1 / 3))

@@ -1,5 +1,6 @@
 """One private step: the divisor, empty batches, noise of every step, the ledger, supports that change."""
 
+import importlib
 import math
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from scipy import stats
 from torch import nn
 
+import tiny
 from noisewise.accounting import Ledger
+from noisewise.bounded import release
 from noisewise.clipping import Flat, Global, Normalized
 from noisewise.entropy import Entropy
 from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, PrivacyError
@@ -129,7 +132,9 @@ def test_an_empty_batch_moves_the_weights():
 
 def noise_only(mechanism, seed, steps, width=100):
     """Gradients of a loss that the model does not enter: nothing but noise over the expected batch size."""
-    setup = Setup(nn.Linear(width, 200), lambda model, batch: 0 * model(batch).sum(1), torch.zeros(mechanism.sampler.n, width))
+    setup = Setup(
+        nn.Linear(width, 200), lambda model, batch: 0 * model(batch).sum(1), torch.zeros(mechanism.sampler.n, width)
+    )
     return [grads["weight"] for grads in steps_of(setup, State.start(mechanism, insecure_seed=seed), steps)]
 
 
@@ -328,3 +333,21 @@ def test_ablations_leave_out_what_they_say():
     assert relative_error(grads["clip-only"], scaled(expected_sum(setup, units, Flat(0.5)), 1 / 4)) < 1e-9
     noise = {name: grads["noise-only"][name] - unclipped[name] for name in unclipped}
     assert relative_error({name: grads["clip-only"][name] + noise[name] for name in noise}, grads["private"]) < 1e-9
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_step_whose_release_fails_is_not_drawn_again(when, monkeypatch):
+    """Its noise may have been seen already: the next call makes the next step."""
+    module = importlib.import_module("noisewise.train")
+
+    def failing(*args, **kwargs):
+        if when == "after":
+            release(*args, **kwargs)
+        raise MemoryError("no room for noise")
+
+    network, state = tiny.model(), State.start(tiny.mechanism())
+    monkeypatch.setattr(module, "release", failing)
+    with pytest.raises(MemoryError):
+        private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state)
+    assert state.step == 1
+    assert state.ledger.releases == (when == "after")

@@ -267,3 +267,22 @@ def test_weights_of_another_model_are_refused(tmp_path):
         load_weights(torch.nn.Linear(2, 2), tmp_path / "run" / "model.safetensors")
     with pytest.raises(RunError, match="does not exist"):
         load_weights(tiny.model(), tmp_path / "nothing")
+
+
+def test_a_first_phase_leaves_steps_for_what_follows():
+    plan = tiny.mechanism()  # 12 steps, 5 to an epoch
+    first, rest = cut(plan, 2.2, "somebody")
+    assert (first.steps, rest.steps) == (11, 1)
+    for epochs in (2.4, 3):
+        with pytest.raises(ConfigError, match=r"somebody.*leave some"):
+            cut(plan, epochs, "somebody")
+
+
+def test_open_training_takes_batches_of_at_most_all_rows():
+    data, network = Data(*tiny.data()), tiny.model()
+    settings = {"epochs": 2, "lr": 0.1, "seed": 3}
+    most, all_rows = (
+        train_openly(network, data, tiny.loss_fn, batch_size=size, **settings) for size in (10 * tiny.N, tiny.N)
+    )
+    assert tiny.same(most, all_rows)
+    assert not tiny.same(most, network)

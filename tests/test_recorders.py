@@ -183,10 +183,12 @@ def test_padding_empty_batches_and_wild_norms(tmp_path) -> None:
     watched(Observation(0, torch.arange(2), torch.tensor([[0.5, 2.0, 0.0, 0.0]])))
     watched(Observation(1, torch.arange(0), torch.zeros(1, 0)))
     watched(Observation(2, torch.arange(3), torch.tensor([[0.5, float("inf"), float("nan")]])))
-    first, empty, wild = read(tmp_path).lines
+    watched(Observation(3, torch.arange(1), torch.tensor([[0.5]])))
+    first, empty, wild, tame = read(tmp_path).lines
     assert (first["units"], first["clipped"]) == (2, 0.5)
     assert empty == {"step": 1, "units": 0, "bound": 1.0}
     assert (wild["units"], wild["not_finite"], wild["clipped"]) == (3, 2, 0.0)
+    assert {**tame, "step": 2, "units": 3, "not_finite": 2} == wild  # the others, as if they were alone
 
 
 def test_padded_runs_say_the_same(tmp_path) -> None:

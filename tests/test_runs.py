@@ -1,10 +1,12 @@
 """The run folder: what it holds, who may read it, what it refuses, and that a run survives any end."""
 
+import copy
 import importlib.metadata
 import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -12,7 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dp_accounting
 import pytest
+import tomli_w
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +29,7 @@ from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.errors import Interrupted, RunError
-from noisewise.runs import RunFolder, load_tensors, read_json, save_tensors, write_atomically, write_json
+from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors, write_atomically, write_json
 
 DELTA = 1e-3
 SEED = 5
@@ -704,3 +708,100 @@ def test_two_hundred_kills():
     result = kills("--kills", "200", "--seed", "1", timeout=1800)
     assert result.returncode == 0, result.stderr
     assert "200 kills" in result.stdout
+
+
+def test_a_resumed_run_keeps_the_lines_up_to_its_step_and_no_others(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.create()
+    for public in (True, False):
+        for step in (0, 4, 5, 6):
+            folder.append_metrics({"step": step}, public=public)
+    folder.truncate_metrics(5)
+    for path in (folder.metrics, folder.sensitive / "metrics.jsonl"):
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 4, 5]
+
+
+def test_a_second_phase_is_resumed_with_the_ledger_that_it_began_with(tmp_path):
+    """With another one some releases would be lost."""
+    first = tiny.run(insecure_seed=SEED)
+    other = Ledger(unit="row")
+    other.record(dp_accounting.GaussianDpEvent(1.0), "another", 0, reproducible=True)
+    crashed(tmp_path, network=copy.deepcopy(first.model), ledger=copy.deepcopy(first.ledger), insecure_seed=SEED)
+    with pytest.raises(RunError, match="does not continue this ledger"):
+        tiny.run(copy.deepcopy(first.model), out=tmp_path, resume=True, ledger=other, insecure_seed=SEED)
+    resumed = tiny.run(
+        copy.deepcopy(first.model), out=tmp_path, resume=True, ledger=copy.deepcopy(first.ledger), insecure_seed=SEED
+    )
+    assert resumed.ledger.releases == 2 * first.ledger.releases
+
+
+def test_every_name_of_a_tied_tensor_is_released_as_its_average(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.again, self.head = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+            self.again.weight = self.body.weight
+
+        def forward(self, x):
+            return self.head(self.again(torch.tanh(self.body(x))))
+
+    trained = tiny.run(Tied(), out=tmp_path, ema=0.9, insecure_seed=SEED)
+    released = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(released["again.weight"], released["body.weight"])
+    assert all(torch.equal(released[name], average) for name, average in trained.averaged.items())
+    assert not torch.equal(released["body.weight"], trained.model.body.weight)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A private run with the config.toml that the command line would write."""
+    folder = RunFolder(tmp_path_factory.mktemp("finished"))
+    tiny.run(out=folder.path, delta=1e-3)
+    privacy = read_json(folder.summary)["privacy"]
+    settings = {key: privacy[key] for key in ("delta", "adjacency", "sampler", "noise_multiplier", "steps")}
+    folder.config.write_text(tomli_w.dumps({**settings, "epsilon": 1.001 * privacy["plan_epsilon"]}))
+    return folder
+
+
+EDITS = {
+    "epsilon": lambda value: 0.95 * value,
+    "rdp_epsilon": lambda value: 0.95 * value,
+    "gdp_epsilon": lambda value: 0.95 * value,
+    "plan_epsilon": lambda value: 1.01 * value,
+    "delta": lambda value: value / 2,
+    "adjacency": lambda value: "zero-out",
+    "unit": lambda value: "person",
+    "sampler": lambda value: "shuffle",
+    "noise_multiplier": lambda value: 2 * value,
+    "steps": lambda value: value + 1,
+    "strength": lambda value: "none",
+    "status": lambda value: "not-proven",
+}
+
+
+@pytest.mark.parametrize("entry", EDITS)
+def test_an_edited_figure_of_a_summary_is_not_shown(entry, finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    summary = read_summary(folder)
+    summary["privacy"][entry] = EDITS[entry](summary["privacy"][entry])
+    write_json(folder.summary, summary)
+    with pytest.raises(RunError, match=r"edited or\s+damaged"):
+        read_summary(folder)
+
+
+@pytest.mark.parametrize("ending", ["whole", "failed"])
+def test_signals_are_handled_as_before_once_a_run_is_over(ending, tmp_path):
+    def mine(*_):
+        """Somebody's own handler."""
+
+    before = {number: signal.signal(number, mine) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if ending == "whole":
+            tiny.run()
+        else:
+            crashed(tmp_path)
+        assert {signal.getsignal(number) for number in before} == {mine}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -121,6 +121,18 @@ def test_a_batch_may_be_empty_and_is_never_cut():
     assert max(sizes) > 3
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_who_stays_in_a_batch_that_is_cut_is_everybody_alike(secure):
+    """A unit is in with probability `rate E[min(1, cap / (1 + others))]`, wherever it stands."""
+    units, cap = 12, 6
+    batches = list(Poisson(units, cap, max_batch=cap).batches(Entropy.insecure(0, secure=secure), 0, STEPS))
+    others = np.arange(units)
+    rate = np.minimum(1, cap / (1 + others)) @ stats.binom.pmf(others, units - 1, 0.5) / 2
+    assert has_rate(inclusion(batches, units), rate)
+    first = [batch[:cap] for batch in drawn(Poisson(units, cap), STEPS)]
+    assert not has_rate(inclusion(first, units), rate)
+
+
 def test_rate_one_takes_everybody():
     assert drawn(Poisson(n=5, batch_size=5), 3) == [[0, 1, 2, 3, 4]] * 3
 

@@ -102,3 +102,18 @@ def test_recipes_that_go_on_from_one_model_share_nothing_with_it():
         parameter.data.zero_()
     assert trained.ledger.to_dict() == before
     assert all(bool(parameter.any()) for parameter in trained.model.parameters())
+
+
+@pytest.mark.parametrize("open_phase", [0, 1, 2])
+def test_one_open_phase_among_several_leaves_nothing_private(open_phase):
+    ledger, network = Ledger("add-remove"), tiny.model()
+    for number in range(3):
+        tiny.run(
+            network,
+            plan=tiny.mechanism(steps=1),
+            ledger=ledger,
+            ablation="plain" if number == open_phase else "private",
+        )
+    last = tiny.run(network, plan=tiny.mechanism(steps=1), ledger=ledger)
+    assert last.status.status == "not-private"
+    assert "without privacy" in last.status.reason

@@ -1,5 +1,6 @@
 """Which coordinates learn: checks, patterns, the JSON form."""
 
+import itertools
 import json
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -10,6 +11,7 @@ import torch
 from noisewise import support
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Mechanism
+from noisewise.repairs.freezing import Stages
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.sampling import Poisson
 from noisewise.support import (
@@ -340,3 +342,9 @@ def test_plans_that_act_together_draw_independently():
     one, other = (standing.support["a"] for standing in course.standing)
     assert not torch.equal(one, other)
     assert not torch.equal(one, ~other)
+
+
+def test_plans_choose_by_their_order_however_they_are_joined():
+    fixed, stages, masks = Fixed({"b": False}), Stages((1, 2), (0.4, 0.7)), RandomMasks(0.5, 3, 3)
+    for given in itertools.permutations((fixed, stages, masks)):
+        assert support.plans_of(together(*given)) == (fixed, stages, masks)

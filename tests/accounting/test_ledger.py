@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from damage import changed, damaged, without
-from noisewise.accounting import ADJACENCIES, Ledger, Line, pld_epsilon
+from noisewise.accounting import ADJACENCIES, Identity, Ledger, Line, pld_epsilon
 from noisewise.accounting.ledger import joined
 from noisewise.errors import ConfigError, RunError
 
@@ -26,9 +26,13 @@ events = st.one_of(
     st.builds(
         lambda rate, sigma: dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), st.floats(1e-9, 1), sigmas
     ),
+    st.builds(
+        dp.TruncatedSubsampledGaussianDpEvent, st.integers(1, 10**9), st.floats(1e-9, 1), st.integers(1, 10**9), sigmas
+    ),
 )
 lines = st.builds(Line, events, st.sampled_from(["gradient", "gradient + clip"]), st.integers(1, 10**6), st.integers(0))
-ledgers = st.builds(Ledger, st.sampled_from(sorted(ADJACENCIES)), st.lists(lines, max_size=4))
+units = st.sampled_from([None, "row", "person"])
+ledgers = st.builds(Ledger, st.sampled_from(sorted(ADJACENCIES)), st.lists(lines, max_size=4), units, st.booleans())
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -71,6 +75,29 @@ def test_recording_only_appends(releases):
 @given(ledgers)
 def test_json_round_trip(ledger):
     assert Ledger.from_dict(through_json(ledger)) == ledger
+
+
+@quick
+@given(ledgers, units)
+def test_what_the_reader_knows_of_the_unit_counts_where_the_file_says_nothing(ledger, known):
+    read = Ledger.from_dict(through_json(ledger), unit=known)
+    assert read.unit == (known if ledger.unit is None else ledger.unit)
+    first = {key: value for key, value in through_json(ledger).items() if key in ("adjacency", "lines")} | {"format": 1}
+    assert Ledger.from_dict(first, unit=known) == Ledger(ledger.adjacency, ledger.lines, known)
+
+
+@quick
+@given(ledgers, st.lists(lines, max_size=4), st.booleans(), st.booleans())
+def test_two_ledgers_together_hold_all_that_either_holds(one, more, reproducible, known):
+    other = Ledger(one.adjacency, more, one.unit, reproducible, Identity.of(b"data", b"key") if known else None)
+    for first, second in ((one, other), (other, one)):
+        both = first.composed(second)
+        assert both.lines == [*first.lines, *second.lines]
+        assert (both.adjacency, both.unit) == (one.adjacency, one.unit)
+        assert both.reproducible == (one.reproducible or reproducible)
+        assert both.identity == other.identity
+        assert both.holds(first)
+        assert both.holds(second)
 
 
 @quick

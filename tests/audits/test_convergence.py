@@ -325,3 +325,14 @@ def test_schedules_are_refused(change) -> None:
     model, data, plan = problem()
     with pytest.raises(ConfigError, match="one for all steps"):
         convergence(model, data, mechanism=replace(plan, **change), lr=0.3)
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.4])
+def test_noise_counts_by_its_size_whatever_the_bound(sparsity):
+    """Noise of sigma C: half the multiplier at twice the bound is the same noise, twice the multiplier is not."""
+    c = replace(KNOWN, bound=1.5)
+    assert noisy_bound(replace(c, bound=3.0, noise=c.noise / 2), sparsity) == pytest.approx(noisy_bound(c, sparsity))
+    assert noisy_bound(replace(c, bound=3.0), sparsity) == pytest.approx(
+        noisy_bound(replace(c, noise=2 * c.noise), sparsity)
+    )
+    assert noisy_bound(replace(c, noise=2 * c.noise), sparsity) > noisy_bound(c, sparsity)

@@ -544,3 +544,15 @@ def test_a_one_run_result_is_reloaded_drawn_and_sensitive():
     assert len(figure.draw(Figure().add_subplot()).patches) == 2
     assert sum(map(sum, result.values["scores"].values())) == 50
     assert result.tables()[0].rows[0] == ["canaries", "50"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_only_what_is_above_a_threshold_counts_as_there(seed):
+    """Scores of few values, many of them on the threshold itself: the same counts as `best_threshold` goes by."""
+    generator = np.random.default_rng(seed)
+    inside, outside = generator.integers(0, 4, 30).astype(float), generator.integers(0, 4, 20).astype(float)
+    for threshold in (0.0, 1.0, 2.0, 3.0):
+        found = Errors.counted(inside, outside, threshold)
+        assert found.false_alarms == sum(score > threshold for score in outside)
+        assert found.misses == sum(not score > threshold for score in inside)
+        assert (found.inside, found.outside) == (30, 20)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -331,3 +332,20 @@ def test_the_table_of_an_independent_implementation(sigma_n: float) -> None:
 def test_norms_of_an_independent_implementation(sigma_n: float) -> None:
     runs = [story(mechanism=plan(sigma_n, n=1000, batch=128, steps=400), looks=2, seed=seed) for seed in range(3)]
     assert np.mean([run.values["norms"][-1] for run in runs]) == pytest.approx(NORMS[sigma_n], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("effective", "losses", "expected"),
+    [
+        ([3.0, 2.0, 1.0], [0.1, 0.2, 0.3], (3, 3)),
+        ([3.0, 2.0, 1.0], [0.3, 0.2, 0.1], (0, 3)),
+        ([3.0, 2.0, 1.0], [0.1, 0.1, 0.3], (2, 3)),
+        ([2.0, 2.0, 1.0], [0.1, 0.2, 0.3], (2, 3)),
+        ([2.0, None, 1.0], [0.1, 0.2, 0.3], (0, 0)),
+    ],
+)
+def test_pairs_are_ordered_where_more_signal_has_less_loss(effective, losses, expected):
+    """Equal ones are not."""
+    groups = [{"final": {"loss": SimpleNamespace(value=loss)}} for loss in losses]
+    told: Any = SimpleNamespace(groups=groups, ratios=[{"effective": ratio} for ratio in effective])
+    assert FeatureStory.ordered_pairs(told) == expected

@@ -244,3 +244,14 @@ def test_the_bar_counts_and_is_silent_unless_asked_for(show: bool, capsys) -> No
     assert out == ""
     for word in ("5/5", "two are done", "runs: last done", "letters", "3/3"):
         assert (word in err) == show
+
+
+@pytest.mark.parametrize("rows_each", [1, 3])
+@pytest.mark.parametrize(("persons", "shown"), [(1, False), (19, False), (20, True), (21, True)])
+def test_parts_of_fewer_than_twenty_people_are_hidden(persons, shown, rows_each):
+    """People are counted, not their rows."""
+    count = persons * rows_each
+    data = Data(torch.zeros(count, 1), torch.zeros(count).long(), unit=torch.arange(count) % persons)
+    rows = {"part": np.arange(count)}
+    assert list(large_enough(data, rows)) == (["part"] if shown else [])
+    assert hidden(data, rows) == {"hidden_parts": 0 if shown else 1, "hidden_people": 0 if shown else persons}

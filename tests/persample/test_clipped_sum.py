@@ -516,3 +516,26 @@ def test_a_mask_without_any_coordinate_gives_zeros():
 def test_the_bounded_sum_does_not_show_its_values():
     got = clipped_sum(*PROBLEMS["linear-2d"].make(), Flat(0.25))
     assert repr(got.grads) == "Bounded(sensitivity=0.25)"
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, 3, 4, 7, None])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "rule", [GroupBounds("team", 3, bounds=(0.05, 0.2, 0.6)), Quantile(0.3)], ids=["groups", "quantile"]
+)
+def test_pieces_of_a_batch_have_their_own_groups_padding_and_answers(microbatch, padded, rule):
+    """Units one by one, each with its own group: whoever is padding adds nothing, to the sum and to the answer."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(5, 3).double(), torch.randn(7, 5).double(), torch.randint(0, 3, (7,))
+    groups, present = torch.tensor([2, 0, 1, 1, 0, 2, 0]), torch.tensor([1, 0, 1, 1, 0, 0, 1]).bool()
+    batch = Padded((x, y), present) if padded else (x, y)
+    found = clipped_sum(model, cross_entropy, batch, rule, runtime=Runtime(microbatch=microbatch), groups=groups)
+    alone = [
+        clipped_sum(model, cross_entropy, (x[i : i + 1], y[i : i + 1]), rule, groups=groups[i : i + 1])
+        for i in range(7)
+        if present[i] or not padded
+    ]
+    for part in ("grads", "query"):
+        for name, value in getattr(found, part)._values.items():
+            expected = sum(getattr(one, part)._values[name] for one in alone)
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)

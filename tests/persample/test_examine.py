@@ -7,11 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, engines, examine
 from noisewise.persample.examine import synthetic
+from noisewise.persample.layers import Operands
+from noisewise.persample.tape import Call
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
@@ -72,6 +75,52 @@ def test_a_parameter_that_was_not_looked_at_is_looked_at_when_it_learns():
     assert not stale.covers(dict(setup.model.named_parameters()))
     fresh, used = (clipped_sum(*setup, Flat(0.1), layout=layout).grads._values for layout in (None, stale))
     assert all(torch.equal(fresh[name], used[name]) for name in fresh)
+
+
+def twice(model, batch):
+    return 2 * cross_entropy(model, batch)
+
+
+@pytest.mark.parametrize("change", ["nothing", "autocast", "shape", "type", "mode of a part", "loss"])
+def test_whatever_an_examination_depends_on_makes_it_anew(change, monkeypatch):
+    asked = []
+    monkeypatch.setattr(persample, "examine", lambda *args: asked.append(args) or examine(*args))
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Dropout(0.0), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
+    x, loss_fn = X[:, None], cross_entropy
+    layout = examine(model, loss_fn, (x, Y))
+    match change:
+        case "shape":
+            x = torch.cat([x, x], 2)
+        case "type":
+            model, x = model.double(), x.double()
+        case "mode of a part":
+            model[1].eval()
+        case "loss":
+            loss_fn = twice
+    with torch.autocast("cpu", torch.bfloat16, enabled=change == "autocast"):
+        clipped_sum(model, loss_fn, (x, Y), Flat(1.0), layout=layout)
+    assert len(asked) == (change != "nothing")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_serve_other_losses_are_found_whatever_the_proof_says(turned, monkeypatch):
+    """A pass that is called proven although its layer sees the units in another order."""
+    look = importlib.import_module("noisewise.persample.examine")
+    weight = nn.Parameter(torch.randn(2, 6))
+
+    def turn(tensor):
+        return tensor.flip(0) if turned else tensor
+
+    def follow(*args, **kwargs):
+        given = turn(X[:3])
+        output = F.linear(given, weight)
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, True, given._version)
+        return engines.Followed(turn(output).square().sum(1), [call], set(), None)
+
+    monkeypatch.setattr(look, "follow", follow)
+    found = look._unaligned(nn.Module(), None, X[:3], {"weight": weight}, look.Layout())
+    assert found == ({"weight"} if turned else set())
 
 
 # ------------------------------------------------------------------------------------------------- coupled units
@@ -153,6 +202,65 @@ def test_attention_over_the_batch_is_refused():
 
     with pytest.raises(CoupledSamples):
         clipped_sum(Apply(forward, body=nn.Linear(6, 5), head=nn.Linear(5, 2)), cross_entropy, (X, Y), Flat(1.0))
+
+
+def _centred(h):
+    return h - h.mean(0)
+
+
+def _at_times(m, h):
+    """In training mode, and in some draws: in the third that is made, not in the first."""
+    firsts = [float(torch.rand((), generator=torch.Generator().manual_seed(seed))) for seed in (1, 3)]
+    drawn, middle = float(torch.rand(())), sum(firsts) / 2
+    return _centred(h) if m.training and (drawn < middle) == (firsts[1] < middle) else h
+
+
+SECOND_NET = {
+    "always": (lambda m, h: _centred(h), "another unit of the batch was replaced"),
+    "behind a head of zeros": (lambda m, h: _centred(h), "another unit of the batch was replaced"),
+    "in some draws": (_at_times, "another unit of the batch was replaced"),
+    "by the number of units": (lambda m, h: h / len(h), "another unit was left out"),
+    "where they are many": (lambda m, h: _centred(h) if len(h) >= 32 else h, "more units were in the batch"),
+    "where one is extreme": (
+        lambda m, h: h / max(20.0, float(h.detach().abs().max())),
+        "another unit of the batch became extreme",
+    ),
+    "by their order": (
+        lambda m, h: h * torch.arange(1, len(h) + 1)[:, None],
+        "the order of the units was reversed|left out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_NET)
+def test_models_that_mean_to_mix_units_are_refused_where_a_look_can_see_it(name):
+    """Nothing here is proven, so the guarantee holds anyway: but the model would quietly be another one."""
+    mix, event = SECOND_NET[name]
+    torch.manual_seed(0)
+    model = Apply(lambda m, x: m.head(mix(m, m.body(x))), body=nn.Linear(6, 5), head=nn.Linear(5, 2))
+    if name == "behind a head of zeros":
+        nn.init.zeros_(model.head.weight)
+    with pytest.raises(CoupledSamples, match=event):
+        look(model, size=64)
+
+
+def test_made_up_labels_come_from_all_classes_and_tokens_do_not():
+    like = (torch.zeros(0, 4), torch.zeros(0, 7).long(), torch.zeros(0).long(), torch.zeros(0).bool())
+    torch.manual_seed(0)
+    numbers, tokens, labels, truth = synthetic(like, 400, classes=10)
+    assert set(labels.tolist()) == set(range(10))
+    assert set(tokens.flatten().tolist()) == {0, 1}
+    assert (truth.dtype, numbers.shape, tokens.shape) == (torch.bool, (400, 4), (400, 7))
+    assert set(synthetic(like, 400)[2].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 4])
+def test_an_example_needs_three_different_units(units):
+    if units >= 3:
+        assert look(mlp(), example=(X[:units], Y[:units])).proven
+    else:
+        with pytest.raises(PrivacyError, match="at least 3 different"):
+            look(mlp(), example=(X[:units], Y[:units]))
 
 
 def test_dropout_is_no_coupling():

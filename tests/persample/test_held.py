@@ -61,6 +61,8 @@ class Keeping(nn.Module):
                 self.number += float(what.sum())
             case "numbers in a list":
                 self.list.append(float(what.sum()))
+            case "texts in a list":
+                self.list.append(f"{float(what.sum()):.3f}")
             case "a count by the data":
                 self.count += int(what.sum() * 1000)
             case "parameter":
@@ -73,8 +75,8 @@ class Keeping(nn.Module):
 
 WAYS = [
     "buffer in place", "buffer through data", "buffer by assignment", "buffer by copy", "plain attribute in place",
-    "plain attribute by assignment", "list", "dict", "object", "array", "number", "numbers in a list", "a count by the data",
-    "parameter",
+    "plain attribute by assignment", "list", "dict", "object", "array", "number", "numbers in a list", "texts in a list",
+    "a count by the data", "parameter",
 ]  # fmt: skip
 
 
@@ -83,6 +85,29 @@ WAYS = [
 def test_what_a_model_keeps_is_refused_wherever_it_is(how, engine):
     with pytest.raises(PrivacyError, match="a forward pass changes"):
         clipped_sum(Keeping(how), cross_entropy, (X, Y), Flat(1.0), runtime=Runtime(engine=engine))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8, "array"])
+@pytest.mark.parametrize("change", ["one", "rolled by a word", "exchanged", "another type", "another shape"])
+def test_any_change_of_values_shape_or_type_is_seen(kind, change):
+    """The last two leave every byte as it is, the two before them every byte at another place."""
+    model, values = nn.Module(), torch.arange(1, 33)
+    model.held = values.numpy().astype(np.float32) if kind == "array" else values.to(kind)
+    before = held(model, None)
+    one = torch.as_tensor(model.held).clone()
+    match change:
+        case "one":
+            one[7] += 1
+        case "rolled by a word":
+            one = one.roll(8 // one.element_size())
+        case "exchanged":
+            one[[3, 20]] = one[[20, 3]]
+        case "another type":
+            one = one.view(torch.bool if one.dtype == torch.uint8 else torch.uint8)
+        case "another shape":
+            one = one.view(4, 8)
+    model.held = one.numpy() if kind == "array" else one
+    assert changes(before, held(model, None)) == ["held"]
 
 
 @pytest.mark.parametrize("how", ["nothing", "a count of calls"])
@@ -127,12 +152,25 @@ class Hidden:
         return cross_entropy(model, batch)
 
 
-BANK = [torch.zeros(2)]
+BANK, BY_NAME = [torch.zeros(2)], {"mean": 0.0}
 
 
 def bank_in_a_global(model, batch):
     BANK[0] = model(batch[0]).detach().mean(0)
     return cross_entropy(model, batch)
+
+
+def bank_in_a_global_dict(model, batch):
+    BY_NAME["mean"] = float(model(batch[0]).detach().mean())  # a number: no tensor is left behind
+    return cross_entropy(model, batch)
+
+
+def bank_in_a_keyword():
+    def loss_fn(model, batch, *, bank=[0.0]):  # noqa: B006  that is the point
+        bank[0] = float(model(batch[0]).detach().mean())
+        return cross_entropy(model, batch)
+
+    return loss_fn
 
 
 LOSSES = {
@@ -141,6 +179,8 @@ LOSSES = {
     "object": lambda: Bound().loss_fn,
     "slots": Hidden,
     "global": lambda: bank_in_a_global,
+    "global dict": lambda: bank_in_a_global_dict,
+    "keyword": bank_in_a_keyword,
     "partial": lambda: functools.partial(lambda model, batch, bank: bank.append(model(batch[0])) or cross_entropy(model, batch), bank=[]),
 }  # fmt: skip
 

@@ -1042,6 +1042,9 @@ REFUSED = {
     "index_add by units": ([X, ROW._replace(kind="index:4"), U((5,))], lambda x, i, v: x.index_add(1, i, v)),
     "bucketize by units": ([X, U(())], lambda x, b: torch.bucketize(x, b)),
     "searchsorted in units": ([X, X], lambda x, v: torch.searchsorted(x, v)),
+    "searchsorted in a sequence of each row": ([X], lambda x: torch.searchsorted(TABLE_OF_ROWS, x)),
+    "weights of bags that differ by row": ([U((3,), kind="index:7")], lambda i: A._embedding_bag(
+        torch.ones(7, 2), i.flatten(), torch.arange(0, 15, 3), False, 0, False, torch.arange(15.0))),
     "isin units": ([X, X], torch.isin),
     "grid with units as positions": ([IMAGE, U((5, 4, 2), 1)], lambda x, g: A.grid_sampler_2d(x, g, 0, 0, False)),
     "multinomial over units": ([U((), kind="positive")], lambda x: x.multinomial(2)),

@@ -22,7 +22,7 @@ from noisewise.persample.examine import examine
 from noisewise.persample.held import own_tensors
 from noisewise.persample.operations import NotProven
 from noisewise.persample.places import FRONT
-from noisewise.persample.proof import Proof, StateChanged, Trace, apart
+from noisewise.persample.proof import Made, Proof, StateChanged, Step, Trace, apart
 
 look = importlib.import_module("noisewise.persample.examine")
 SIZES = (2, 3, 4, 8, 16, 33, 64, 128, 200)
@@ -168,14 +168,28 @@ BY_SIZE = {
     "the largest of chance": lambda m, h, x: h * torch.rand(len(x)).max(),
     "integers up to the size": lambda m, h, x: h * torch.randint(0, len(x), (1,)),
     "order of chance": lambda m, h, x: h[torch.rand(len(x)).argsort()],
+    "a random rank for each": lambda m, h, x: h * torch.randperm(len(x))[:, None],
     "a random order": lambda m, h, x: h[torch.randperm(len(x))],
     "another type by size": lambda m, h, x: h.to(torch.float16 if len(x) % 4 == 1 else torch.bfloat16).float(),
     "another rounding by size": lambda m, h, x: h.round(decimals=len(x) % 3),
     "polygamma of the size": lambda m, h, x: torch.polygamma(len(x) % 3 + 1, h.abs() + 1),
     "as many classes": lambda m, h, x: h * F.one_hot((x[:, 0] > 0).long(), 8 + len(x) % 3)[:, :8],
     "pooled by size": lambda m, h, x: F.adaptive_avg_pool1d(h[:, None], len(x) % 3 + 1)[:, 0].mean(1, keepdim=True) * h,
+    "matrices by position": lambda m, h, x: h * (h[:, None] @ m.table[: len(x), :, None])[:, 0],
+    "an attention mask by position": lambda m, h, x: _attending(h, m.table[: len(x)].repeat(1, 2).view(-1, 1, 4, 4)),
+    "sequences by position": lambda m, h, x: h * torch.searchsorted(m.table[: len(x)], h),
+    "weights of bags by position": lambda m, h, x: h * _bags(h, m.table[:2], m.table[: len(x)]),
     "losses of a list": None,
 }
+
+
+def _attending(h, mask):
+    """Attention whose mask is a view: nothing is computed on the way to it."""
+    return F.scaled_dot_product_attention(*[h.view(-1, 1, 4, 2)] * 3, attn_mask=mask).reshape(-1, 8)
+
+
+def _bags(h, table, weights):
+    return F.embedding_bag((h > 0).long(), table, mode="sum", per_sample_weights=weights)
 
 
 def chosen_losses(model, batch):
@@ -507,6 +521,24 @@ def test_traces_say_that_types_differ():
     assert trace(5, torch.float32).difference(trace(7, torch.float64)) is not None
 
 
+@pytest.mark.parametrize(
+    ("shapes", "loose", "fits"),
+    [
+        (((3, 4), (3, 4)), (False, False), True),
+        (((10, 4), (14, 4)), (True, False), True),
+        (((10, 4), (14, 4)), (False, False), False),
+        (((10, 4), (21, 4)), (True, False), False),
+        (((10, 4), (15, 4)), (True, False), False),
+        (((4, 5), (4, 7)), (True, True), True),
+        (((4, 5), (4, 7, 1)), (True, True), False),
+    ],
+)
+def test_shapes_follow_the_number_of_units_by_one_multiple_or_not_at_all(shapes, loose, fits):
+    one, two = (Made("shared", shape, None, torch.float32, loose) for shape in shapes)
+    step = [Step("aten::zeros.default", (), (), (made,)) for made in (one, two)]
+    assert (Trace(5, step[:1]).difference(Trace(7, step[1:])) is None) == fits
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_pass_that_is_longer_or_shorter_than_the_examined_one_is_not_proven(more):
     trace = trace_of(lambda x: (x * 2).tanh().sum(1), 5)
@@ -549,6 +581,14 @@ def test_units_that_share_memory_or_lie_crosswise_are_copied_apart():
     assert torch.equal(shifted[1], wide[1:4])
     widened = apart([wide[:1].expand(5, 12)])
     assert widened[0].stride() == (12, 1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_of_another_input_leaves_all_of_it_the_batchs(turned):
+    wide = torch.randn(5, 12)
+    inputs = [wide, wide[:, :6]][:: -1 if turned else 1]
+    with Proof(inputs, {}) as proof:
+        assert [proof.place(tensor) for tensor in inputs] == [FRONT, FRONT]
 
 
 def test_what_is_the_same_for_each_unit_counts_as_theirs_from_then_on():

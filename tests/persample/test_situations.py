@@ -84,6 +84,12 @@ def test_with_dropout_a_lone_unit_keeps_the_bound_and_the_random_state_stays(eng
 
 
 @EACH_ENGINE
+def test_equal_units_draw_dropout_of_their_own(engine):
+    same = (X[:1].repeat(8, 1), Y[:1].repeat(8))
+    assert len(set(summed(Setup(mlp(nn.Dropout(0.5)), cross_entropy, same), engine).norms[0].tolist())) > 4
+
+
+@EACH_ENGINE
 def test_dropout_in_evaluation_mode_is_not_there(engine):
     setup = Setup(mlp(nn.Dropout(0.5)).eval(), cross_entropy, (X, Y))
     assert relative_error(summed(setup, engine).grads._values, by_hand(setup)) < 1e-5

@@ -8,7 +8,7 @@ from torch import nn
 from noisewise.clipping import Flat, per_layer
 from noisewise.mechanism import Runtime
 from noisewise.nest import Padded, Views
-from noisewise.persample import clipped_sum
+from noisewise.persample import clipped_sum, engines
 from noisewise.testing import reveal
 
 UNITS, VIEWS = 5, 3
@@ -102,6 +102,19 @@ def test_padding_units_with_views_contribute_nothing():
     shorter = Views(tuple(tensor[kept] for tensor in batch), views.weights[kept])
     expected = reveal(clipped_sum(model, cross_entropy, shorter, Flat(0.2)).grads)
     assert all(torch.allclose(padded[name], expected[name], rtol=1e-9, atol=1e-12) for name in padded)
+
+
+def test_the_loop_looks_at_rows_that_count_only():
+    model, batch, mask = make("linear")
+    seen = []
+
+    def loss_fn(model, rows):
+        seen.append(len(rows[0]))
+        return cross_entropy(model, rows)
+
+    engines.loop(model, loss_fn, Views.mean(batch, mask), dict(model.named_parameters()))
+    assert seen == mask.sum(1).tolist()
+    assert not mask.all()
 
 
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])

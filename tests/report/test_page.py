@@ -6,13 +6,14 @@ import shutil
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from noisewise import report
 from noisewise.audits import disparity
-from noisewise.audits.result import Figure
+from noisewise.audits.result import Estimate, Figure
 from noisewise.config import audit, configure, execute, open_run
 from noisewise.data import Data
 from noisewise.errors import RunError
@@ -251,3 +252,40 @@ def test_sections_come_in_the_order_of_the_audits_and_folded(run: RunFolder, tmp
 def copied(run: RunFolder, tmp_path: Path) -> RunFolder:
     """The run in a folder of its own, to be changed."""
     return RunFolder(shutil.copytree(run.path, tmp_path / "copy"))
+
+
+def test_settings_are_written_as_they_are():
+    written = {True: "yes", False: "no", 0.5: "0.5", 1e-5: "1e-05", "flat": "flat"}
+    assert {value: report._setting(value) for value in written} == written
+    assert [report._setting(value) for value in (3, 0, 2.0)] == ["3", "0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "written"),
+    [(1e-5, "10⁻⁵"), (3e-5, "3 · 10⁻⁵"), (2.5e-7, "2.5 · 10⁻⁷"), (0.001, "10⁻³"), (0.002, "0.002"), (0.1, "10⁻¹")],
+)
+def test_deltas_are_powers_of_ten_where_they_are(delta, written):
+    assert report._power(delta) == written
+
+
+@pytest.mark.parametrize("order", [("age", "sex"), ("sex", "age")])
+def test_whoever_pays_most_among_all_columns_is_named(order):
+    """In a regression there are no classes: the card compares the group columns."""
+
+    def estimate(value):
+        return Estimate(value, value - 0.05, value + 0.05, 100, 0.95, "paired t")
+
+    costs = {"sex": ("women", 0.1), "age": ("over 60", 0.5)}
+    found = SimpleNamespace(
+        headline={"mse": estimate(2.0), "twin mse": estimate(1.5), "cost": estimate(0.5)},
+        settings={"rows": 100},
+        everyone=SimpleNamespace(n=100),
+        partitions=list(order),
+        extremes=lambda by: {
+            "pays_most": costs[by][0], "largest_cost": estimate(costs[by][1]), "worst": costs[by][0],
+            "highest": estimate(3.0),
+        },
+    )  # fmt: skip
+    pays = report._price_of_errors(found)["pays"]
+    assert pays["value"] == "age over 60"
+    assert "0.50 above the twin's (interval 0.45 to 0.55" in pays["lines"][0]
