@@ -3945,13 +3945,6 @@ MUTANTS = [
         ("persample/test_held.py::test_what_a_model_keeps_is_refused_wherever_it_is",),
     ),
     Mutant(
-        "fresh: held: dicts among globals are not seen",
-        "persample/held.py",
-        "isinstance(value, Tensor | np.ndarray | list | dict | set)",
-        "isinstance(value, Tensor | np.ndarray | list | set)",
-        ("persample/test_held.py::test_what_a_loss_keeps_is_refused_wherever_it_is",),
-    ),
-    Mutant(
         "fresh: held: keyword defaults are not seen",
         "persample/held.py",
         "(function.__defaults__, function.__kwdefaults__)",
@@ -4009,8 +4002,8 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: memory that ran out further down",
-        "train.py",
-        "isinstance(error, MemoryError | torch.OutOfMemoryError) or _memory_ran_out(error.__cause__)",
+        "persample/engines.py",
+        "isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)",
         "isinstance(error, MemoryError | torch.OutOfMemoryError)",
         ("test_mishaps.py::test_an_allocator_that_fails_within_the_dense_engine_is_seen_too",),
     ),

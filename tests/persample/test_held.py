@@ -173,6 +173,11 @@ def bank_in_a_keyword():
     return loss_fn
 
 
+def with_a_bank(model, batch, bank):
+    bank.append(model(batch[0]))
+    return cross_entropy(model, batch)
+
+
 LOSSES = {
     "closure": bank_in_a_closure,
     "default": bank_in_a_default,
@@ -181,7 +186,7 @@ LOSSES = {
     "global": lambda: bank_in_a_global,
     "global dict": lambda: bank_in_a_global_dict,
     "keyword": bank_in_a_keyword,
-    "partial": lambda: functools.partial(lambda model, batch, bank: bank.append(model(batch[0])) or cross_entropy(model, batch), bank=[]),
+    "partial": lambda: functools.partial(with_a_bank, bank=[]),
 }  # fmt: skip
 
 

@@ -162,7 +162,7 @@ OPTIONS = {
         "weights": (MODEL, model(weights=OTHER), "weights"),
         "ledger": (
             MODEL,
-            model(ledger=Ledger("add-remove", recipe(noise_multiplier=60.0).mechanism.lines())),
+            model(ledger=Ledger("add-remove", recipe(noise_multiplier=60.0).mechanism.lines(), unit="row")),
             "ledger",
         ),
     },

@@ -43,8 +43,8 @@ class Layout:
     unit is evaluated alone. `fallback`: parameters that need another engine, since some use of them is unexplained or does not
     have the unit in front. `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine
     computes the fallback parameters rightly; otherwise they are left to the loop. `recorded`: without a proof, parameters whose
-    gradients need not be formed although each unit is evaluated alone (`engines.booked`). `copies`: the model changes its input in
-    place. `situation`: modes, types and loss for which all this was found.
+    gradients need not be formed although each unit is evaluated alone (`engines.booked`). `copies`: the model changes its
+    input in place. `situation`: modes, types and loss for which all this was found.
     """
 
     fallback: frozenset[str] = frozenset()
@@ -108,7 +108,7 @@ def examine(
         _check_state(model, loss_fn, units, others, like)
         with _perturbed(model):
             _check_use(model, loss_fn, units, live)
-            _check_coupling(model, loss_fn, units, others, seeds=(2,))
+            _check_coupling(model, loss_fn, units, others, seeds=(2, 3))
             if example is None:
                 _check_sizes(model, loss_fn, like, classes, size)
         layout = _prove(model, loss_fn, like, example, classes, live)
