@@ -1954,8 +1954,8 @@ MUTANTS = [
     Mutant(
         "seen: transforms, fill of crops ignored",
         "transforms.py",
-        "moved = crop(rows, top, left, pad, fill)",
-        "moved = crop(rows, top, left, pad)",
+        "moved = _mapped(rows, lambda x: _window(x, top, left, pad, fill))",
+        "moved = _mapped(rows, lambda x: _window(x, top, left, pad, None))",
         ("test_transforms.py::test_what_a_window_sees_outside_the_image_is_the_fill",),
     ),
     Mutant(

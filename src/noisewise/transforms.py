@@ -117,19 +117,22 @@ def crop(images: Images, top: Tensor, left: Tensor, pad: int, fill: Fill | None 
         for name, offset in (("top", top), ("left", left)):
             if offset.shape != x.shape[:1] or (len(x) and not 0 <= int(offset.min()) <= int(offset.max()) <= 2 * pad):
                 raise DataError(f"{name}: must be one whole number from 0 to {2 * pad} for each of {len(x)} images.")
-        height, width = x.shape[-2:]
-        if fill is None and not 0 <= pad < min(height, width):
-            raise ConfigError(
-                f"pad={pad}: a mirrored border must be smaller than the image of {height}x{width} pixels."
-            )
-        wide = _padded(x, pad, fill)
-        rows = (top.to(x.device).unsqueeze(1) + torch.arange(height, device=x.device)).view(-1, 1, height, 1)
-        columns = (left.to(x.device).unsqueeze(1) + torch.arange(width, device=x.device)).view(-1, 1, 1, width)
-        images = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1)
-        channels = torch.arange(x.shape[1], device=x.device).view(1, -1, 1, 1)
-        return wide[images, channels, rows, columns]
+        return _window(x, top, left, pad, fill)
 
     return _mapped(images, change)
+
+
+def _window(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: Fill | None) -> Tensor:
+    """`crop` with offsets that are known to be in range: nothing is read but what each image needs."""
+    height, width = x.shape[-2:]
+    if fill is None and not 0 <= pad < min(height, width):
+        raise ConfigError(f"pad={pad}: a mirrored border must be smaller than the image of {height}x{width} pixels.")
+    wide = _padded(x, pad, fill)
+    rows = (top.to(x.device).unsqueeze(1) + torch.arange(height, device=x.device)).view(-1, 1, height, 1)
+    columns = (left.to(x.device).unsqueeze(1) + torch.arange(width, device=x.device)).view(-1, 1, 1, width)
+    images = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1)
+    channels = torch.arange(x.shape[1], device=x.device).view(1, -1, 1, 1)
+    return wide[images, channels, rows, columns]
 
 
 def flip_and_crop(
@@ -150,7 +153,7 @@ def flip_and_crop(
             n = len(rows)
             top, left = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device)
             mirrored = torch.randint(0, 2, (n,), generator=generator, device=generator.device).bool()
-            moved = crop(rows, top, left, pad, fill)
+            moved = _mapped(rows, lambda x: _window(x, top, left, pad, fill))
             return flip(moved, mirrored) if flips else moved
         if type(rows) in (tuple, list) and rows and isinstance(rows[0], Tensor):
             return type(rows)([change(rows[0], generator), *rows[1:]])

@@ -291,6 +291,7 @@ def test_views_are_the_averaged_gradient_definition(bound):
     proof = check_augment(recipe.augment.function, (data.x[:0], data.y[:0]))
     batch = _batch(data, torch.arange(6), recipe.augment, 5, proof)
     assert isinstance(batch, Views)
+    assert proof is not None
     repeated = tuple(tensor[:6].repeat_interleave(3, 0) for tensor in (data.x, data.y))
     x, y = recipe.augment.function(repeated, torch.Generator().manual_seed(5))
     total, gaps = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64), []
