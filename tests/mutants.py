@@ -4347,6 +4347,13 @@ MUTANTS = [
         ("test_runs.py::test_an_edited_figure_of_a_summary_is_not_shown",),
     ),
     Mutant(
+        "fresh: shapes are not in a checkpoint's digest",
+        "runs.py",
+        'digest.update(f"{key} {tensors[key].dtype} {list(tensors[key].shape)}".encode())',
+        'digest.update(f"{key} {tensors[key].dtype}".encode())',
+        ("test_runs.py::test_names_types_shapes_and_bytes_of_tensors_are_in_a_checkpoints_digest",),
+    ),
+    Mutant(
         "fresh: two processes share a folder",
         "runs.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
