@@ -418,3 +418,11 @@ def test_joint_multiplier(multipliers, joint):
 
 def test_a_joint_multiplier_is_below_each_of_its_parts():
     assert joint_multiplier([5.0, 0.8, 30.0]) < 0.8
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32])
+def test_noise_has_all_digits_of_its_type(kind):
+    """float64 sums get noise that float32 does not hold, or the last digits of an answer would be the data's own."""
+    noise = standard_normal(torch.zeros(1000, dtype=kind), Entropy.insecure(1), (0, 0))
+    assert noise.dtype == kind
+    assert bool((noise == noise.float().double()).all()) == (kind == torch.float32)

@@ -101,6 +101,10 @@ def test_changes_over_a_config_recalibrate_only_where_the_plan_changes() -> None
     stricter = configure(base, epsilon=1.0)
     assert stricter.noise_multiplier > 2 * base.noise_multiplier
     assert configure(base, epochs=2.0).steps == 5  # ceil(2 * 1258 / 512)
+    for change in ({"steps": 10}, {"batch_size": 256}):
+        other = configure(base, **change)
+        assert other.noise_multiplier != base.noise_multiplier, change
+        assert prepare(other).mechanism.epsilon(other.delta) <= 3.0
     free = configure(base, noise_multiplier=1.0)
     assert (free.epsilon, free.noise_multiplier) == (None, 1.0)
 

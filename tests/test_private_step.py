@@ -13,7 +13,7 @@ from noisewise.accounting import Ledger
 from noisewise.bounded import release
 from noisewise.clipping import Flat, Global, Normalized
 from noisewise.entropy import Entropy
-from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, PrivacyError
+from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, PrivacyError, PrivacyWarning
 from noisewise.mechanism import Mechanism, Runtime
 from noisewise.persample import clipped_sum
 from noisewise.sampling import FullBatch, Poisson, Shuffle
@@ -351,3 +351,10 @@ def test_a_step_whose_release_fails_is_not_drawn_again(when, monkeypatch):
         private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state)
     assert state.step == 1
     assert state.ledger.releases == (when == "after")
+
+
+def test_parameters_that_the_optimizer_leaves_out_are_named():
+    network = tiny.model()
+    optimizer = torch.optim.SGD(network[0].parameters(), lr=0.1)
+    with pytest.warns(PrivacyWarning, match=r"does not hold \['2.weight', '2.bias'\]"):
+        private_step(network, tiny.data(), tiny.loss_fn, optimizer, State.start(tiny.mechanism()))

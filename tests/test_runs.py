@@ -25,6 +25,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import tiny
+from noisewise import runs
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
@@ -805,3 +806,13 @@ def test_signals_are_handled_as_before_once_a_run_is_over(ending, tmp_path):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_names_types_shapes_and_bytes_of_tensors_are_in_a_checkpoints_digest():
+    base = torch.arange(6, dtype=torch.float32)
+    trees = [
+        {"a": base}, {"b": base}, {"a": base.view(2, 3)}, {"a": base.view(3, 2)}, {"a": base.view(torch.int32)},
+        {"a": base + 1}, {"a": base, "b": base},
+    ]  # fmt: skip
+    digests = {runs._digest(tree, tensors) for tree in ("x", "y") for tensors in trees}
+    assert len(digests) == 2 * len(trees)

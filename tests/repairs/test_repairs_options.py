@@ -5,6 +5,7 @@ table names must differ. How right each option is, other tests say.
 """
 
 import contextlib
+import copy
 import inspect
 import io
 from dataclasses import fields
@@ -13,12 +14,14 @@ from functools import cache
 import pytest
 import torch
 from compose import images, network, other_ledger, recipe, turned
+from torch import nn
 
 from noisewise import repairs as r
 from noisewise.accounting import Ledger
 from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError, PrivacyError
 from noisewise.recipe import fit
+from noisewise.repairs.lora import LowRank
 from noisewise.repairs.public import replace_head
 from noisewise.runs import Status
 from noisewise.train import Augment
@@ -281,3 +284,19 @@ def test_no_option_is_without_a_proof():
     assert public_names == {*OPTIONS, *SHOWN_ELSEWHERE, *FORMULAS, *NO_OPTIONS}
     for function, shown in {**OPTIONS, **SHOWN_ELSEWHERE}.items():
         assert options_of(function) == set(shown), f"{function.__name__}: show that its new option acts, in the table"
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(1, 4.0), (2, 6.0), (4, 4.0)])
+@pytest.mark.parametrize(
+    "base", [nn.Linear(5, 3), nn.Conv2d(5, 3, 3, stride=2, padding=1, dilation=2)], ids=["linear", "conv"]
+)
+def test_low_rank_additions_are_their_formula(base, rank, alpha):
+    """`W x + (alpha / r) B A x`, as one layer with the merged weight computes it."""
+    layer = LowRank(base, rank, alpha, torch.Generator().manual_seed(0))
+    nn.init.normal_(layer.b)
+    merged = copy.deepcopy(base)
+    addition = (layer.b.flatten(1) @ layer.a.flatten(1)).view_as(base.weight) * alpha / rank
+    merged.weight.data.add_(addition)
+    x = torch.randn(2, 5, *[7] * (base.weight.dim() - 2))
+    torch.testing.assert_close(layer(x), merged(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.weight, merged.weight, rtol=1e-4, atol=1e-5)
