@@ -725,8 +725,10 @@ def test_a_forked_process_draws_noise_of_its_own():
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, json.dumps(_released(state, _smoothed).tolist()).encode())
-        os._exit(0)
+        try:
+            os.write(writing, json.dumps(_released(state, _smoothed).tolist()).encode())
+        finally:
+            os._exit(0)  # whatever happened: the child is not a second test run
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
         theirs = torch.tensor(json.loads(answer.read()))
