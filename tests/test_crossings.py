@@ -386,11 +386,12 @@ def test_the_average_of_a_run_with_phases_is_that_of_its_last_phase(secure):
 
     def loss_fn(model, batch):
         if model.training and len(path) < 1000:
-            path.append(tiny.weights(model))
+            path.append(tiny.weights(model).tolist())
         return tiny.loss_fn(model, batch)
 
     trained = fit(replace(recipe, loss_fn=loss_fn), insecure_seed=3, secure=secure, progress=False)
-    visited = [*path, tiny.weights(trained.model)]
+    last = tiny.weights(trained.model)
+    visited = [*(torch.tensor(weights).to(last) for weights in path), last]
     visited = [
         now for now, after in itertools.pairwise([*visited, None]) if after is None or not torch.equal(now, after)
     ]

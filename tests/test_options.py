@@ -70,7 +70,7 @@ class Watch:
     """A loss and a recorder that remember what they were given, and how many checkpoints there were."""
 
     def __init__(self, loss_fn, folder=None):
-        self.sizes, self.observations, self.checkpoints = Notes(), Notes(), Notes()
+        self.sizes, self.observations, self.checkpoints = Notes(), [], set()
         self._loss_fn, self._folder = loss_fn, folder
 
     def loss_fn(self, model, batch):

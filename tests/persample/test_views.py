@@ -11,6 +11,7 @@ from noisewise.mechanism import Runtime
 from noisewise.nest import Padded, Views
 from noisewise.persample import clipped_sum, engines
 from noisewise.testing import reveal
+from notes import Notes
 
 UNITS, VIEWS = 5, 3
 MODELS = {
@@ -107,7 +108,7 @@ def test_padding_units_with_views_contribute_nothing():
 
 def test_the_loop_looks_at_rows_that_count_only():
     model, batch, mask = make("linear")
-    seen = []
+    seen = Notes()
 
     def loss_fn(model, rows):
         seen.append(len(rows[0]))
