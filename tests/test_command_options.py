@@ -305,6 +305,9 @@ def test_config_of_train_is_the_plan_again(noisewise, door: Door) -> None:
 
 def test_resume_of_train(noisewise, door: Door) -> None:
     assert noisewise("train", *with_option(BASE, ""), "--quiet", "--no-twin")[0] == 0
+    begun = RunFolder("a")
+    begun.create()
+    begun.checkpoint.write_bytes(b"")  # what is not begun is not resumed
     assert noisewise("train", "--out", "a", "--resume", "--quiet")[0] == 0
     first, second = door.asked
     assert not first["resume"]
