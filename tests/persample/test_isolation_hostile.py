@@ -73,8 +73,7 @@ def unless_refused(measure: Callable[[], float], allowed: float) -> None:
 
 @each()
 def test_one_unit_moves_the_sum_by_at_most_the_bound(hostile):
-    by_a_coin = "coin" in repr(hostile) and hostile.dtype != torch.float64  # the two sums may go different ways
-    unless_refused(lambda: movement(hostile), 1 + (1e-3 if by_a_coin else ROUNDING[hostile.dtype]))
+    unless_refused(lambda: movement(hostile), 1 + ROUNDING[hostile.dtype])
 
 
 @each("carry")
