@@ -777,13 +777,14 @@ class _Run:
             for name, average in (self.averaged or {}).items():
                 average.copy_(tree["averaged"][name])
             self.history[:] = tree["history"]
+            same_code = lineage.same_behaviour(tree["behaviour"], self.behaviour, self.model)
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
             raise RunError(f"the checkpoint in {self.folder.path} does not fit this run ({error}).") from None
         if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
             raise RunError(f"the checkpoint in {self.folder.path} is damaged: it stands at step {state.step!r}.")
         if self.ablation == "private" and joined(state.ledger.lines) != _planned(state):
             raise RunError(f"the checkpoint in {self.folder.path} is damaged: step {state.step} and ledger disagree.")
-        if not lineage.same_behaviour(tree["behaviour"], self.behaviour, self.model):
+        if not same_code:
             raise RunError(
                 f"the checkpoint in {self.folder.path} belongs to a run of another model, loss_fn or augment: they answer "
                 "made-up units otherwise. The same noise on other sums would give them away: resume with the same code, or "

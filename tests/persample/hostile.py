@@ -28,7 +28,7 @@ import statistics
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -1197,7 +1197,10 @@ FAMILIES = dict(_families())
 def variants(family: str, first: int = 0, last: int = 1) -> list[Hostile]:
     """Variants of a family by number."""
     form, build, steps, warmup = FAMILIES[family]
-    return [Hostile(family, k, form, build, steps, warmup) for k in range(first, last)]
+    made = [Hostile(family, k, form, build, steps, warmup) for k in range(first, last)]
+    # A draw may send a unit through another engine; in bfloat16 it then rounds otherwise, so chance acts on a lone row.
+    drawn = family.startswith("chance: ")
+    return [replace(one, form="lone") if drawn and one.dtype == torch.bfloat16 else one for one in made]
 
 
 # -------------------------------------------------------------------------------------------------------------- engines
