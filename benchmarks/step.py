@@ -4,7 +4,8 @@
 
 Each workload runs forward, per-unit clipping, noise and SGD on one fixed batch. Time: all methods take turns in one
 process, the median of their times is reported as a ratio to plain. Memory: each method alone in a process of its own, the
-peak resident memory during a later step above what was resident before the first, as a ratio to plain.
+peak resident memory during a later step above what was resident before the first, as a ratio to plain. Proof: the forward
+pass as it is and followed (proof that units are separate, and tape), interleaved; and the one examination of a run.
 """
 
 from __future__ import annotations
@@ -134,6 +135,10 @@ SKIPPED = {  # would need more memory than the machine has, or minutes a step
 # ---------------------------------------------------------------------------------------------------- methods
 
 
+def unit_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
 def plain(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -152,16 +157,13 @@ def noisewise(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     from noisewise.entropy import Entropy
     from noisewise.persample import clipped_sum, examine
 
-    def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    layout = examine(model, loss_fn, (x, y))
+    layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy = Poisson(50000, len(x)), Ledger(), Entropy.fresh()
     count = iter(range(1 << 30))
 
     def step() -> None:
-        clipped = clipped_sum(model, loss_fn, (x, y), Flat(1.0), layout=layout)
+        clipped = clipped_sum(model, unit_losses, (x, y), Flat(1.0), layout=layout)
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )
@@ -237,11 +239,15 @@ def vmap(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
 BUILD = dict(zip(METHODS, (plain, noisewise, opacus_hooks, opacus_ghost, vmap), strict=True))
 
 
-def prepare(workload: str, method: str) -> Callable[[], Any]:
+def problem(workload: str) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     build, inputs, classes, _ = WORKLOADS[workload]
     x = inputs()
-    return BUILD[method](build(), x, torch.randint(0, classes, (len(x),)))
+    return build(), x, torch.randint(0, classes, (len(x),))
+
+
+def prepare(workload: str, method: str) -> Callable[[], Any]:
+    return BUILD[method](*problem(workload))
 
 
 # ---------------------------------------------------------------------------------------------------- measuring
@@ -259,6 +265,32 @@ def measure_times(workload: str, methods: list[str], repeats: int) -> dict[str, 
             step()
             times[method].append(time.perf_counter() - start)
     return times
+
+
+def measure_proof(workload: str, repeats: int) -> dict[str, float]:
+    """Milliseconds that following a forward pass adds to it, and that the examination takes."""
+    from noisewise.persample import examine, live_parameters
+    from noisewise.persample.engines import follow
+
+    model, x, y = problem(workload)
+    live, seconds = live_parameters(model, {}), {"forward": [], "followed": []}
+    start = time.perf_counter()
+    trace = examine(model, unit_losses, (x, y)).trace
+    examined = time.perf_counter() - start
+    assert trace is not None, f"{workload} is not proven"
+    ways = {
+        "forward": lambda: unit_losses(model, (x, y)),
+        "followed": lambda: follow(model, unit_losses, (x, y), live, against=trace),
+    }
+    for way in ways.values():
+        way()
+    for _ in range(repeats):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+    forward, followed = (1e3 * sorted(seconds[name])[repeats // 2] for name in ways)
+    return {"forward_ms": forward, "proof_ms": followed - forward, "examination_ms": 1e3 * examined}
 
 
 def peak_memory(workload: str, method: str) -> float | None:
@@ -296,7 +328,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.memory:
         return print_memory(*args.memory)
-    rows = []
+    rows, proofs = [], {}
     for workload, (*_, repeats) in WORKLOADS.items():
         if args.only.lower() not in workload.lower():
             continue
@@ -320,13 +352,22 @@ def main() -> None:
             )  # fmt: skip
             shown = reason or f"{seconds * 1e3:9.1f} ms {ratio:6.2f} x  memory {space_ratio or math.nan:6.2f} x"
             print(f"{workload:38} {method:16} {shown}", flush=True)
+        step = median.get("noisewise")
+        if step:
+            proofs[workload] = measure_proof(workload, args.repeats or repeats)
+            proofs[workload]["share_of_step"] = proofs[workload]["proof_ms"] / (1e3 * step)
+            added, share, once = (proofs[workload][key] for key in ("proof_ms", "share_of_step", "examination_ms"))
+            print(
+                f"{workload:38} {'proof':16} {added:9.1f} ms {share:6.1%} of a step; examination {once:.0f} ms",
+                flush=True,
+            )
     ours = [r["time_ratio"] for r in rows if r["method"] == "noisewise"]
     print(f"noisewise, geometric mean over {len(ours)} workloads: {math.prod(ours) ** (1 / len(ours)):.2f} x plain")
     if args.out:
-        write(args.out, rows)
+        write(args.out, rows, proofs)
 
 
-def write(folder: Path, rows: list[dict[str, Any]]) -> None:
+def write(folder: Path, rows: list[dict[str, Any]], proofs: dict[str, dict[str, float]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     packages = ("torch", "opacus", "numpy")
@@ -336,6 +377,7 @@ def write(folder: Path, rows: list[dict[str, Any]]) -> None:
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
         "rows": rows,
+        "proof": proofs,
     }
     (folder / "step.json").write_text(json.dumps(content, indent=1) + "\n")
     plot(folder / "step.png", rows)

@@ -4909,9 +4909,23 @@ MUTANTS = [
     Mutant(
         "fresh: check: the slowest engine is said of all",
         "modelcheck.py",
-        '{name: other if name in layout.fallback else "ghost" for name in live}',
-        '{name: other if layout.fallback else "ghost" for name in live}',
+        "    if name not in layout.fallback:\n",
+        "    if not layout.fallback:\n",
         ("test_modelcheck.py::test_the_engine_of_each_parameter_is_told",),
+    ),
+    Mutant(
+        "check: units without a proof are said to be proven",
+        "modelcheck.py",
+        'Parameter(name, shape, "each unit alone", "dense"',
+        'Parameter(name, shape, "proven row by row", "dense"',
+        ("test_modelcheck.py::test_each_parameter_is_proven_or_alone_with_the_reason",),
+    ),
+    Mutant(
+        "check: parameters of a refused model are not shown",
+        "modelcheck.py",
+        'Parameter(name, tuple(p.shape), "refused")',
+        'Parameter(name, tuple(p.shape), "each unit alone")',
+        ("test_modelcheck.py::test_a_refused_model_gives_exit_code_3_and_what_to_change",),
     ),
     Mutant(
         "fresh: check: private and plain costs exchanged",

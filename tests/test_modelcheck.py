@@ -39,6 +39,39 @@ def test_the_engine_of_each_parameter_is_told(name):
     assert found.sentences[0].startswith("This model can be trained privately: ")
 
 
+class Doubled(torch.autograd.Function):
+    """An operation of one's own: nobody can see whether its gradient mixes units."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+def test_each_parameter_is_proven_or_alone_with_the_reason():
+    model = mlp()
+    proven = check_model(model, (X, Y), cross_entropy).parameters
+    assert {one.isolation for one in proven} == {"proven row by row"}
+    assert [(one.name, one.shape, one.held, one.reason) for one in proven] == [
+        (name, tuple(p.shape), 0, "") for name, p in model.named_parameters()
+    ]
+    own = Apply(lambda m, x: Doubled.apply(x @ m.matrix), matrix=nn.Parameter(torch.randn(6, 2)))
+    found = check_model(own, (X, Y), cross_entropy)
+    (formed,) = found.parameters
+    assert (formed.isolation, formed.engine, formed.held) == ("each unit alone", "dense", 4 * own.matrix.numel())
+    assert "custom autograd function" in formed.reason
+    assert f"Not faster because {formed.reason}: matrix." in found.sentences
+
+
 def test_time_and_memory_are_measured_for_a_batch_of_that_size():
     found = check_model(mlp(), (X, Y), cross_entropy)
     assert found.cost.units == 8
@@ -72,7 +105,7 @@ def test_allocations_are_added_up_while_they_are_held():
 
 def test_the_loop_comes_with_advice():
     found = check_model(*_reordered(PROBLEMS["lstm"].make()))
-    assert "By the loop, one unit at a time, which is slow: cell." in str(found)
+    assert "Each unit alone by the loop, one after another, which is slow: cell." in str(found)
     assert "To be faster, write cell with layers that have ghost rules" in found.changes[0]
 
 
@@ -183,6 +216,14 @@ def fails():
 
 def takes(size):
     return nn.Linear(5, size)
+
+class Flipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(5, 3), nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.linear(x.flip(0)).flip(0) * self.scale
 """
 
 
@@ -215,7 +256,8 @@ def test_a_good_model_gives_exit_code_0(check, arguments):
     code, words = check(*arguments)
     assert code == 0, words
     assert "verdict can be trained privately" in words
-    assert "ghost 0.weight, 0.bias, 2.weight, 2.bias" in words
+    assert "0.weight 8 x 5 proven row by row ghost -" in words
+    assert "2.bias 3 proven row by row ghost -" in words
     assert "times as long as a plain one" in words
 
 
@@ -223,7 +265,16 @@ def test_a_refused_model_gives_exit_code_3_and_what_to_change(check):
     code, words = check("mine.py:build")
     assert code == 3
     assert "verdict cannot be trained privately" in words
+    assert "0.weight 8 x 5 refused - -" in words
     assert "batchnorm_to_groupnorm(model)" in words
+
+
+def test_without_a_proof_the_table_says_so_and_why(check):
+    code, words = check("mine.py:Flipped")
+    assert code == 0, words
+    assert "linear.weight 3 x 5 each unit alone booked -" in words
+    assert "scale 1 each unit alone dense 4 B" in words
+    assert "not faster aten::flip" in words
 
 
 @pytest.mark.parametrize(

@@ -379,8 +379,10 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Can this model be trained privately? Which engine does each layer get, what does it cost, what to change?
+    """Can this model be trained privately? What keeps the units apart, what does it cost, what to change?
 
+    For each parameter: "proven row by row" (the fast engine: it is shown that no operation mixes units), "each unit alone"
+    (slower: there is no such proof, so the model sees one unit at a time) or "refused".
     Runs the files it is given. The batch gives shapes and types only; everything is measured on made-up units.
     Exit code 0: it can; 3: it cannot.
     """
@@ -402,8 +404,8 @@ def _print_check(found: ModelCheck) -> None:
     table.add_column()
     table.add_row("verdict", verdict)
     table.add_row("why", _plain(found.reason))
-    for engine, names in found.by_engine().items():
-        table.add_row(engine, _plain(", ".join(names)))
+    for reason, names in found.by_reason().items():
+        table.add_row("not faster", _plain(f"{reason}: {', '.join(names)}"))
     if found.frozen:
         table.add_row("frozen", _plain(", ".join(found.frozen)))
     for label, sentence in zip(("time", "memory"), found.cost.sentences() if found.cost else (), strict=False):
@@ -412,6 +414,26 @@ def _print_check(found: ModelCheck) -> None:
         table.add_row("change", _plain(change))
     console.print()
     console.print(table)
+    if found.parameters:
+        console.print()
+        console.print(_by_parameter(found))
+
+
+def _by_parameter(found: ModelCheck) -> Any:
+    from rich.table import Table
+
+    from noisewise.modelcheck import readable_bytes
+
+    colours = {"proven row by row": "green", "each unit alone": "yellow", "refused": "bold red"}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("parameter", "shape", "units are kept apart", "engine"):
+        table.add_column(column, overflow="fold")
+    table.add_column("held per unit", justify="right")
+    for one in found.parameters:
+        shape, held = " x ".join(map(str, one.shape)) or "1", readable_bytes(one.held) if one.held else "-"
+        isolation = f"[{colours[one.isolation]}]{one.isolation}[/]"
+        table.add_row(_plain(one.name), shape, isolation, one.engine or "-", held)
+    return table
 
 
 def _plain(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Can this model be trained privately, which engine does each parameter get, what does it cost, what to change?
+"""Can this model be trained privately, what keeps the units of each parameter apart, what does it cost, what to change?
 
 `noisewise.testing.check_model` is the public name. Everything is measured on synthetic units, so the answers depend on no
 record.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -29,7 +29,9 @@ from noisewise.persample.losses import unit_losses
 from noisewise.userfiles import load
 
 REPEATS = 3
-Engine = Literal["ghost", "dense", "loop"]
+Engine = Literal["ghost", "booked", "dense", "loop"]
+Isolation = Literal["proven row by row", "each unit alone", "refused"]
+NO_RULE = "no rule explains its use, or the unit is not in front there"
 
 
 @dataclass(frozen=True)
@@ -57,49 +59,80 @@ class Cost:
         return [
             f"A private gradient took {self.time_ratio:.1f} times as long as a plain one: "
             f"{1e3 * self.private_seconds:.3g} ms against {1e3 * self.plain_seconds:.3g} ms for {self.units} units.",
-            f"It held {self.memory_ratio:.1f} times the memory: {_size(self.private_bytes)} against "
-            f"{_size(self.plain_bytes)} beside the weights. Runtime(microbatch=...) lowers it without changing the result.",
+            f"It held {self.memory_ratio:.1f} times the memory: {readable_bytes(self.private_bytes)} against "
+            f"{readable_bytes(self.plain_bytes)} beside the weights. Runtime(microbatch=...) lowers it without changing the "
+            "result.",
         ]
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter that learns: what keeps its units apart, which engine makes its gradients, and why not a faster one.
+
+    `held`: bytes of gradients that the engine holds for each unit of a batch.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    isolation: Isolation
+    engine: Engine | None = None
+    held: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class ModelCheck:
-    """What `check_model` found. `engines` has every parameter that learns; it is empty if the model was refused.
+    """What `check_model` found. `parameters` has every parameter that learns.
 
     `changes`: what to change, so that the model can be trained or gets faster. `cost` is None if nothing could be measured.
     """
 
     trainable: bool
     reason: str
-    engines: Mapping[str, Engine] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] = ()
     frozen: tuple[str, ...] = ()
     cost: Cost | None = None
     changes: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> dict[str, Engine]:
+        """The engine of each parameter; empty if the model was refused."""
+        return {one.name: one.engine for one in self.parameters if one.engine is not None}
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Everything in words."""
         head = "can" if self.trainable else "cannot"
         said = [f"This model {head} be trained privately: {self.reason}"]
-        said += [_ENGINES[kind].format(_names(names)) for kind, names in self.by_engine().items()]
+        said += [_ENGINES[engine].format(_names(names)) for engine, names in self.by_engine().items()]
+        said += [f"Not faster because {reason}: {_names(names)}." for reason, names in self.by_reason().items()]
         if self.frozen:
             said.append(f"Frozen, not trained: {_names(self.frozen)}.")
         return (*said, *(self.cost.sentences() if self.cost else ()), *self.changes)
 
     def by_engine(self) -> dict[Engine, list[str]]:
         """Names of parameters for each engine that is used, the fastest first."""
-        kinds: tuple[Engine, ...] = ("ghost", "dense", "loop")
-        found = {kind: [name for name, engine in self.engines.items() if engine == kind] for kind in kinds}
-        return {kind: names for kind, names in found.items() if names}
+        return {
+            kind: [n for n, e in self.engines.items() if e == kind]
+            for kind in _ENGINES
+            if kind in self.engines.values()
+        }
+
+    def by_reason(self) -> dict[str, list[str]]:
+        """Names of the trained parameters that do not get the fastest engine, for each reason."""
+        slower = [one for one in self.parameters if one.engine not in (None, "ghost")]
+        reasons = dict.fromkeys(one.reason for one in slower)
+        return {reason: [one.name for one in slower if one.reason == reason] for reason in reasons}
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 
 
 _ENGINES: dict[Engine, str] = {
-    "ghost": "By ghost rules, the fast way: {}.",
-    "dense": "By the dense engine, which holds a gradient for each unit in memory: {}.",
-    "loop": "By the loop, one unit at a time, which is slow: {}.",
+    "ghost": "Proven row by row, by ghost rules, the fast way: {}.",
+    "booked": "Each unit alone, all at once, without forming gradients: {}.",
+    "dense": "Each unit alone, all at once by the dense engine, which holds a gradient for each unit in memory: {}.",
+    "loop": "Each unit alone by the loop, one after another, which is slow: {}.",
 }
 
 
@@ -121,13 +154,36 @@ def check_model(
         layout = examine(model, loss_fn, like, example)
         cost = _cost(model, loss_fn, like, units, example, layout)
     except NoisewiseError as error:
-        return ModelCheck(False, str(error), frozen=frozen, changes=_remedies(model, batch, loss_fn, example, error))
+        changes = _remedies(model, batch, loss_fn, example, error)
+        return ModelCheck(False, str(error), _refused(model), frozen, changes=changes)
     except Exception as error:
-        return ModelCheck(False, f"it stopped with {type(error).__name__}: {error}", frozen=frozen)
-    other: Engine = "dense" if layout.vectorises else "loop"
-    engines: dict[str, Engine] = {name: other if name in layout.fallback else "ghost" for name in live}
+        return ModelCheck(False, f"it stopped with {type(error).__name__}: {error}", _refused(model), frozen)
+    parameters = tuple(_kept_apart(name, parameter, layout) for name, parameter in live.items())
     reason = "its units are independent, and the gradient of each parameter is exact for each of them."
-    return ModelCheck(True, reason, engines, frozen, cost, _faster(engines))
+    return ModelCheck(True, reason, parameters, frozen, cost, _faster(parameters))
+
+
+def _refused(model: nn.Module) -> tuple[Parameter, ...]:
+    learning = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return tuple(Parameter(name, tuple(p.shape), "refused") for name, p in learning)
+
+
+def _kept_apart(name: str, parameter: Tensor, layout: Layout) -> Parameter:
+    """How `clipped_sum` with this layout treats a parameter."""
+    shape = tuple(parameter.shape)
+    if name not in layout.fallback:
+        return Parameter(name, shape, "proven row by row", "ghost")
+    reason = NO_RULE if layout.proven else layout.reason or "the model was not examined"
+    if not layout.vectorises:
+        return Parameter(name, shape, "each unit alone", "loop", _gradient_bytes(parameter), reason)
+    if name in layout.recorded:
+        return Parameter(name, shape, "each unit alone", "booked", 0, reason)
+    return Parameter(name, shape, "each unit alone", "dense", _gradient_bytes(parameter), reason)
+
+
+def _gradient_bytes(parameter: Tensor) -> int:
+    """A gradient of one unit; formed in float32 at least."""
+    return parameter.numel() * max(parameter.element_size(), 4)
 
 
 def default_loss(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
@@ -192,8 +248,8 @@ def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error:
     return (advice, "With that change the model can be trained privately.")
 
 
-def _faster(engines: Mapping[str, Engine]) -> tuple[str, ...]:
-    slow = sorted({name.rpartition(".")[0] or name for name, engine in engines.items() if engine == "loop"})
+def _faster(parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    slow = sorted({one.name.rpartition(".")[0] or one.name for one in parameters if one.engine == "loop"})
     if not slow:
         return ()
     return (
@@ -288,5 +344,9 @@ def _names(names: Any, most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+def readable_bytes(count: int) -> str:
+    """Bytes for people."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
