@@ -9,9 +9,9 @@ exactly once; a fault is caught if its tests fail. Exit code 0: all caught; 1: o
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,11 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300
+FORKS = multiprocessing.get_context("forkserver")
+SLOW_IMPORTS = [
+    "torch._dynamo",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "pandas",
+    "matplotlib.pyplot",
+    "hypothesis",
+    "pytest",
+]
 
 
 @dataclass(frozen=True)
@@ -5179,36 +5187,50 @@ class Outcome:
 
 
 def copy_of_the_package(folder: Path) -> Path:
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder / "src"
-
-
-def environment(source: Path) -> dict[str, str]:
-    """The copy comes first on the path, before the installed package."""
-    return os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    """With what is compiled already, which holds for all files but the one with the fault."""
+    return shutil.copytree(ROOT / "src", folder / "src")
 
 
 def check_import(source: Path) -> None:
     """The copy must be what is imported, or every fault would survive."""
-    code = "import noisewise, noisewise.bounded as b; print(noisewise.__file__, b.__file__, sep='\\n')"
-    found = subprocess.run(
-        [sys.executable, "-c", code], env=environment(source), text=True, capture_output=True, check=True
-    )
-    for path in found.stdout.split():
-        if not Path(path).resolve().is_relative_to(source.resolve()):
+    import noisewise
+    import noisewise.bounded
+
+    for path in (noisewise.__file__, noisewise.bounded.__file__):
+        if not Path(path or "").resolve().is_relative_to(source.resolve()):
             raise SystemExit(f"{path} is imported instead of the copy in {source}: no fault would be seen.")
 
 
-def run(source: Path, tests: tuple[str, ...]) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += [str(ROOT / "tests" / test) for test in tests]
-    try:
-        done = subprocess.run(
-            command, env=environment(source), cwd=ROOT, text=True, capture_output=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"stopped after {SECONDS} s"
-    return done.returncode, done.stdout + done.stderr
+def _test(source: str, output: str, arguments: list[str]) -> None:
+    """In a process of its own: the copy comes first on the path, before the installed package."""
+    import pytest
+
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ |= {"PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.path.insert(0, source)
+    sys.dont_write_bytecode = True
+    os.chdir(ROOT)
+    check_import(Path(source))
+    quiet = ["-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    status = pytest.main([*quiet, "-x", "-q", "--tb=line", *arguments])
+    sys.stdout.flush()
+    os._exit(int(status))
+
+
+def run(source: Path, tests: tuple[str, ...], seconds: float = SECONDS) -> tuple[int, str]:
+    """pytest's exit code and what it printed; forked from a process that has imported what takes long."""
+    output = source.parent / "output"
+    arguments = [str(ROOT / "tests" / test) for test in tests]
+    process = FORKS.Process(target=_test, args=(str(source), str(output), arguments))
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        return 1, f"stopped after {seconds:g} s"
+    return process.exitcode, output.read_text(encoding="utf-8", errors="replace")
 
 
 def plant(source: Path, mutant: Mutant) -> None:
@@ -5237,9 +5259,7 @@ def unchanged(mutants: list[Mutant], console: Console) -> bool:
     """All chosen tests pass on a copy without a fault."""
     tests = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
     with tempfile.TemporaryDirectory() as folder:
-        source = copy_of_the_package(Path(folder))
-        check_import(source)
-        status, output = run(source, tests)
+        status, output = run(copy_of_the_package(Path(folder)), tests, seconds=3600)
     if status:
         console.print(output[-3000:], markup=False)
     return status == 0
@@ -5252,19 +5272,19 @@ def main() -> int:
     options = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=160)
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    FORKS.set_forkserver_preload(SLOW_IMPORTS)
     console.print(f"{len(chosen)} faults; their tests on the unchanged package first")
     if not unchanged(chosen, console):
         console.print("the tests fail without any fault: nothing can be judged")
         return 1
+    outcomes = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = list(pool.map(judge, chosen))
-    table = Table("fault", "file", "verdict", "seconds", "by")
-    for mutant, outcome in zip(chosen, outcomes, strict=True):
-        style = None if outcome.verdict == "caught" else "bold red"
-        table.add_row(
-            mutant.name, mutant.file, outcome.verdict, f"{outcome.seconds:.1f}", escape(outcome.failed), style=style
-        )
-    console.print(table)
+        for mutant, outcome in zip(chosen, pool.map(judge, chosen), strict=True):
+            outcomes.append(outcome)
+            style = "dim" if outcome.verdict == "caught" else "bold red"
+            line = f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {mutant.file}: {mutant.name}  {outcome.failed}"
+            console.print(line, style=style, markup=False, highlight=False)
     missed = [(m, o) for m, o in zip(chosen, outcomes, strict=True) if o.verdict != "caught"]
     for mutant, outcome in missed:
         console.print(f"\n{mutant.name}: {outcome.verdict}\n{outcome.output[-1500:]}", markup=False)
