@@ -99,8 +99,6 @@ def pairs():
     """Each value of each feature with each value of each other one."""
     for first, second in itertools.combinations(FEATURES, 2):
         for one, other in itertools.product(FEATURES[first], FEATURES[second]):
-            if one == "group bounds" and other.endswith("filled up"):
-                continue  # labels of groups are not filled up
             yield pytest.param({first: one, second: other}, id=f"{one} x {other}")
 
 

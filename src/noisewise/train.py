@@ -229,7 +229,7 @@ def private_step(
     held = state.course.settle(weights)
     clip, sigma = state.rule(), mechanism.noise_at(step) if ablation in ("private", "noise-only") else 0.0
     if ablation in ("private", "clip-only"):
-        groups = _groups(data, clip, index)
+        groups = _groups(data, clip, index, length(batch))
 
         def clipped_in(parts: Runtime) -> ClippedBatch:
             return clipped_sum(
@@ -356,14 +356,15 @@ def _pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
     return Padded(filled, torch.arange(cap) < size)
 
 
-def _groups(data: Data | Nest, clip: Clip, units: Tensor) -> Tensor | None:
-    """Group labels of the units, where the rule asks for them."""
+def _groups(data: Data | Nest, clip: Clip, units: Tensor, size: int) -> Tensor | None:
+    """Group labels of the units, where the rule asks for them; padding up to `size` has any."""
     if not isinstance(clip, GroupBounds):
         return None
     if not isinstance(data, Data) or clip.group not in data.groups:
         known = list(data.groups) if isinstance(data, Data) else "none, since it is no noisewise.Data"
         raise ConfigError(f"GroupBounds(group={clip.group!r}): the data has no such groups; it has {known}.")
-    return data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
+    labels = data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
+    return torch.cat([labels, labels.new_zeros(size - len(labels))])
 
 
 def _enter(model: nn.Module, data: Data | Nest, state: State, ablation: Ablation) -> None:
