@@ -367,6 +367,30 @@ def test_activations_that_are_kept_after_the_examination_are_refused(using, unit
         clipped_sum(model, cross_entropy, (X[:units], Y[:units]), Flat(1.0), layout=layout)
 
 
+@pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
+@pytest.mark.parametrize(
+    "keep", [lambda x: x, lambda x: x[1:], lambda x: x.detach()], ids=["it", "a part", "its values"]
+)
+def test_the_batch_itself_that_is_kept_after_the_examination_is_refused(keep, engine):
+    kept = []
+
+    class Hook:
+        def __init__(self):
+            self.warm = False
+
+        def __call__(self, module, given):
+            if self.warm:
+                kept.append(keep(given[0]))
+
+    model, hook, batch = nn.Linear(6, 2), Hook(), (X.clone(), Y.clone())
+    model.register_forward_pre_hook(hook)
+    layout = examine(model, cross_entropy, (X, Y))
+    clipped_sum(model, cross_entropy, batch, Flat(1.0), runtime=Runtime(engine=engine), layout=layout)
+    hook.warm = True
+    with pytest.raises(PrivacyError, match="a forward pass changes"):
+        clipped_sum(model, cross_entropy, batch, Flat(1.0), runtime=Runtime(engine=engine), layout=layout)
+
+
 def test_a_loss_that_computes_with_the_records_is_refused():
     records = (torch.randn(30, 6), torch.randint(0, 2, (30,)))
 

@@ -95,6 +95,9 @@ HONEST = {
     "softmax of a shared tensor": lambda m, h, x: h * m.scales[:8].softmax(0),
     "a constant that is no buffer": lambda m, h, x: h * m.constant[:8],
     "chance by entry": lambda m, h, x: h * torch.rand(len(x), 8),
+    "columns of chance": lambda m, h, x: (lambda r: h * r[:, :8] + r[:, 1:])(torch.rand(len(x), 9)),
+    "chance used twice": lambda m, h, x: (lambda r: h * r + r.square())(torch.rand(len(x), 8)),
+    "halves of chance": lambda m, h, x: (lambda a, b: h * a + b)(*torch.rand(2 * len(x), 8).chunk(2)),
     "one draw for all": lambda m, h, x: h * torch.rand(()),
     "checkpoint": lambda m, h, x: checkpoint(torch.tanh, h, use_reentrant=False),
     "a number of the model": lambda m, h, x: h * (m.calls + 0.5),
@@ -167,6 +170,12 @@ BY_SIZE = {
     "ranks of chance": lambda m, h, x: h * (lambda r: (r[:, None] > r[None]).sum(1, keepdim=True))(torch.rand(len(x))),
     "the largest of chance": lambda m, h, x: h * torch.rand(len(x)).max(),
     "integers up to the size": lambda m, h, x: h * torch.randint(0, len(x), (1,)),
+    "chance of the next row as well": lambda m, h, x: (lambda r: h * r[:-1] + r[1:])(torch.rand(len(x) + 1, 8)),
+    "chance of neighbours, added first": lambda m, h, x: h * (lambda r: r[:-1] - r[1:])(torch.rand(len(x) + 1, 8)),
+    "chance of neighbours, copied first": lambda m, h, x: (lambda r: h * (r[:-1].clone() + r[1:].clone()))(
+        torch.rand(len(x) + 1, 8)
+    ),
+    "chance of the first row for all": lambda m, h, x: (lambda r: h * r + r[0])(torch.rand(len(x), 8)),
     "order of chance": lambda m, h, x: h[torch.rand(len(x)).argsort()],
     "a random rank for each": lambda m, h, x: h * torch.randperm(len(x))[:, None],
     "a random order": lambda m, h, x: h[torch.randperm(len(x))],

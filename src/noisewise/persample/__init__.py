@@ -15,7 +15,7 @@ from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
 from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.mechanism import Runtime
-from noisewise.nest import Nest, Padded, Views, length, take
+from noisewise.nest import Nest, Padded, Views, leaves, length, take
 from noisewise.persample import engines
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
@@ -81,29 +81,36 @@ def clipped_sum(
         rows = views.rows()
         if layout is None or not layout.covers(live, situation(model, loss_fn, rows)):
             layout = examine(model, loss_fn, rows)
+        del rows
         size = runtime.microbatch or units
+        holders = _holders(views)
         parts = []
         for first in range(0, units, size):
-            rows = slice(first, first + size)
+            part = slice(first, first + size)
             proofs: list[Proof] = []
-            measured = engines.measure(model, loss_fn, take(views, rows), live, masks, layout, runtime.engine, proofs)
-            here = None if present is None else present[rows]
-            labels = None if groups is None else groups[rows]
+            measured = engines.measure(model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs)
+            here = None if present is None else present[part]
+            labels = None if groups is None else groups[part]
             parts.append(_clip_and_add(measured, live, clip, support, here, labels))
             del measured
-            _check_nothing_is_kept(proofs)
+            if _is_kept(proofs, views, holders):
+                gc.collect()
+                if _is_kept(proofs, views, holders):
+                    raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
     versions.check(model)
     queries = [part.query for part in parts if part.query is not None]
     norms = torch.cat([part.norms for part in parts], 1)
     return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
 
 
-def _check_nothing_is_kept(proofs: list[Proof]) -> None:
-    """What a pass computed from the units must be gone: a model that keeps it may use it for others, in another step."""
-    if any(proof.kept() for proof in proofs):
-        gc.collect()
-        if any(proof.kept() for proof in proofs):
-            raise self_changing(["a tensor computed from the batch, which somebody keeps after the pass"])
+def _holders(batch: Views) -> list[int]:
+    """How many tensors use the memory of each part of a batch."""
+    return [torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in leaves(batch)]
+
+
+def _is_kept(proofs: list[Proof], batch: Views, holders: list[int]) -> bool:
+    """Does somebody hold the batch, or what a pass computed from it? A model may use it for others, in another step."""
+    return any(proof.kept() for proof in proofs) or _holders(batch) != holders
 
 
 def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:

@@ -63,6 +63,8 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _content(value: Any) -> Any:
+    if isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return object()  # got out of a unit's own evaluation: like nothing that was there before
     if isinstance(value, Tensor):
         return (tuple(value.shape), str(value.dtype), _checksum(value))
     if isinstance(value, np.ndarray):

@@ -289,6 +289,7 @@ class Proof(TorchDispatchMode):
         self._labels: dict[int, tuple[StorageWeakRef, Rows | Shared, Any]] = {}
         self._views: dict[Any, Any] = {}  # memory of a view -> the step that made it
         self._parts: dict[int, tuple[int, np.ndarray]] = {}  # which entries of memory that was blank have been written
+        self._drawn: dict[int, tuple[int, ...]] = {}  # storage of draws -> where its rows begin, by first use
         self._inputs: set[int] = set()
         for name, tensor in names.items():
             self._set(tensor, BEFORE, name)
@@ -314,6 +315,7 @@ class Proof(TorchDispatchMode):
     def _set(self, tensor: Tensor, label: Rows | Shared, source: Any) -> None:
         storage = tensor.untyped_storage()
         self._labels[storage._cdata] = (StorageWeakRef(storage), label, source)
+        self._drawn.pop(storage._cdata, None)
         self._views[_memory(tensor)] = source
 
     def _known(self, tensor: Tensor) -> tuple[Rows | Shared, Any]:
@@ -392,6 +394,9 @@ class Proof(TorchDispatchMode):
             return result
         if not all(map(self._is_written, read)) and not self._moves_within(operation, named):
             raise NotProven(f"{operation.full} reads memory that no operation has written")
+        if self.strict:
+            for tensor in read:
+                self._check_draws(operation, tensor)
         holds = [t for t in tensors if isinstance(self.label(t), Rows) and t.numel()]
         overwritten = operation.written == ("self",) and operation.bare in OVERWRITING
         if overwritten or operation.bare in LIKE:  # what was there before does not matter
@@ -437,6 +442,23 @@ class Proof(TorchDispatchMode):
                     raise BatchChanged(f"{operation.full} changes the batch itself in place")
                 if isinstance(label, Shared) and not label.made:
                     raise StateChanged(source if isinstance(source, str) else "a tensor that is not the model's own")
+
+    def _check_draws(self, operation: _Operation, tensor: Tensor) -> None:
+        """Numbers drawn by chance belong to one row each, or to all together: which, the first use decides.
+
+        Whoever takes `r[:n]` here and `r[1:]` there gives each draw to two neighbours, and leaving out a unit would then give
+        another one other draws.
+        """
+        label = self.label(tensor)
+        if not isinstance(label, Shared) or not label.chance or not tensor.numel():
+            return
+        rows = tuple(
+            tensor.storage_offset() // step % self.units
+            for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+            if size % self.units == 0 and step
+        )
+        if self._drawn.setdefault(tensor.untyped_storage()._cdata, rows) != rows:
+            raise NotProven(f"{operation.full} uses draws of one row for another")
 
     def _with_units(self, operation: _Operation, named: dict[str, Any], outputs: list[Tensor]) -> list[Rows | Shared]:
         if operation.rule is None or not outputs:
@@ -576,7 +598,7 @@ class Proof(TorchDispatchMode):
         if operation.bare in SAME:
             return
         constants, (label, source) = _constants(operation, named), known[0]
-        if isinstance(label, Shared) and (label.alike or label.chance):
+        if isinstance(label, Shared) and label.alike:
             constants = ()  # all entries are equal
         elif operation.bare == "slice" and isinstance(label, Rows) and self.units > 1:
             constants = self._slice(tensors[0], label, named)
