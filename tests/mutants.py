@@ -659,8 +659,8 @@ MUTANTS = [
     Mutant(
         "coupled units unnoticed",
         "persample/examine.py",
-        "_check_coupling(model, loss_fn, units, others)",
-        "pass",
+        "    count = length(units)\n    for seed in seeds:\n",
+        "    return\n    for seed in seeds:\n",
         (
             f"{EXAMINE}::test_losses_that_look_at_other_units_are_refused",
             "test_guarantees.py::test_a_planted_batch_norm_is_refused",
@@ -685,7 +685,7 @@ MUTANTS = [
         "persample/examine.py",
         "found.update(call.names.values())",
         "pass",
-        (f"{EXAMINE}::test_the_parameters_without_a_ghost_rule_are_found[flipped]",),
+        (f"{EXAMINE}::test_the_second_net_sees_rows_in_another_order_where_the_table_is_wrong",),
     ),
     # adaptive rules, units, views, secure noise
     Mutant(
@@ -1296,10 +1296,12 @@ MUTANTS = [
     ),
     Mutant(
         "seen: an augmentation with more rows",
-        "train.py",
-        "if length(seen) != units * owned * augment.views:",
+        "augmentation.py",
+        "if length(versions) != owned:",
         "if False:",
-        ("test_steps_and_phases.py::test_an_augmentation_that_loses_rows_of_a_large_batch_only_is_refused",),
+        (
+            "test_steps_and_phases.py::test_an_augmentation_that_loses_rows_at_times_is_refused_even_if_another_unit_has_more",
+        ),
     ),
     Mutant(
         "seen: views of people who own several rows share a weight",
@@ -3159,8 +3161,8 @@ MUTANTS = [
     Mutant(
         "a run is resumed with other code",
         "train.py",
-        "if not lineage.same_behaviour(",
-        "if False and not lineage.same_behaviour(",
+        "same_code = lineage.same_behaviour(",
+        "same_code = True or lineage.same_behaviour(",
         (f"{LINEAGE}::test_another_loss_or_model_does_not_resume_a_run",),
     ),
     Mutant(
@@ -3722,10 +3724,38 @@ MUTANTS = [
         ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
     ),
     Mutant(
+        "a kept batch is not looked for in a run",
+        "persample/__init__.py",
+        "any(proof.kept() for proof in proofs) or _holders(batch) != holders",
+        "any(proof.kept() for proof in proofs)",
+        ("persample/test_held.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
+    ),
+    Mutant(
+        "draws of one row are used for another",
+        "persample/proof.py",
+        "if self._drawn.setdefault(tensor.untyped_storage()._cdata, rows) != rows:",
+        "if False:",
+        ("persample/test_proof.py::test_what_depends_on_the_size_is_not_proven",),
+    ),
+    Mutant(
+        "which draws are used does not belong to the trace",
+        "persample/proof.py",
+        "if isinstance(label, Shared) and label.alike:\n            constants = ()",
+        "if isinstance(label, Shared) and (label.alike or label.chance):\n            constants = ()",
+        ("persample/test_proof.py::test_draws_of_neighbours_are_not_proven_above_a_threshold_either",),
+    ),
+    Mutant(
+        "what got out of vmap is compared by content",
+        "persample/held.py",
+        "torch._C._functorch.is_functorch_wrapped_tensor(value)",
+        "False",
+        ("persample/test_held.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
+    ),
+    Mutant(
         "kept activations are not looked for in a run",
         "persample/__init__.py",
-        "            _check_nothing_is_kept(proofs)\n",
-        "",
+        "return any(proof.kept() for proof in proofs) or",
+        "return",
         ("persample/test_held.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),
     Mutant(
@@ -3845,7 +3875,7 @@ MUTANTS = [
         "persample/examine.py",
         "and after[name] - between[name] != between[name] - before[name]",
         "and after[name] - between[name] < between[name] - before[name]",
-        ("persample/test_held.py::test_what_a_model_keeps_is_refused_wherever_it_is",),
+        ("persample/test_examine.py::test_a_count_of_what_is_seen_is_refused_whether_it_grows_faster_or_slower",),
     ),
     Mutant(
         "fresh: examine: frozen modes are switched on",
@@ -3950,7 +3980,7 @@ MUTANTS = [
         "persample/held.py",
         ' and not name.startswith("len("))',
         ")",
-        ("persample/test_held.py::test_what_a_model_keeps_is_refused_wherever_it_is",),
+        ("persample/test_held.py::test_numbers_may_count_on_and_lists_may_not_grow",),
     ),
     Mutant(
         "fresh: held: keyword defaults are not seen",
@@ -3976,14 +4006,14 @@ MUTANTS = [
     Mutant(
         "fresh: groups of the first micro-batch for all",
         "persample/__init__.py",
-        "labels = None if groups is None else groups[rows]",
+        "labels = None if groups is None else groups[part]",
         "labels = None if groups is None else groups[: min(size, units - first)]",
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),
     Mutant(
         "fresh: padding of the first micro-batch for all",
         "persample/__init__.py",
-        "here = None if present is None else present[rows]",
+        "here = None if present is None else present[part]",
         "here = None if present is None else present[: min(size, units - first)]",
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),

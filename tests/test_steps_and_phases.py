@@ -76,16 +76,19 @@ def test_recorders_see_what_learns(support):
         assert encode(observation.support) == encode(support.support)
 
 
-def test_an_augmentation_that_loses_rows_of_a_large_batch_only_is_refused():
-    """It passes the check on four made-up rows, and is found out by the batch."""
+def test_an_augmentation_that_loses_rows_at_times_is_refused_even_if_another_unit_has_more():
+    """It passes the check on made-up rows, and is found out by the batch, whose number of rows is right."""
 
     def lossy(rows, generator):
-        return tuple(part[: max(4, len(part) - 1)] if len(part) > 4 else part for part in rows)
+        copies = torch.where(rows[0][:, 0] > 90, 2, torch.where(rows[0][:, 0] < -90, 0, 1))
+        return tuple(part.repeat_interleave(copies, 0) for part in rows)
 
-    with pytest.raises(ConfigError, match="augment returned 39 rows for 40"):
+    x, y = tiny.data()
+    x[3, 0], x[7, 0] = 99.0, -99.0
+    with pytest.raises(ConfigError, match="augment returned 2 rows for 1 of one unit"):
         tiny.run(
-            plan=tiny.mechanism(sampler=FullBatch(tiny.N)), augment=Augment(lossy, 1), insecure_seed=SEED
-        )  # fmt: skip
+            units=(x, y), plan=tiny.mechanism(sampler=FullBatch(tiny.N)), augment=Augment(lossy, 1), insecure_seed=SEED
+        )
 
 
 def test_recipes_that_go_on_from_one_model_share_nothing_with_it():

@@ -49,7 +49,10 @@ def augmented(function: Change, rows: Nest, owned: int, seed: int, trace: Trace 
     for number in range(length(rows) // owned):
         own = take(rows, slice(number * owned, (number + 1) * owned))
         state = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64)[0]
-        units.append(function(map_tensors(torch.clone, own), torch.Generator().manual_seed(int(state >> 1))))
+        versions = function(map_tensors(torch.clone, own), torch.Generator().manual_seed(int(state >> 1)))
+        if length(versions) != owned:  # one unit's surplus could hide another's loss
+            raise ConfigError(f"augment returned {length(versions)} rows for {owned} of one unit: one for each.")
+        units.append(versions)
     if not units:
         return function(map_tensors(torch.clone, rows), torch.Generator().manual_seed(seed))
     parts = zip(*(list(leaves(unit)) for unit in units), strict=True)

@@ -359,7 +359,7 @@ def execute(config: Config, out: str | os.PathLike[str], *, resume: bool = False
         work = RunFolder(folder.sensitive / "twin")
         if not work.complete:
             _train(config, plain, start, work, resume, progress, ablation="plain")
-        os.replace(work.model, twin_weights(folder))
+        write_atomically(twin_weights(folder), work.model.read_bytes())
     shutil.rmtree(folder.sensitive / "twin", ignore_errors=True)
     return folder
 

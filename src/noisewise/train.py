@@ -334,11 +334,9 @@ def _batch(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int,
     if augment is None:
         return batch
     views = batch if isinstance(batch, Views) else Views.single(batch)
-    units, owned = views.weights.shape
+    owned = views.weights.shape[1]
     repeated = map_tensors(lambda tensor: tensor.repeat_interleave(augment.views, 0), views.rows())
     seen = augmented(augment.function, repeated, owned * augment.views, seed, proof)
-    if length(seen) != units * owned * augment.views:
-        raise ConfigError(f"augment returned {length(seen)} rows for {units * owned * augment.views}: one for each.")
     weights = views.weights.repeat_interleave(augment.views, 1) / augment.views
     return Views(map_tensors(lambda tensor: tensor.unflatten(0, weights.shape), seen), weights)
 

@@ -1,7 +1,5 @@
 """Every engine against the plain oracle: all problems, rules, supports and micro-batch sizes."""
 
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
@@ -44,20 +42,14 @@ def microbatches(name, engine, rule):
     return {None, size} if engine == "auto" else {size}
 
 
-@cache
-def layout_of(name, support_kind):
-    layout = examine(*PROBLEMS[name].make())
-    assert layout.fallback == PROBLEMS[name].fallback  # a rule with a mistake would not be used
-    return layout
-
-
 @pytest.mark.parametrize("support_kind", SUPPORTS)
 @pytest.mark.parametrize(("name", "engine"), problems_and_engines(ENGINES))
 def test_every_rule_equals_the_oracle(name, engine, support_kind):
     setup = PROBLEMS[name].make()
     support = make_support(support_kind, setup.model)
     grads = gradients_of(name)
-    layout = layout_of(name, support_kind)
+    layout = examine(*setup)
+    assert layout.fallback == PROBLEMS[name].fallback  # a rule with a mistake would not be used
     for rule, clip in rules(list(grads), typical_norm(grads)).items():
         expected, norms = clipped_sum_by_hand(grads, clip, support)
         for size in microbatches(name, engine, rule):
@@ -112,7 +104,7 @@ def test_ghost_is_content_once_the_unexplained_parameters_are_frozen(name):
 @pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if not problem.vectorises])
 def test_what_cannot_be_vectorised_is_refused_by_dense_and_found_out_once(name):
     setup = PROBLEMS[name].make()
-    assert not layout_of(name, "everything").vectorises
+    assert not examine(*setup).vectorises
     with pytest.raises(UnsupportedLayer, match="the dense engine cannot vectorise this model"):
         clipped_sum(*setup, Flat(1.0), runtime=Runtime(engine="dense"))
 

@@ -11,8 +11,8 @@ from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.mechanism import Runtime
-from noisewise.persample import clipped_sum, engines, examine
-from noisewise.persample.examine import synthetic
+from noisewise.persample import clipped_sum, engines, examine, operations, proof
+from noisewise.persample.examine import _check_state, synthetic
 from noisewise.persample.layers import Operands
 from noisewise.persample.tape import Call
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
@@ -75,6 +75,38 @@ def test_a_parameter_that_was_not_looked_at_is_looked_at_when_it_learns():
     assert not stale.covers(dict(setup.model.named_parameters()))
     fresh, used = (clipped_sum(*setup, Flat(0.1), layout=layout).grads._values for layout in (None, stale))
     assert all(torch.equal(fresh[name], used[name]) for name in fresh)
+
+
+def test_the_second_net_sees_rows_in_another_order_where_the_table_is_wrong(monkeypatch):
+    """A wrong row of the table: flipping would be taken for an operation that acts row by row."""
+    monkeypatch.setitem(operations.RULES, "flip", operations.RULES["neg"])
+    proof._about.cache_clear()
+    try:
+        layout = examine(*PROBLEMS["flipped"].make())
+    finally:
+        proof._about.cache_clear()
+    assert layout.proven
+    assert layout.fallback >= {"inner.weight", "inner.bias"}
+
+
+class Counting(nn.Module):
+    """Counts units that are positive; `sign` says of which."""
+
+    def __init__(self, sign):
+        super().__init__()
+        self.head, self.count, self.sign = nn.Linear(3, 2), 0, sign
+
+    def forward(self, x):
+        self.count += int((self.sign * x[:, 0] > 0).sum())
+        return self.head(x)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_count_of_what_is_seen_is_refused_whether_it_grows_faster_or_slower(sign):
+    y, like = torch.tensor([0, 1, 0]), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    units, others = (torch.ones(3, 3), y), (-torch.ones(3, 3), y)
+    with pytest.raises(PrivacyError, match="count"):
+        _check_state(Counting(sign), cross_entropy, units, others, like)
 
 
 def twice(model, batch):

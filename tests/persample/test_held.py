@@ -110,6 +110,11 @@ def test_any_change_of_values_shape_or_type_is_seen(kind, change):
     assert changes(before, held(model, None)) == ["held"]
 
 
+def test_numbers_may_count_on_and_lists_may_not_grow():
+    assert changes({"calls": 1}, {"calls": 2}) == []
+    assert changes({"len(bank)": 1}, {"len(bank)": 2}) == ["len(bank)"]
+
+
 @pytest.mark.parametrize("how", ["nothing", "a count of calls"])
 def test_what_does_not_follow_the_data_is_no_memory(how):
     assert examine(Keeping(how), cross_entropy, (X, Y)).proven

@@ -246,6 +246,18 @@ def test_thresholds_on_the_size_are_not_proven_where_they_act(way, threshold):
         assert all(torch.allclose(first[:2], losses[:2], atol=1e-5) for losses in found.values())
 
 
+@pytest.mark.parametrize("threshold", [40, 100, 150])
+def test_draws_of_neighbours_are_not_proven_above_a_threshold_either(threshold):
+    def between(m, h, x):
+        draws, first = torch.rand(len(x) + 1, 8), int(len(x) >= threshold)
+        return h * draws[: len(x)] + draws[first : first + len(x)]
+
+    model = Net(between)
+    layout = proved(model)
+    assert layout.proven
+    assert max(passes(model, layout)) < threshold
+
+
 MIXING = {
     "centred": lambda m, h, x: h - h.mean(0),
     "scaled by the largest": lambda m, h, x: h / x.abs().max(),
