@@ -170,11 +170,15 @@ BY_SIZE = {
     "ranks of chance": lambda m, h, x: h * (lambda r: (r[:, None] > r[None]).sum(1, keepdim=True))(torch.rand(len(x))),
     "the largest of chance": lambda m, h, x: h * torch.rand(len(x)).max(),
     "integers up to the size": lambda m, h, x: h * torch.randint(0, len(x), (1,)),
-    "chance of the next row as well": lambda m, h, x: (lambda r: h * r[:-1] + r[1:])(torch.rand(len(x) + 1, 8)),
-    "chance of neighbours, added first": lambda m, h, x: h * (lambda r: r[:-1] - r[1:])(torch.rand(len(x) + 1, 8)),
-    "chance of neighbours, copied first": lambda m, h, x: (lambda r: h * (r[:-1].clone() + r[1:].clone()))(
-        torch.rand(len(x) + 1, 8)
+    "chance of the next row as well": lambda m, h, x: (lambda r: h * r[: len(x)] + r[1 : len(x) + 1])(
+        torch.rand(2 * len(x), 8)
     ),
+    "chance of neighbours, added first": lambda m, h, x: (
+        h * (lambda r: r[: len(x)] - r[1 : len(x) + 1])(torch.rand(2 * len(x), 8))
+    ),
+    "chance of neighbours, copied first": lambda m, h, x: (
+        lambda r: h * (r[: len(x)].clone() + r[1 : len(x) + 1].clone())
+    )(torch.rand(2 * len(x), 8)),
     "chance of the first row for all": lambda m, h, x: (lambda r: h * r + r[0])(torch.rand(len(x), 8)),
     "order of chance": lambda m, h, x: h[torch.rand(len(x)).argsort()],
     "a random rank for each": lambda m, h, x: h * torch.randperm(len(x))[:, None],
@@ -249,7 +253,7 @@ def test_thresholds_on_the_size_are_not_proven_where_they_act(way, threshold):
 @pytest.mark.parametrize("threshold", [40, 100, 150])
 def test_draws_of_neighbours_are_not_proven_above_a_threshold_either(threshold):
     def between(m, h, x):
-        draws, first = torch.rand(len(x) + 1, 8), int(len(x) >= threshold)
+        draws, first = torch.rand(2 * len(x), 8), int(len(x) >= threshold)
         return h * draws[: len(x)] + draws[first : first + len(x)]
 
     model = Net(between)
