@@ -164,9 +164,9 @@ class AnotherWay(NotProven):
     """A batch does not take the way that was examined: the model decides by the number of units, by chance or by a count."""
 
 
-def _no_proof(error: NotProven) -> UnsupportedLayer:
+def _no_proof(reason: object) -> UnsupportedLayer:
     return UnsupportedLayer(
-        f"the fast engine needs a proof that units do not influence each other, and there is none: {error}. "
+        f"the fast engine needs a proof that units do not influence each other, and there is none: {reason}. "
         "Use Runtime(engine='auto'), which then evaluates every unit alone."
     )
 
@@ -190,7 +190,7 @@ def filled_up(
             _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)
             break
         except NotProven as error:
-            reason = error
+            reason = str(error)  # the error itself would keep its frames, and with them what they computed
     else:
         if strict:
             raise _no_proof(reason) from None
