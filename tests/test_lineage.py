@@ -686,7 +686,9 @@ def test_single_numbers_texts_and_nothing_are_parts_that_all_may_see():
         return tiny.loss_fn(model, batch["pair"]) * batch["scale"]
 
     units = {"pair": tiny.data(), "scale": 0.5, "name": "a", "none": None}
-    train(network, units, loss_fn, tiny.mechanism(), tiny.sgd(network), progress=False)
+    before = tiny.weights(network)
+    trained = train(network, units, loss_fn, tiny.mechanism(), tiny.sgd(network), progress=False)
+    assert not torch.equal(tiny.weights(trained.model), before)
 
 
 def test_samplers_of_a_bound_root_keep_their_rate():
