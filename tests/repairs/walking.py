@@ -63,7 +63,7 @@ class Walk:
     def clipped(self, batch, units):
         """The clipped sum (flat) and the answer to the rule's question over some units of a batch."""
         rule, units = self.state.rule(), torch.as_tensor(units)
-        groups = _groups(self.recipe.data.train, rule, units)
+        groups = _groups(self.recipe.data.train, rule, units, len(units))
         found = clipped_sum(self.model, self.recipe.loss_fn, take(batch, units), rule, self.support, groups=groups)
         asked = None if found.query is None else flat(found.query._values)
         return flat(found.grads._values), asked
