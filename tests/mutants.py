@@ -3724,6 +3724,20 @@ MUTANTS = [
         ("persample/test_held.py::test_what_a_rare_unit_leaves_behind_is_found_wherever_it_lies",),
     ),
     Mutant(
+        "units that are filled up are measured otherwise",
+        "persample/engines.py",
+        "one_of[name] = squares[:1], Formed(",
+        "one_of[name] = grads.double().square().sum(1), Formed(",
+        ("persample/test_ways.py::test_units_of_batches_that_take_another_way_are_measured_as_all_others",),
+    ),
+    Mutant(
+        "units that are filled up forget their masks",
+        "persample/engines.py",
+        "torch.where(masks[name].flatten(), grads, 0) if name in masks else grads",
+        "grads",
+        ("persample/test_ways.py::test_filling_up_is_the_loop_for_any_number_of_rows",),
+    ),
+    Mutant(
         "a kept batch is not looked for in a run",
         "persample/__init__.py",
         "any(proof.kept() for proof in proofs) or _holders(batch) != holders",

@@ -826,7 +826,7 @@ def _noise_by_largest(draw: Draw) -> Mix:
 
 
 def _dropout_by_mean(draw: Draw) -> Mix:
-    return lambda h: F.dropout(h, float(h.detach().float().mean().sigmoid()) * 0.8, True)
+    return lambda h: F.dropout(h, float(h.detach().float().mean().nan_to_num().sigmoid()) * 0.8, True)
 
 
 def _shared_mask(draw: Draw) -> Mix:
@@ -1134,7 +1134,8 @@ def _nystromformer(draw: Draw) -> tuple[nn.Module, LossFn]:
 
     config = transformers.NystromformerConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=CLASSES,
-        max_position_embeddings=16, num_landmarks=2, segment_means_seq_len=STEPS,
+        max_position_embeddings=16, num_landmarks=2, segment_means_seq_len=STEPS, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     model = transformers.NystromformerForSequenceClassification(config).eval()
     table = nn.Linear(5, 16)

@@ -116,8 +116,24 @@ def test_what_a_unit_adds_does_not_depend_on_the_size_of_its_batch(limit, units)
     assert relative_error(together, total) < 1e-9
 
 
+@pytest.mark.parametrize("limit", [64, 200])
+def test_units_of_batches_that_take_another_way_are_measured_as_all_others(limit):
+    """Norms are rounded up by a bound of the engine: other bounds for a batch beyond the limit would move every unit."""
+    torch.manual_seed(0)
+    model = network(by_size(limit)).float()
+    x, y = (
+        torch.randn(6) + 0.1 * torch.randn(limit + 1, 6),
+        torch.ones(limit + 1, dtype=torch.long),
+    )  # what moves adds up
+    layout = examine(model, cross_entropy, (x, y))
+    fewer, more = (summed(Setup(model, cross_entropy, (x[:n], y[:n])), layout, Flat(1e-3)) for n in (limit, limit + 1))
+    moved = torch.cat([(more[name] - fewer[name]).flatten().double() for name in more]).norm()
+    assert float(moved) <= 1e-3 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("views", [1, 2, 4, 12])
-def test_filling_up_is_the_loop_for_any_number_of_rows(views):
+def test_filling_up_is_the_loop_for_any_number_of_rows(views, masked):
     setup = PROBLEMS["conv"].make()
     layout = examine(*setup)
     assert layout.proven
@@ -126,8 +142,10 @@ def test_filling_up_is_the_loop_for_any_number_of_rows(views):
     weights = torch.rand(2, views, dtype=torch.float64)
     batch = Views((x[index].unflatten(0, (2, views)), y[index].unflatten(0, (2, views))), weights)
     live = dict(setup.model.named_parameters())
-    found = engines.filled_up(setup.model, setup.loss_fn, batch, live, {}, layout, strict=True)
+    masks = {name: torch.rand(p.shape) < 0.6 for name, p in live.items()} if masked else {}
+    found = engines.filled_up(setup.model, setup.loss_fn, batch, live, masks, layout, strict=True)
     expected = engines.loop(setup.model, setup.loss_fn, batch, live)
+    expected = {name: grads * masks.get(name, 1) for name, grads in expected.items()}
     for name, grads in expected.items():
         assert torch.allclose(found[name][0], grads.flatten(1).square().sum(1), rtol=1e-9)
         factors = torch.tensor([0.3, 2.0], dtype=torch.float64)

@@ -177,17 +177,17 @@ def filled_up(
     """A batch that takes another way than the examined one: each unit in a small batch that does not, with copies of itself.
 
     What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
-    the size of the batch. If even a rehearsal takes another way, the model decides by chance or by a count, not by the units,
+    the size of the batch, and measured as there: bounds on rounding of another engine would scale every unit otherwise. If even
+    a rehearsal takes another way, the model decides by chance or by a count, not by the units,
     and each of them is evaluated alone; so is a single unit whose own pass does. The rehearsal is thrown away: a way that was
     chosen by the passes of all units would be chosen more seldom the more of them there are.
     Slow, and rare: PyTorch itself takes another way for batches of one row.
     """
     explained = {name: live[name] for name in live if name not in layout.fallback}
-    formed: dict[str, list[Tensor]] = {name: [] for name in explained}
     assert layout.trace is not None
     for size in (2, layout.trace.units):
         try:
-            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)
+            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, masks, layout, size)
             break
         except NotProven as error:
             reason = str(error)  # the error itself would keep its frames, and with them what they computed
@@ -195,18 +195,23 @@ def filled_up(
         if strict:
             raise _no_proof(reason) from None
         return alone(model, loss_fn, batch, live, masks, layout)
-    for unit in range(len(batch.weights)):
-        one = _one(batch, unit)
+    units = []
+    for number in range(len(batch.weights)):
+        one = _one(batch, number)
         try:
-            grads = _in_company_of_itself(model, loss_fn, one, live, explained, layout, size)
+            units.append(_in_company_of_itself(model, loss_fn, one, live, explained, masks, layout, size))
         except NotProven as error:
             if strict:
                 raise _no_proof(error) from None
             with nothing_left_behind(model, loss_fn):
-                grads = _each(model, loss_fn, one, explained, layout)
-        for name, grad in grads.items():
-            formed[name].append(_at_least_float32(grad.reshape(1, -1)))
-    measured = _measure_formed({name: torch.cat(parts) for name, parts in formed.items()}, masks)
+                units.append(_measure_formed(_each(model, loss_fn, one, explained, layout), masks))
+    measured: Measured = {
+        name: (
+            torch.cat([unit[name][0] for unit in units]),
+            Formed(torch.cat([_at_least_float32(unit[name][1].formed()) for unit in units])),
+        )
+        for name in explained
+    }
     rest = {name: live[name] for name in live if name not in explained}
     if rest:
         measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
@@ -220,26 +225,23 @@ def _one(batch: Views, unit: int) -> Views:
 
 
 def _in_company_of_itself(
-    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, layout: Layout, size: int
-) -> dict[str, Tensor]:
-    """Gradients of one unit from proven passes of `size` rows, filled up with copies that count nothing."""
+    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, masks: Masks, layout: Layout, size: int
+) -> Measured:
+    """Norm and gradient of one unit from a proven pass of `size` units, the others of which are copies that count nothing."""
     views = one.weights.shape[1]
-    pieces: dict[str, list[PerSample]] = {name: [] for name in explained}
-    for first in range(0, views, size):
-        own = torch.arange(first, min(first + size, views), device=one.weights.device)
-        index = torch.cat([own, own.new_full((size - len(own),), first)])
-        real = torch.arange(size, device=own.device) < len(own)
-        weights = torch.where(real, one.weights[0, index], 0.0)
-        rows = take(take(one.batch, 0), index)
-        followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
-        if explained.keys() & followed.fallback:
-            raise NotProven("a parameter is used in another way than in the examined pass")
-        for name, gradients in _pieces(_uses(followed, explained, weights, real), explained, size).items():
-            pieces[name] += gradients
-    return {
-        name: join(pieces[name]).formed() if pieces[name] else parameter.new_zeros(1, parameter.numel())
-        for name, parameter in explained.items()
-    }
+    index = torch.arange(views, device=one.weights.device).repeat(size)
+    real = torch.arange(size * views, device=index.device) < views
+    weights = torch.where(real, one.weights[0, index], 0.0)
+    rows = take(take(one.batch, 0), index)
+    followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+    if explained.keys() & followed.fallback:
+        raise NotProven("a parameter is used in another way than in the examined pass")
+    measured = _measure_uses(_uses(followed, explained, weights, real), explained, size, views, masks)
+    one_of: Measured = {}
+    for name, (squares, gradient) in measured.items():
+        grads = gradient.formed()[:1].reshape(1, -1)
+        one_of[name] = squares[:1], Formed(torch.where(masks[name].flatten(), grads, 0) if name in masks else grads)
+    return one_of
 
 
 class Use(NamedTuple):
