@@ -3670,14 +3670,14 @@ MUTANTS = [
     Mutant(
         "one unit's chance decides the way of all",
         "persample/engines.py",
-        "                grads = _each(model, loss_fn, one, explained, layout)\n",
+        "                units.append(_measure_formed(_each(model, loss_fn, one, explained, layout), masks))\n",
         "                return alone(model, loss_fn, batch, live, masks, layout)\n",
         ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
     ),
     Mutant(
         "a rehearsal in the way of a batch counts",
         "persample/engines.py",
-        "            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)\n",
+        "            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, masks, layout, size)\n",
         "            pass\n",
         ("persample/test_chance.py::test_which_way_is_taken_does_not_depend_on_the_number_of_units",),
     ),
@@ -3810,8 +3810,8 @@ MUTANTS = [
     Mutant(
         "fresh: views beyond the examined size are left out",
         "persample/engines.py",
-        "for first in range(0, views, size):",
-        "for first in range(0, min(views, size), size):",
+        "torch.arange(size * views, device=index.device) < views",
+        "torch.arange(size * views, device=index.device) < min(views, size)",
         ("persample/test_ways.py::test_filling_up_is_the_loop_for_any_number_of_rows",),
     ),
     Mutant(

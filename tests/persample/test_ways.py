@@ -133,8 +133,9 @@ def test_units_of_batches_that_take_another_way_are_measured_as_all_others(limit
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("views", [1, 2, 4, 12])
-def test_filling_up_is_the_loop_for_any_number_of_rows(views, masked):
-    setup = PROBLEMS["conv"].make()
+@pytest.mark.parametrize("name", ["conv", "linear-2d"])
+def test_filling_up_is_the_loop_for_any_number_of_rows(name, views, masked):
+    setup = PROBLEMS[name].make()
     layout = examine(*setup)
     assert layout.proven
     x, y = setup.batch[0], setup.batch[1]
