@@ -21,11 +21,11 @@ import torch
 
 from noisewise import data as sets
 from noisewise.audits import AUDITS, engine_epsilon, lira, train_shadows
-from noisewise.config import audit, configure, execute, open_run, prepare
 from noisewise.losses import cross_entropy
 from noisewise.models import build
 from noisewise.recipe import train_openly
-from noisewise.runs import hardware, versions
+from noisewise.runs.folder import hardware, versions
+from noisewise.workflow.config import audit, configure, execute, open_run, prepare
 
 NAMES = ("disparity", "calibration", "robustness", "membership", "clipping-bias", "feature-noise", "engine-epsilon")
 

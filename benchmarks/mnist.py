@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from noisewise.audits.intervals import share
-from noisewise.config import configure, execute, open_run
-from noisewise.runs import hardware, read_json, versions
+from noisewise.estimates.intervals import share
+from noisewise.runs.folder import hardware, read_json, versions
+from noisewise.workflow.config import configure, execute, open_run
 
 RESULT = Path(__file__).parent / "results" / "mnist_lenet.json"
 

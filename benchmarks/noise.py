@@ -11,7 +11,7 @@ import torch
 
 from noisewise import Ledger, Poisson, release
 from noisewise.bounded import Bounded
-from noisewise.entropy import Entropy
+from noisewise.randomness import Entropy
 
 COUNT = 4_000_000
 

@@ -27,17 +27,17 @@ import torch
 
 from noisewise import data as sets
 from noisewise import models
-from noisewise.audits.intervals import mean, mean_difference
-from noisewise.audits.outputs import outputs
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
+from noisewise.data.transforms import subsample_class
+from noisewise.estimates.intervals import mean, mean_difference
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
-from noisewise.runs import hardware, versions
+from noisewise.models.outputs import outputs
+from noisewise.runs.folder import hardware, versions
 from noisewise.sampling import Poisson, steps_for
-from noisewise.train import train
-from noisewise.transforms import subsample_class
+from noisewise.training.loop import train
 
 SEEDS, TUNING_SEED, DELTA = (0, 1, 2, 3, 4), 100, 1e-5
 RATES = {"private": (0.25, 0.5, 1.0, 2.0, 4.0), "twin": (0.03, 0.1, 0.3, 1.0)}

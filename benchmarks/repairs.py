@@ -29,15 +29,15 @@ import torch
 
 from noisewise import data as sets
 from noisewise import models, repairs
-from noisewise.audits.intervals import mean, mean_difference
 from noisewise.clipping import Flat
 from noisewise.data import Splits
+from noisewise.data.transforms import flip_and_crop
+from noisewise.estimates.intervals import mean, mean_difference
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import Recipe, fit
-from noisewise.runs import hardware, versions
+from noisewise.runs.folder import hardware, versions
 from noisewise.sampling import Poisson, steps_for
-from noisewise.transforms import flip_and_crop
 
 BATCH, EPOCHS, DELTA, BOUND = 2048, 40, 1e-5, 1.0
 EPSILONS = (1.0, 3.0)

@@ -154,8 +154,8 @@ def noisewise(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     from noisewise import Ledger, Poisson
     from noisewise.bounded import release
     from noisewise.clipping import Flat
-    from noisewise.entropy import Entropy
     from noisewise.persample import clipped_sum, examine
+    from noisewise.randomness import Entropy
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     layout = examine(model, unit_losses, (x, y))

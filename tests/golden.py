@@ -55,7 +55,7 @@ def steps() -> Iterator[tuple[str, str]]:
     from noisewise.clipping import Automatic, Flat, Global, Normalized, PerSampleAdaptive, per_layer
     from noisewise.data import Data
     from noisewise.sampling import FullBatch, Poisson, Shuffle
-    from noisewise.train import Augment
+    from noisewise.training.loop import Augment
 
     names = [name for name, _ in tiny.model().named_parameters()]
     x, y = tiny.data()
@@ -104,8 +104,8 @@ def _trained(name: str, **settings) -> Iterator[tuple[str, str]]:
 def runs(folder: Path) -> Iterator[tuple[str, str]]:
     """Files of run folders, their audits and reports."""
     from noisewise.audits import AUDITS
-    from noisewise.config import audit, configure, execute, open_run
     from noisewise.report import write
+    from noisewise.workflow.config import audit, configure, execute, open_run
 
     for data, model in (("digits", "cnn"), ("signal_noise", "mlp"), ("two_patch", "two-layer-cnn")):
         config = configure(data=data, model=model, noise_multiplier=4.0, steps=4, batch_size=64, insecure_seed=3)

@@ -20,7 +20,7 @@ import torch
 
 import tiny
 from noisewise.data import Data
-from noisewise.runs import RunFolder
+from noisewise.runs.folder import RunFolder
 
 STEPS = 60
 

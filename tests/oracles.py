@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisewise.batches import Padded, length, map_tensors
 from noisewise.clipping import Automatic, Clip, Flat, Global, Normalized, PerLayer, PerSampleAdaptive, per_layer
-from noisewise.nest import Padded, length, map_tensors
 from noisewise.persample import ClippedBatch, Layout, clipped_sum
 from noisewise.persample.engines import follow
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from noisewise import Data, FullBatch, Mechanism, Poisson, Schedule, train
+from noisewise.accounting.events import gaussian, joint_multiplier
 from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile, query_multiplier
 from noisewise.clipping import Flat, Samples
 from noisewise.errors import ConfigError
-from noisewise.mechanism import gaussian, joint_multiplier
 from noisewise.persample import clipped_sum
 from noisewise.testing import check_clip, reveal
-from noisewise.train import State, private_step
+from noisewise.training.loop import State, private_step
 
 RULES = [Quantile(0.7), Quantile(2.0, target=0.9, noise=3.0), GlobalAdapt(1.0, 5.0), GlobalAdapt(0.5, 0.5, tau=0.8)]
 NORMS = torch.tensor([[0.0, 0.1, 0.5, 0.9, 1.0, 4.0, 30.0, 1e6]]).double()

@@ -13,9 +13,10 @@ import torch
 from scipy import stats
 
 from noisewise.accounting import Ledger
-from noisewise.bounded import NOISE_CHUNK, Bounded, expose, joint_multiplier, merge, release, standard_normal
-from noisewise.entropy import Entropy
+from noisewise.bounded import Bounded, expose, joint_multiplier, merge, release
 from noisewise.errors import PrivacyError
+from noisewise.noise import NOISE_CHUNK, standard_normal
+from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 
 FALSE_ALARM = 1e-6

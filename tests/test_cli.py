@@ -16,17 +16,17 @@ import torch
 from rich.console import Console
 
 from noisewise import cli
+from noisewise.accounting.defaults import default_adjacency, default_delta
 from noisewise.audits import AUDITS
 from noisewise.audits.result import Table
-from noisewise.config import Config, configure, execute, open_run, prepare, twin_weights
-from noisewise.config import audit as ask
-from noisewise.defaults import default_adjacency, default_delta
 from noisewise.errors import ConfigError
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
-from noisewise.runs import RunFolder, Status, read_json
+from noisewise.runs.folder import RunFolder, Status, read_json
 from noisewise.sampling import Poisson, Shuffle
-from noisewise.words import number
+from noisewise.wording import number
+from noisewise.workflow.config import Config, configure, execute, open_run, prepare, twin_weights
+from noisewise.workflow.config import audit as ask
 
 KEYS = {
     "epsilon", "delta", "noise_multiplier", "steps", "rate", "accountant", "adjacency", "sampler", "rdp_epsilon",
@@ -236,7 +236,7 @@ def test_planning_needs_no_torch(arguments: list[str]) -> None:
         f"sys.argv = ['noisewise', *{arguments!r}]\n"
         "try: cli.main()\n"
         "except SystemExit as stopped: assert not stopped.code, stopped.code\n"
-        "heavy = {'torch', 'matplotlib', 'sklearn', 'noisewise.audits', 'noisewise.config'} & set(sys.modules)\n"
+        "heavy = {'torch', 'matplotlib', 'sklearn', 'noisewise.audits', 'noisewise.workflow.config'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert '--help' not in sys.argv or not {'numpy', 'scipy', 'dp_accounting'} & set(sys.modules)\n"
     )
@@ -313,7 +313,7 @@ def test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on(noisew
     """The bound of quantile clipping moved, so what clipping did at the end is not known; who gets how much is."""
     wanted = {name: AUDITS[name] for name in ("clipping-bias", "disparity")}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.config.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.workflow.config.AUDITS", wanted)
     assert noisewise("train", *QUICK, "--clip", "quantile", "--out", "a", "--no-twin", "--quiet").code == 0
     found = noisewise("audit", "a")
     assert found.code == 0
@@ -387,7 +387,7 @@ def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
 def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:
     """Start the command in a process of its own, stop it as soon as the condition holds, return its exit code."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "noisewise.cli", "train", "--out", str(out), "--quiet", *arguments],
+        [sys.executable, "-m", "noisewise.cli.commands", "train", "--out", str(out), "--quiet", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
@@ -450,10 +450,10 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
 
 def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
     small = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
-    monkeypatch.setattr("noisewise.config.configure", lambda **_: small)
+    monkeypatch.setattr("noisewise.workflow.config.configure", lambda **_: small)
     wanted = {"disparity": AUDITS["disparity"]}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.config.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.workflow.config.AUDITS", wanted)
     first = noisewise("demo", "--out", "runs/demo")
     assert first.code == 0
     assert "Report: runs/demo/sensitive/report.html" in first.words
@@ -479,8 +479,8 @@ def people(tmp_path) -> Path:
 
 
 def test_schema_is_written_for_the_user_to_confirm(noisewise, people) -> None:
+    from noisewise.data.tables.schema import Classes, Number, read
     from noisewise.errors import PrivacyError
-    from noisewise.schema import Classes, Number, read
 
     found = noisewise("schema", "people.csv", "--label", "hired", "--group", "sex", "--out", "s.toml")
     assert found.code == 0
@@ -503,7 +503,7 @@ def test_schema_is_written_for_the_user_to_confirm(noisewise, people) -> None:
 
 
 def test_schema_of_the_header_only_and_with_noise(noisewise, people) -> None:
-    from noisewise.schema import Number, read
+    from noisewise.data.tables.schema import Number, read
 
     known = ("--label", "hired=no,yes", "--group", "sex=f,m")
     found = noisewise("schema", "people.csv", *known, "--column", "age=0:120", "--header-only")

@@ -1,7 +1,7 @@
 """Every option of every command acts: what the library is asked for changes as the option says, and in nothing else.
 
-`train` is stopped at its door: what reaches `noisewise.train.train` is compared. That it acts from there on is shown by the
-tests of the library.
+`train` is stopped at its door: what reaches `noisewise.training.loop.train` is compared. That it acts from there on is shown by
+the tests of the library.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import typer
 
 from noisewise import cli
 from noisewise.audits import AUDITS
-from noisewise.config import configure, execute
 from noisewise.errors import RunError
 from noisewise.mechanism import Mechanism
-from noisewise.runs import RunFolder, Status
+from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import FullBatch, Poisson, Shuffle, steps_for
+from noisewise.workflow.config import configure, execute
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ class Door:
 @pytest.fixture
 def door(monkeypatch) -> Door:
     standing = Door()
-    monkeypatch.setattr("noisewise.config.train", standing)
+    monkeypatch.setattr("noisewise.workflow.config.train", standing)
     return standing
 
 
@@ -152,7 +152,7 @@ def unchanged(tmp_path_factory) -> list[dict[str, Any]]:
     standing = Door()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("base"))
-        patch.setattr("noisewise.config.train", standing)
+        patch.setattr("noisewise.workflow.config.train", standing)
         patch.setattr(sys, "argv", ["noisewise", "train", *with_option(BASE, ""), "--quiet"])
         with pytest.raises(SystemExit):
             cli.main()
@@ -322,7 +322,7 @@ def test_quiet_of_train(noisewise, monkeypatch) -> None:
         bars.append(progress)
         raise RunError("seen.")
 
-    monkeypatch.setattr("noisewise.config.train", stop)
+    monkeypatch.setattr("noisewise.workflow.config.train", stop)
     printed = [
         noisewise("train", *with_option(BASE, "--out", "--out", name), *more)[1]
         for name, more in (("a", ["--quiet"]), ("b", []))
@@ -370,7 +370,7 @@ def runs(tmp_path_factory) -> Path:
     ],
 )
 def test_options_of_audit(noisewise, monkeypatch, runs: Path, options, asked) -> None:
-    monkeypatch.setattr("noisewise.config.audit", lambda run, name, **_: Answer(name))
+    monkeypatch.setattr("noisewise.workflow.config.audit", lambda run, name, **_: Answer(name))
     code, printed = noisewise("audit", str(runs / "digits"), *options)
     assert code == 0
     assert [line.removeprefix("• answer ") for line in printed.splitlines() if line.startswith("• answer ")] == asked
@@ -398,7 +398,7 @@ def test_out_of_demo(noisewise, monkeypatch) -> None:
     monkeypatch.setattr(cli, "_train", lambda config, folder, **_: where.append(folder))
     for name in ("_audit", "_report"):
         monkeypatch.setattr(cli, name, lambda folder, *_, **__: where.append(folder))
-    monkeypatch.setattr("noisewise.config.configure", lambda **_: None)
+    monkeypatch.setattr("noisewise.workflow.config.configure", lambda **_: None)
     assert noisewise("demo", "--out", "elsewhere")[0] == 0
     assert noisewise("demo")[0] == 0
     assert where == [Path("elsewhere")] * 3 + [Path("runs/demo")] * 3
@@ -422,7 +422,7 @@ KNOWN = ("--label", "hired=no,yes", "--group", "sex=f,m")
 
 
 def proposed(noisewise, *options: str) -> Any:
-    from noisewise.schema import read
+    from noisewise.data.tables.schema import read
 
     code, printed = noisewise("schema", "people.csv", *options, "--out", "s.toml")
     assert code == 0, printed
@@ -443,7 +443,7 @@ def test_label_group_unit_and_out_of_schema(noisewise, people) -> None:
 
 
 def test_column_of_schema(noisewise, people) -> None:
-    from noisewise.schema import Ignore, Number
+    from noisewise.data.tables.schema import Ignore, Number
 
     found = proposed(noisewise, *KNOWN, "--column", "age=0:120", "--column", "who=ignore")
     assert found.columns["age"] == Number(0, 120, fill=60)

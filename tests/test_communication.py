@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import tiny
-from noisewise.communication import SEED_BITS, VALUE_BITS, payload
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, fit
 from noisewise.repairs import FineTuning, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
-from noisewise.runs import RunFolder, read_json
+from noisewise.runs.folder import RunFolder, read_json
 from noisewise.support import Fixed
+from noisewise.training.communication import SEED_BITS, VALUE_BITS, payload
 
 P = sum(parameter.numel() for parameter in tiny.model().parameters())  # 57
 

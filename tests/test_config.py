@@ -7,9 +7,13 @@ import pytest
 import torch
 
 from noisewise import clipping
-from noisewise import config as configured
 from noisewise.audits import AUDITS, read
-from noisewise.config import (
+from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.mechanism import Mechanism
+from noisewise.runs.folder import RunFolder, read_json
+from noisewise.sampling import Poisson
+from noisewise.workflow import config as configured
+from noisewise.workflow.config import (
     CLIPS,
     Config,
     accuracy,
@@ -21,10 +25,6 @@ from noisewise.config import (
     prepare,
     twin_weights,
 )
-from noisewise.errors import ConfigError, PrivacyError, RunError
-from noisewise.mechanism import Mechanism
-from noisewise.runs import RunFolder, read_json
-from noisewise.sampling import Poisson
 
 
 def quick(**given) -> Config:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from noisewise.config import Config, audit, configure, execute, open_run, prepare
-from noisewise.runs import RunFolder
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import Config, audit, configure, execute, open_run, prepare
 
 BASE = {
     "data": "digits", "model": "mlp", "noise_multiplier": 40.0, "steps": 2, "batch_size": 300, "valid": 50, "twin": False,

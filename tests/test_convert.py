@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.convert import batchnorm_to_groupnorm
 from noisewise.errors import ConfigError, CoupledSamples
+from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import clipped_sum, examine
 from oracles import Apply, clipped_sum_by_hand, cross_entropy, relative_error, unit_gradients
 from tiny import run

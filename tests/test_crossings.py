@@ -22,15 +22,16 @@ from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data, Splits
 from noisewise.errors import Interrupted, NoisewiseError
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.recipe import Phase, Recipe, fit
 from noisewise.repairs.freezing import PruningStages, Stages
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.repairs.ranked_sparsification import RankedMasks
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Together, together
-from noisewise.train import Augment, State, private_step
+from noisewise.training.loop import Augment, State, private_step
 from notes import Notes
 
 STEPS, LR = 3, 0.5

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from noisewise.entropy import STREAMS, Entropy
 from noisewise.errors import ConfigError
+from noisewise.randomness import STREAMS, Entropy
 
 POSITIONS = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (2**40,), (2**40, 1)]
 

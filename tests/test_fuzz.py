@@ -18,12 +18,12 @@ import tiny
 from damage import damaged
 from noisewise import cli
 from noisewise.accounting import Ledger
-from noisewise.config import Config, configure, execute
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
-from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors
+from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_summary, save_tensors
 from noisewise.sampling import Poisson
-from noisewise.train import train
+from noisewise.training.loop import train
+from noisewise.workflow.config import Config, configure, execute
 
 SEED = 5
 PLAIN = (
@@ -156,7 +156,7 @@ def unfinished(tmp_path_factory):
         return train(*arguments, **settings, recorders=[stop])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisewise.config.train", stopping)
+        patch.setattr("noisewise.workflow.config.train", stopping)
         with pytest.raises(Interrupted):
             execute(config, folder, progress=False)
     return RunFolder(folder)

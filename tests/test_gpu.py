@@ -7,11 +7,12 @@ from torch import nn
 
 import tiny
 from noisewise import Ledger, Poisson, Runtime
-from noisewise.bounded import Bounded, release, standard_normal
+from noisewise.batches import map_tensors
+from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
-from noisewise.entropy import Entropy
-from noisewise.nest import map_tensors
+from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, gradients
+from noisewise.randomness import Entropy
 from noisewise.testing import reveal
 from oracles import PROBLEMS, lone
 

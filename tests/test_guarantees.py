@@ -9,10 +9,11 @@ from torch import nn
 from noisewise.accounting import Ledger
 from noisewise.bounded import release
 from noisewise.clipping import Automatic, Flat, Global, Normalized, Samples
-from noisewise.entropy import Entropy
 from noisewise.errors import CoupledSamples, UnsupportedLayer
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.persample import Layout, clipped_sum, examine
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from oracles import (
     PROBLEMS,

@@ -11,10 +11,11 @@ from torch import nn
 from noisewise.adaptive import Quantile
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.errors import Interrupted
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
-from noisewise.train import State, private_step, train
+from noisewise.training.loop import State, private_step, train
 from oracles import Setup, clipped_sum_by_hand, flat, unit_gradients
 
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

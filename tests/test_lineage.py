@@ -17,21 +17,22 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiny
-from noisewise import lineage
 from noisewise.accounting import Identity, Ledger
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits, disk
 from noisewise.data.marks import digest, mark_of
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, DataError, PrivacyError, PrivacyWarning, RunError
-from noisewise.lineage import behaviour, same_behaviour
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
+from noisewise.randomness import Entropy
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
 from noisewise.repairs import Pretraining, PublicTraining, repaired
-from noisewise.runs import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
+from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.support import Fixed
-from noisewise.train import Augment, State, private_step, save_weights, status_of, train
+from noisewise.training import lineage
+from noisewise.training.lineage import behaviour, same_behaviour
+from noisewise.training.loop import Augment, State, private_step, save_weights, status_of, train
 
 DELTA, SEED = 1e-3, 5
 
@@ -580,7 +581,7 @@ def test_open_training_on_the_private_rows_is_not_public_training():
 
 def test_weights_from_a_folder_bring_its_ledger(tmp_path, monkeypatch):
     first = tiny.run(fresh_model(), out=tmp_path)
-    monkeypatch.setattr("noisewise.lineage._CONTENTS", {})  # as in another process
+    monkeypatch.setattr("noisewise.training.lineage._CONTENTS", {})  # as in another process
     folder = RunFolder(tmp_path)
     for network in (
         load_weights(fresh_model(), folder.model),

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from damage import changed, damaged
 from noisewise.accounting import Ledger
+from noisewise.accounting.events import gaussian, joint_multiplier
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Quantile
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
-from noisewise.mechanism import PURPOSE, Mechanism, Runtime, gaussian, joint_multiplier
+from noisewise.mechanism import PURPOSE, Mechanism
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import EVERYTHING, Fixed, Plan

@@ -23,11 +23,12 @@ from noisewise.adaptive import GlobalAdapt
 from noisewise.clipping import Flat, Global
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, MemoryWarning, PrivacyWarning, RunError
-from noisewise.mechanism import Mechanism, Runtime
-from noisewise.runs import RunFolder, read_json
+from noisewise.mechanism import Mechanism
+from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.train import State, private_step, train
+from noisewise.training.loop import State, private_step, train
 from notes import Notes
 
 SEED = 5

@@ -10,8 +10,8 @@ from torch import nn
 
 from noisewise import cli
 from noisewise.errors import ConfigError
-from noisewise.modelcheck import _Allocations, check_user_files, default_loss
 from noisewise.testing import ModelCheck, check_model
+from noisewise.testing.modelcheck import _Allocations, check_user_files, default_loss
 from oracles import PROBLEMS, Apply, cross_entropy
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
@@ -118,7 +118,7 @@ def test_batch_norm_is_refused_with_a_remedy_that_works():
     found = check_model(model, (X, Y), cross_entropy)
     assert not found.trainable
     assert "cannot be trained privately: the loss of one unit moved" in found.sentences[0]
-    assert "noisewise.convert.batchnorm_to_groupnorm(model)" in found.changes[0]
+    assert "noisewise.models.convert.batchnorm_to_groupnorm(model)" in found.changes[0]
     assert "1: BatchNorm1d(32) became GroupNorm(2 groups" in found.changes[0]
     assert found.changes[1] == "With that change the model can be trained privately."
     assert isinstance(model[1], nn.BatchNorm1d)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.convert import batchnorm_to_groupnorm
 from noisewise.errors import ConfigError
 from noisewise.losses import cross_entropy, squared_error
 from noisewise.models import MODELS, build, gradient_norms, linear_minimum
+from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.models.transformer import Block
 from noisewise.persample import clipped_sum, examine
 from noisewise.testing import check_model, reveal
@@ -200,7 +200,7 @@ def test_generators_of_other_devices_are_left_alone(monkeypatch) -> None:
         ("resnet18", (3, 7, 8), "at least 8x8"),
         ("wrn-16-4", (3, 8), "images"),
         ("vit", (1, 28, 27), "multiples of patch=7"),
-        ("h-cnn", (3, 32, 32), r"multiple of 81 channels.*noisewise.scatter.features\(data\)"),
+        ("h-cnn", (3, 32, 32), r"multiple of 81 channels.*noisewise.data.scatter.features\(data\)"),
         ("h-cnn", (243, 1, 8), "at least 2x2 places"),
         ("h-cnn-s", (81,), "scattering features"),
         ("two-layer-cnn", (3, 5), r"two patches \[2, d\]"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from noisewise.batches import Padded, Views, leaves, length, map_tensors, take
 from noisewise.errors import DataError
-from noisewise.nest import Padded, Views, leaves, length, map_tensors, take
 
 
 class Pair(NamedTuple):

@@ -18,18 +18,19 @@ import torch
 import tiny
 from noisewise.accounting import Ledger
 from noisewise.adaptive import GroupBounds
+from noisewise.batches import length
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
 from noisewise.errors import Interrupted, NoisewiseError
-from noisewise.mechanism import Mechanism, Runtime
-from noisewise.nest import length
+from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
 from noisewise.recipe import Phase, Recipe, fit
 from noisewise.repairs.random_sparsification import RandomMasks
-from noisewise.runs import RunFolder
+from noisewise.runs.folder import RunFolder
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.train import Augment, State, private_step, train
+from noisewise.training.loop import Augment, State, private_step, train
 from notes import Notes
 
 SEED = 5

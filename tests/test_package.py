@@ -47,17 +47,17 @@ def test_unknown_names_are_attribute_errors():
 
 
 def test_train_is_callable_before_and_after_its_module_is_imported():
-    before = "import noisewise; before = noisewise.train; "
-    after = "import noisewise.train; from noisewise import train; "
+    before = "import noisewise; before = noisewise.training.loop; "
+    after = "import noisewise.training.loop; from noisewise import train; "
     assert (
-        python(f"{before}{after}print(callable(before), callable(noisewise.train), callable(train))")
+        python(f"{before}{after}print(callable(before), callable(noisewise.training.loop), callable(train))")
         == "True True True"
     )
 
 
 def test_the_module_train_trains_when_it_is_called():
     tiny = importlib.import_module("tiny")
-    module = importlib.import_module("noisewise.train")
+    module = importlib.import_module("noisewise.training.loop")
     network = tiny.model()
     trained = module(
         network, tiny.data(), tiny.loss_fn, tiny.mechanism(), tiny.sgd(network), insecure_seed=1, progress=False

@@ -12,14 +12,15 @@ import tiny
 from noisewise.accounting import Ledger
 from noisewise.bounded import release
 from noisewise.clipping import Flat, Global, Normalized
-from noisewise.entropy import Entropy
 from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, PrivacyError, PrivacyWarning
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
-from noisewise.train import State, private_step
+from noisewise.training.loop import State, private_step
 from oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
 
 FALSE_ALARM = 1e-6
@@ -338,7 +339,7 @@ def test_ablations_leave_out_what_they_say():
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_step_whose_release_fails_is_not_drawn_again(when, monkeypatch):
     """Its noise may have been seen already: the next call makes the next step."""
-    module = importlib.import_module("noisewise.train")
+    module = importlib.import_module("noisewise.training.loop")
 
     def failing(*args, **kwargs):
         if when == "after":

@@ -15,13 +15,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tiny
-from noisewise import proposal
+from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
-from noisewise.defaults import default_delta
-from noisewise.entropy import Entropy
-from noisewise.errors import ConfigError, DataError, PrivacyError
-from noisewise.mechanism import Mechanism
-from noisewise.proposal import (
+from noisewise.data.tables import propose as proposal
+from noisewise.data.tables.propose import (
     BUCKETS,
     CELLS,
     FIRST,
@@ -38,8 +35,22 @@ from noisewise.proposal import (
     declared,
     propose,
 )
+from noisewise.data.tables.schema import (
+    MISSING,
+    Category,
+    Classes,
+    Hashed,
+    Ignore,
+    Number,
+    Schema,
+    Target,
+    bucket,
+    read,
+)
+from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.mechanism import Mechanism
+from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
-from noisewise.schema import MISSING, Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
 
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from noisewise.adaptive import GlobalAdapt, Quantile
+from noisewise.batches import Views, take
 from noisewise.clipping import Clip, Flat
-from noisewise.mechanism import Runtime
-from noisewise.nest import Views, take
 from noisewise.persample import clipped_sum, examine
+from noisewise.runtime import Runtime
 from oracles import cross_entropy, flat, relative_error, rules, squared_output
 
 CLASSES, VOCABULARY = 3, 6

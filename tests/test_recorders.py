@@ -11,14 +11,15 @@ from torch import nn
 
 import tiny
 from noisewise.adaptive import Quantile
+from noisewise.audits.recorder import QUANTILES, ClipRecorder, Recording, read
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.mechanism import Mechanism, Runtime
-from noisewise.recorders import QUANTILES, ClipRecorder, Recording, read
+from noisewise.mechanism import Mechanism
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
-from noisewise.train import Observation
+from noisewise.training.loop import Observation
 
 SEED = 7
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import tiny
-from noisewise.config import configure, execute
-from noisewise.mechanism import Runtime
-from noisewise.runs import RunFolder
+from noisewise.runs.folder import RunFolder
+from noisewise.runtime import Runtime
+from noisewise.workflow.config import configure, execute
 
 FILES = ("run.json", "summary.json", "ledger.json", "metrics.jsonl")
 ENTRIES = {  # adding one is a decision: it must not depend on what was drawn

@@ -25,12 +25,20 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import tiny
-from noisewise import runs
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.errors import Interrupted, RunError
-from noisewise.runs import RunFolder, load_tensors, read_json, read_summary, save_tensors, write_atomically, write_json
+from noisewise.runs import folder as runs
+from noisewise.runs.folder import (
+    RunFolder,
+    load_tensors,
+    read_json,
+    read_summary,
+    save_tensors,
+    write_atomically,
+    write_json,
+)
 
 DELTA = 1e-3
 SEED = 5

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
+from noisewise.randomness import Entropy
 from noisewise.sampling import SAMPLERS, FullBatch, Poisson, Shuffle, roomy, steps_for
 
 FALSE_ALARM = 1e-6

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import noisewise.scatter
+import noisewise.data.scatter
 from noisewise.data import Data
+from noisewise.data.scatter import channels, features, scatter
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
-from noisewise.scatter import channels, features, scatter
 
 REFERENCE = np.load(Path(__file__).parent / "reference" / "scattering.npz")
 SETTINGS = {"grey": (2, 8), "colour": (2, 8), "odd": (2, 8), "coarse": (3, 4), "fine": (1, 5)}
@@ -80,14 +80,18 @@ def test_a_row_depends_on_its_image_alone_and_chunks_change_nothing(monkeypatch)
     other[3] += 1
     changed = (scatter(other) != whole).flatten(1).any(1)
     assert changed.tolist() == [False, False, False, True, False]
-    monkeypatch.setattr(noisewise.scatter, "WORK_BYTES", 1)
+    monkeypatch.setattr(noisewise.data.scatter, "WORK_BYTES", 1)
     torch.testing.assert_close(scatter(x), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_the_work_in_progress_is_bounded():
-    bank = noisewise.scatter._bank(28, 28, 2, 8)
-    assert noisewise.scatter._chunk(bank, torch.float64) == noisewise.scatter._chunk(bank, torch.float32) // 2 > 1
-    assert noisewise.scatter._chunk(noisewise.scatter._bank(100, 100, 2, 8), torch.float64) == 1
+    bank = noisewise.data.scatter._bank(28, 28, 2, 8)
+    assert (
+        noisewise.data.scatter._chunk(bank, torch.float64)
+        == noisewise.data.scatter._chunk(bank, torch.float32) // 2
+        > 1
+    )
+    assert noisewise.data.scatter._chunk(noisewise.data.scatter._bank(100, 100, 2, 8), torch.float64) == 1
 
 
 def test_progress_is_shown_only_when_asked(capfd):
@@ -140,7 +144,7 @@ def forbidden(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("computed again")
 
-    return lambda: monkeypatch.setattr(noisewise.scatter, "scatter", fail)
+    return lambda: monkeypatch.setattr(noisewise.data.scatter, "scatter", fail)
 
 
 def files(folder):
@@ -165,7 +169,7 @@ def test_other_images_settings_types_and_versions_are_other_files(data, tmp_path
         assert torch.equal(features(other, tmp_path).x, scatter(other.x))
     assert features(data, tmp_path, angles=4).x.shape[1] == channels(2, 4)
     assert len(files(tmp_path)) == 5
-    monkeypatch.setattr(noisewise.scatter, "VERSION", "next")
+    monkeypatch.setattr(noisewise.data.scatter, "VERSION", "next")
     features(data, tmp_path)
     assert len(files(tmp_path)) == 6
 

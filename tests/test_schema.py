@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noisewise.accounting import Ledger
+from noisewise.data.tables.rows import CHUNK
+from noisewise.data.tables.schema import Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
 from noisewise.errors import ConfigError, DataError, PrivacyError
-from noisewise.schema import Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
-from noisewise.table import CHUNK
 
 FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PEOPLE = {

@@ -8,9 +8,10 @@ import torch
 from scipy import stats
 
 from noisewise import Ledger, Poisson, Shuffle
-from noisewise.bounded import GRID, Bounded, release
-from noisewise.entropy import Entropy
+from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
+from noisewise.noise import GRID
+from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
 

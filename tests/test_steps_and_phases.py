@@ -9,11 +9,11 @@ import tiny
 from noisewise.accounting import Ledger
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError
-from noisewise.mechanism import Runtime
 from noisewise.recipe import Recipe, continued, fit
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed, encode
-from noisewise.train import Augment, State, private_step
+from noisewise.training.loop import Augment, State, private_step
 
 SEED = 5
 

@@ -314,7 +314,7 @@ def test_kept_and_learning_coordinates_are_counted():
     ("raw", "message"),
     [
         ({"plan": "os:system", "settings": {}}, "cannot be read back"),
-        ({"plan": "noisewise.train:State", "settings": {}}, "cannot be read back"),
+        ({"plan": "noisewise.training.loop:State", "settings": {}}, "cannot be read back"),
         ({"plan": "noisewise.repairs.freezing:Frost", "settings": {}}, "unknown to this version"),
         ({"plan": "noisewise.repairs.frost:Stages", "settings": {}}, "unknown to this version"),
         ({"plan": "noisewise.repairs.freezing:StagewiseFreezing", "settings": {}}, "is no plan"),

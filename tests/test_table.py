@@ -13,8 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from noisewise.data.tables.rows import SEPARATORS, csv_parts, header, parsed, parts_of
 from noisewise.errors import ConfigError, DataError
-from noisewise.table import SEPARATORS, csv_parts, header, parsed, parts_of
 
 FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from noisewise.data import tabular
+from noisewise.data.tables.schema import Category, Classes, Number, Schema, Target
 from noisewise.data.tabular import adult, california_housing, compas, german_credit, table, wine_quality
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.schema import Category, Classes, Number, Schema, Target
 
 needs_data = pytest.mark.skipif(not os.environ.get("NOISEWISE_DATA"), reason="NOISEWISE_DATA is not set")
 

@@ -15,13 +15,14 @@ import tiny
 from noisewise.accounting import Ledger, Line, pld_epsilon
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data
-from noisewise.entropy import Entropy
 from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, DataError, PrivacyError
-from noisewise.mechanism import PURPOSE, Runtime
+from noisewise.mechanism import PURPOSE
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
-from noisewise.train import State, private_step, train
+from noisewise.training.loop import State, private_step, train
 
 DELTA = 1e-3
 SEED = 5

@@ -9,14 +9,22 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from noisewise import transforms
 from noisewise.clipping import Flat
-from noisewise.data import Data
+from noisewise.data import Data, transforms
+from noisewise.data.transforms import (
+    crop,
+    flip,
+    flip_and_crop,
+    normalize,
+    pad_and_resize,
+    padding,
+    rotate,
+    subsample_class,
+)
 from noisewise.errors import ConfigError, DataError
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import FullBatch
-from noisewise.train import Augment, train
-from noisewise.transforms import crop, flip, flip_and_crop, normalize, pad_and_resize, padding, rotate, subsample_class
+from noisewise.training.loop import Augment, train
 
 
 def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -9,10 +9,10 @@ from torch import nn
 from noisewise import Data, Mechanism, Poisson, Runtime, train
 from noisewise.accounting import Ledger
 from noisewise.clipping import Flat
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, PrivacyError
+from noisewise.randomness import Entropy
 from noisewise.sampling import roomy
-from noisewise.train import Augment, State, private_step
+from noisewise.training.loop import Augment, State, private_step
 
 PEOPLE = torch.tensor([4, 2, 4, 9, 2, 4, 7, 9, 4, 2])  # four people with 3, 4, 1 and 2 rows
 

@@ -13,10 +13,10 @@ import pytest
 
 import tiny
 from noisewise import cli, report
-from noisewise.defaults import large_delta
+from noisewise.accounting.defaults import large_delta
 from noisewise.errors import RunError
-from noisewise.runs import STATUSES, RunFolder, read_json, read_summary, write_json
-from noisewise.words import (
+from noisewise.runs.folder import STATUSES, RunFolder, read_json, read_summary, write_json
+from noisewise.wording import (
     GUARANTEE,
     NEIGHBOURS,
     PUBLISHABLE,

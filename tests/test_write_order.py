@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import tiny
+from noisewise.audits.recorder import ClipRecorder
 from noisewise.clipping import Flat
-from noisewise.config import configure, execute
 from noisewise.data import Data, Splits
 from noisewise.errors import Interrupted
 from noisewise.recipe import Phase, Recipe, fit
-from noisewise.recorders import ClipRecorder
-from noisewise.runs import RunFolder
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import configure, execute
 
 
 @dataclass(frozen=True)

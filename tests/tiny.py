@@ -7,7 +7,7 @@ from torch import nn
 from noisewise.clipping import Flat
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
-from noisewise.train import train
+from noisewise.training.loop import train
 
 N, BATCH, STEPS = 40, 8, 12
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from noisewise import _moved
+
 __version__ = "0.1.0"
+
+_moved.install()
 
 _HOMES = {
     "Mechanism": "mechanism",
-    "Runtime": "mechanism",
+    "Runtime": "runtime",
     "Poisson": "sampling",
     "FullBatch": "sampling",
     "Shuffle": "sampling",
@@ -21,19 +25,18 @@ _HOMES = {
     "Ledger": "accounting",
     "clipped_sum": "persample",
     "release": "bounded",
-    "private_step": "train",
-    "train": "train",
-    "State": "train",
+    "private_step": "training",
+    "train": "training",
+    "State": "training",
     "Data": "data",
     "load": "data",
-    "Schema": "schema",
+    "Schema": "data.tables.schema",
     "Recipe": "recipe",
     "fit": "recipe",
     "repaired": "repairs",
 }
 _MODULES = (
-    "accounting", "audits", "clipping", "data", "losses", "models", "recorders", "repairs", "report", "sampling", "scatter",
-    "schema", "support", "testing", "transforms",
+    "accounting", "audits", "clipping", "data", "losses", "models", "repairs", "report", "sampling", "support", "testing",
 )  # fmt: skip
 
 __all__ = [*_HOMES, *_MODULES]
@@ -43,27 +46,27 @@ if TYPE_CHECKING:
     from noisewise.bounded import release as release
     from noisewise.data import Data as Data
     from noisewise.data import load as load
+    from noisewise.data.tables.schema import Schema as Schema
     from noisewise.mechanism import Mechanism as Mechanism
-    from noisewise.mechanism import Runtime as Runtime
     from noisewise.persample import clipped_sum as clipped_sum
     from noisewise.recipe import Recipe as Recipe
     from noisewise.recipe import fit as fit
     from noisewise.repairs import repaired as repaired
+    from noisewise.runtime import Runtime as Runtime
     from noisewise.sampling import FullBatch as FullBatch
     from noisewise.sampling import Poisson as Poisson
     from noisewise.sampling import Shuffle as Shuffle
     from noisewise.sampling import steps_for as steps_for
     from noisewise.schedule import Schedule as Schedule
-    from noisewise.schema import Schema as Schema
-    from noisewise.train import State as State
-    from noisewise.train import private_step as private_step
-    from noisewise.train import train as train
+    from noisewise.training import State as State
+    from noisewise.training import private_step as private_step
+    from noisewise.training import train as train
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"noisewise.{_HOMES[name]}"), name)
-    if name in _MODULES:
+    if name in _MODULES or name in _moved.MOVED:
         return importlib.import_module(f"noisewise.{name}")
     raise AttributeError(f"module 'noisewise' has no attribute {name!r}")
 

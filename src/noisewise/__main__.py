@@ -1,5 +1,5 @@
 """`python -m noisewise` is the command line."""
 
-from noisewise.cli import main
+from noisewise.cli.commands import main
 
 main()

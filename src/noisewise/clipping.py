@@ -2,7 +2,7 @@
 
 A rule maps per-unit norms `[blocks, batch]` to factors `[blocks, batch]` and promises an L2 bound on what one unit
 adds: `||(factors * norms)[:, i]||_2 <= sensitivity` for every unit i. Write your own by giving a frozen dataclass
-these three members; `noisewise.testing.check_clip` says whether it keeps its promise.
+these three members; `noisewise.testing.checks.check_clip` says whether it keeps its promise.
 """
 
 from __future__ import annotations

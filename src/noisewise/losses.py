@@ -14,8 +14,8 @@ from torch import Tensor
 from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from noisewise.batches import Nest
     from noisewise.data import Data
-    from noisewise.nest import Nest
 
 LossFn = Callable[[Any, "Nest"], Tensor]
 NO_CLASS = -(2**63)  # no label: PyTorch's default, -100, would give that person a loss of 0 without a word

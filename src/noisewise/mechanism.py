@@ -1,9 +1,9 @@
-"""The mechanism: everything that privacy depends on, frozen before training; the runtime: what it must not depend on."""
+"""The mechanism: everything that privacy depends on, frozen before training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from noisewise.accounting import (
     smallest_noise,
     spent,
 )
+from noisewise.accounting.events import check_multiplier, gaussian, joint_multiplier
 from noisewise.adaptive import Adaptive, query_multiplier
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
@@ -29,10 +30,8 @@ from noisewise.support import EVERYTHING, Plan, Together, plans_of
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Engine = Literal["auto", "ghost", "dense", "loop"]
 PURPOSE, QUESTION, RANKING = "gradient", "bound", "ranking"
 RULES = {**clipping.RULES, **adaptive.RULES}
-LEAST_NOISE, MOST_NOISE = 1e-100, 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ class Mechanism:
         for sigma in () if self.noise_multiplier is None else values(self.noise_multiplier):
             if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 <= sigma < math.inf:
                 raise ConfigError(f"noise_multiplier={sigma!r}: must be a finite number >= 0, or calibrated(...).")
-            _in_range(sigma, "noise_multiplier")
+            check_multiplier(sigma, "noise_multiplier")
         if not isinstance(self.unit, str) or not self.unit:
             raise ConfigError(f"unit={self.unit!r}: must say in a word what is protected, e.g. 'row' or 'person'.")
         if not isinstance(self.support, Plan | Together):
@@ -215,62 +214,9 @@ class Mechanism:
             raise ConfigError(f"the mechanism's description is damaged: {error!r}.") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Runtime:
-    """How a step is computed; never changes its result beyond rounding.
-
-    engine: auto (ghost, where a layer has no ghost rule dense, where that cannot be vectorised loop), ghost or dense
-        (refuse otherwise), loop.
-    microbatch: largest number of units in memory at once; None for the whole batch.
-    padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
-    """
-
-    engine: Engine = "auto"
-    microbatch: int | None = None
-    padded: bool = False
-
-    def __post_init__(self) -> None:
-        """Known engines, whole micro-batches."""
-        if self.engine not in ("auto", "ghost", "dense", "loop"):
-            raise ConfigError(f"engine={self.engine!r}: must be 'auto', 'ghost', 'dense' or 'loop'.")
-        if self.microbatch is not None and (not isinstance(self.microbatch, int) or self.microbatch <= 0):
-            raise ConfigError(f"microbatch={self.microbatch!r}: must be a whole number above 0, or None.")
-
-
-def joint_multiplier(multipliers: Iterable[float]) -> float:
-    """Several Gaussian answers from one batch are one Gaussian mechanism: z^-2 = sum sigma^-2; 0 if one has no noise.
-
-    By the smallest, m: `z = m / sqrt(sum (m / sigma)^2)`, in which nothing overflows; rounded down, never up.
-    """
-    multipliers = list(multipliers)
-    if not all(multipliers) or len(multipliers) == 1:
-        return min(multipliers)
-    least = min(multipliers)
-    return least / (math.sqrt(math.fsum((least / sigma) ** 2 for sigma in multipliers)) * (1 + 2**-50))
-
-
-def _in_range(sigma: float, name: str) -> None:
-    """Accountants square multipliers: what under- or overflows there would be accounted wrongly, or not at all."""
-    if sigma and not LEAST_NOISE <= sigma <= MOST_NOISE:
-        raise ConfigError(
-            f"{name}={sigma!r}: accountants cannot square it. Use 0 for no noise (not private), or a number from "
-            f"{LEAST_NOISE:g} to {MOST_NOISE:g}; mechanism.calibrated(epsilon=..., delta=...) finds one."
-        )
-
-
 def _sampler_to_dict(sampler: Sampler) -> dict[str, Any]:
     cap = {"max_batch": sampler.max_batch} if isinstance(sampler, Poisson) and sampler.max_batch is not None else {}
     return {"kind": sampler.kind, "n": sampler.n, "batch_size": sampler.batch_size, **cap}
-
-
-def gaussian(sampler: Sampler, noise_multiplier: float) -> DpEvent:
-    """The event of one release with this multiplier: without noise, nothing is private."""
-    import dp_accounting
-
-    _in_range(noise_multiplier, "joint noise multiplier")
-    if noise_multiplier == 0:
-        return dp_accounting.NonPrivateDpEvent()
-    return sampler.event(dp_accounting.GaussianDpEvent(noise_multiplier))
 
 
 def _schedule_to_dict(value: Any, encode: Any) -> Any:

@@ -68,7 +68,7 @@ def factors_of(rule: Clip, samples: Samples) -> Tensor:
     if not bool((lengths <= 1 + ROUNDING).all()):
         raise PrivacyError(
             f"{rule!r} lets a unit contribute more than its sensitivity {rule.sensitivity:g}; "
-            "noisewise.testing.check_clip(rule) shows for which norms."
+            "noisewise.testing.checks.check_clip(rule) shows for which norms."
         )
     return factors
 

@@ -17,14 +17,14 @@ from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, RunError
-from noisewise.lineage import loaded
 from noisewise.mechanism import Mechanism
 from noisewise.persample import LossFn
-from noisewise.runs import RunFolder, read_ledger
+from noisewise.runs.folder import RunFolder, read_ledger
 from noisewise.sampling import Poisson, steps_for
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan, plans_of, together
-from noisewise.train import Ablation, Augment, Trained, train
+from noisewise.training.lineage import loaded
+from noisewise.training.loop import Ablation, Augment, Trained, train
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
+from noisewise.randomness import Entropy
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -27,11 +27,12 @@ from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.data.synthetic import two_patch_distribution
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.mechanism import Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.repairs import Temperature
-from noisewise.runs import Status
+from noisewise.runs.folder import Status
+from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
-from noisewise.train import private_step
+from noisewise.training.loop import private_step
 from notes import Notes
 
 ROWS, CLASSES = 120, 3

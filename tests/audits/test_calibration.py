@@ -34,7 +34,7 @@ from noisewise.data import Data, mnist
 from noisewise.errors import ConfigError, DataError
 from noisewise.models import build
 from noisewise.repairs.temperature import Scaled, Temperature, temperature
-from noisewise.runs import Status
+from noisewise.runs.folder import Status
 
 FREE = Status("private", "public")
 

@@ -37,7 +37,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.train import private_step, train
+from noisewise.training.loop import private_step, train
 
 
 def plan(sigma=1.0, clip=None, **settings):

@@ -24,7 +24,7 @@ from noisewise.models import two_layer_cnn
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed
-from noisewise.train import train
+from noisewise.training.loop import train
 
 
 def plan(sigma_n: float = 0.2, n: int = 300, batch: int = 60, steps: int = 40, bound: float = 1.0) -> Mechanism:

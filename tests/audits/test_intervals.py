@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from noisewise.audits.intervals import (
+from noisewise.audits.result import Estimate
+from noisewise.errors import DataError
+from noisewise.estimates.intervals import (
     difference,
     each,
     independent_difference,
@@ -19,8 +21,6 @@ from noisewise.audits.intervals import (
     smallest,
     spread,
 )
-from noisewise.audits.result import Estimate
-from noisewise.errors import DataError
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.995])

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from noisewise.audits.intervals import mean_difference, share_difference
 from noisewise.audits.landscape import (
     Landscape,
     OverSteps,
@@ -27,6 +26,7 @@ from noisewise.audits.landscape import (
 )
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.intervals import mean_difference, share_difference
 
 
 class Point(nn.Module):

@@ -14,17 +14,17 @@ from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
-from noisewise.audits import intervals
+from noisewise.attacks.shadows import Shadows, duration, halves, lira_offline, lira_online, rmia_scores, train_shadows
 from noisewise.audits.membership import ROWS, Membership, Scores, lira, membership, phi, rmia
-from noisewise.audits.roc import auc, auc_difference, exact_share, roc, threshold
-from noisewise.audits.shadows import Shadows, duration, halves, lira_offline, lira_online, rmia_scores, train_shadows
 from noisewise.clipping import Flat
 from noisewise.data import Data, mnist, split
 from noisewise.errors import ConfigError, DataError, Interrupted, NoisewiseWarning, RunError
+from noisewise.estimates import intervals
+from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
 from noisewise.mechanism import Mechanism
 from noisewise.models import build
 from noisewise.sampling import Poisson
-from noisewise.train import train
+from noisewise.training.loop import train
 
 FEATURES, CLASSES = 12, 4
 

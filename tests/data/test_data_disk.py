@@ -75,7 +75,7 @@ def test_other_types_are_refused(tmp_path) -> None:
 
 
 def test_a_schema_comes_back_and_anything_else_is_refused(tmp_path) -> None:
-    from noisewise.schema import Classes, Number, Schema
+    from noisewise.data.tables.schema import Classes, Number, Schema
 
     schema = Schema(columns={"age": Number(0, 100)}, label="rich", target=Classes(("no", "yes")))
     disk.save(replace(everything(), schema=schema), tmp_path / "data")
@@ -263,7 +263,7 @@ from noisewise.clipping import Flat
 from noisewise.data import Data, disk
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
-from noisewise.train import train
+from noisewise.training.loop import train
 
 torch.set_num_threads(1)
 PARTS, ROWS, WIDTH = 40, 100, 12_800  # 40 parts of 5 MB

@@ -9,13 +9,13 @@ from noisewise.accounting import Ledger
 from noisewise.audits import disparity
 from noisewise.clipping import Flat
 from noisewise.data import disk
+from noisewise.data.tables.propose import propose
+from noisewise.data.tables.schema import Category, Classes, Number, Schema
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
-from noisewise.proposal import propose
 from noisewise.sampling import Poisson
-from noisewise.schema import Category, Classes, Number, Schema
-from noisewise.train import State, private_step, train
+from noisewise.training.loop import State, private_step, train
 
 SCHEMA = Schema(
     label="paid",

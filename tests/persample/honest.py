@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from noisewise.convert import batchnorm_to_groupnorm
 from noisewise.errors import NoisewiseError
 from noisewise.models import MODELS, build
+from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import Layout, examine
 from oracles import (
     PROBLEMS,

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noisewise.augmentation import check_augment
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum, engines, examine
 from noisewise.persample.chance import random_state, reseed
 from noisewise.testing import reveal
+from noisewise.training.augmentation import check_augment
 
 BOUND = 1e-3
 G = torch.Generator().manual_seed(0)

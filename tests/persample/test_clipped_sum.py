@@ -9,13 +9,13 @@ from torch import nn
 
 from noisewise import Ledger, Poisson, promises
 from noisewise.adaptive import GroupBounds, Quantile
+from noisewise.batches import Padded
 from noisewise.bounded import release
 from noisewise.clipping import Flat, Normalized, Samples, per_layer
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
-from noisewise.mechanism import Runtime
-from noisewise.nest import Padded
 from noisewise.persample import Layout, clipped_sum, live_parameters
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 from oracles import (
     PROBLEMS,
     clipped_sum_by_hand,

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from noisewise.batches import Views
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, UnsupportedLayer
-from noisewise.mechanism import Runtime
-from noisewise.nest import Views
 from noisewise.persample import clipped_sum, examine, live_parameters
 from noisewise.persample.engines import dense, loop
+from noisewise.runtime import Runtime
 from oracles import (
     PROBLEMS,
     RULES,

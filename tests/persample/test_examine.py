@@ -10,11 +10,11 @@ from torch import nn
 from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, engines, examine, operations, proof
 from noisewise.persample.examine import _check_state, synthetic
 from noisewise.persample.layers import Operands
 from noisewise.persample.tape import Call
+from noisewise.runtime import Runtime
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])

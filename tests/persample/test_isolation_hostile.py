@@ -39,7 +39,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
-from noisewise.train import State, private_step
+from noisewise.training.loop import State, private_step
 from oracles import Setup, rows
 
 pytestmark = [

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from noisewise.clipping import Flat
-from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum
+from noisewise.runtime import Runtime
 from oracles import cross_entropy, relative_error
 
 opacus = pytest.importorskip("opacus")

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
-from noisewise.mechanism import Runtime
-from noisewise.nest import Views
 from noisewise.persample import clipped_sum, gradients, rounding
 from noisewise.persample.gradients import Again, Convolution, Formed, Kept, Outer, Rows, join
 from noisewise.persample.layers import RULES
+from noisewise.runtime import Runtime
 from oracles import Apply, lone, proven
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")

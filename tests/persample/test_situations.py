@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 from noisewise.clipping import Flat
 from noisewise.errors import UnsupportedLayer
-from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum, examine
+from noisewise.runtime import Runtime
 from oracles import (
     Apply,
     Setup,

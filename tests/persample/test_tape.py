@@ -7,10 +7,10 @@ from torch import nn
 
 from noisewise.clipping import Flat
 from noisewise.errors import DataError
-from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum
 from noisewise.persample.proof import Proof
 from noisewise.persample.tape import Tape, misaligned, unexplained
+from noisewise.runtime import Runtime
 from oracles import Apply, squared_output
 
 

@@ -13,8 +13,8 @@ from transformers import (
 )
 
 from noisewise.clipping import Flat
-from noisewise.mechanism import Runtime
 from noisewise.persample import clipped_sum
+from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 
 TOKENS = torch.randint(0, 50, (4, 8), generator=torch.Generator().manual_seed(0))

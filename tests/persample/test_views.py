@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noisewise.augmentation import augmented
+from noisewise.batches import Padded, Views
 from noisewise.clipping import Flat, per_layer
-from noisewise.mechanism import Runtime
-from noisewise.nest import Padded, Views
 from noisewise.persample import clipped_sum, engines
+from noisewise.runtime import Runtime
 from noisewise.testing import reveal
+from noisewise.training.augmentation import augmented
 from notes import Notes
 
 UNITS, VIEWS = 5, 3

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from noisewise.batches import Views
 from noisewise.clipping import Flat
 from noisewise.errors import UnsupportedLayer
-from noisewise.mechanism import Runtime
-from noisewise.nest import Views
 from noisewise.persample import clipped_sum, engines, examine
+from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 from oracles import (
     PROBLEMS,

@@ -14,14 +14,14 @@ from walking import Walk
 
 from noisewise import report
 from noisewise.accounting.ledger import joined
+from noisewise.batches import Views
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
 from noisewise.mechanism import Mechanism
-from noisewise.nest import Views
 from noisewise.recipe import fit
 from noisewise.repairs import MovingAverage, Repair, repaired
-from noisewise.runs import RunFolder, read_json
+from noisewise.runs.folder import RunFolder, read_json
 from noisewise.support import Fixed
-from noisewise.train import Augment
+from noisewise.training.loop import Augment
 
 WITHIN = 1 + 1e-5
 EACH = pytest.mark.parametrize("name", compose.ALL)

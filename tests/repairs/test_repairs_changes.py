@@ -16,16 +16,16 @@ from walking import Walk, mask_of
 from noisewise import repairs as r
 from noisewise.accounting import Ledger
 from noisewise.adaptive import Quantile
-from noisewise.augmentation import check_augment
+from noisewise.batches import Views
 from noisewise.clipping import Flat, Global
 from noisewise.errors import ConfigError, CoupledSamples, PrivacyError
-from noisewise.nest import Views
 from noisewise.persample import clipped_sum
 from noisewise.recipe import fit
 from noisewise.repairs.lora import LowRank
 from noisewise.sampling import Shuffle
 from noisewise.schedule import Schedule
-from noisewise.train import _batch, train
+from noisewise.training.augmentation import check_augment
+from noisewise.training.loop import _batch, train
 
 LAYERS = {"0.weight": 18, "3.weight": 40, "5.weight": 15}
 

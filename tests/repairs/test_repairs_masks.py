@@ -11,8 +11,8 @@ from scipy import stats
 from walking import Walk, mask_of
 
 from noisewise.clipping import Flat
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError
+from noisewise.randomness import Entropy
 from noisewise.recipe import fit, with_support
 from noisewise.repairs import MovingAverage, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.repairs.freezing import PruningStages, Stages, smallest

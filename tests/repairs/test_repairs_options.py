@@ -23,8 +23,8 @@ from noisewise.errors import NoisewiseError, PrivacyError
 from noisewise.recipe import fit
 from noisewise.repairs.lora import LowRank
 from noisewise.repairs.public import replace_head
-from noisewise.runs import Status
-from noisewise.train import Augment
+from noisewise.runs.folder import Status
+from noisewise.training.loop import Augment
 
 FOREIGN = {name: weight.detach() for name, weight in network(5).named_parameters()}
 OTHER = {name: weight.detach() for name, weight in network(6).named_parameters()}

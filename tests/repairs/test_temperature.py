@@ -11,7 +11,7 @@ from confident import Told, honest
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.repairs.temperature import Scaled, Temperature, temperature
-from noisewise.runs import Status
+from noisewise.runs.folder import Status
 
 FREE = Status("private", "public")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from noisewise.nest import take
+from noisewise.batches import take
 from noisewise.persample import clipped_sum
-from noisewise.train import State, _batch, _groups, private_step, train
+from noisewise.training.loop import State, _batch, _groups, private_step, train
 
 
 class Walk:

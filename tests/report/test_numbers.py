@@ -21,9 +21,9 @@ import torch
 
 from noisewise import report
 from noisewise.audits import AUDITS, calibration, disparity
-from noisewise.config import audit, configure, execute, open_run
 from noisewise.data import Data
-from noisewise.runs import RunFolder, read_json, write_json
+from noisewise.runs.folder import RunFolder, read_json, write_json
+from noisewise.workflow.config import audit, configure, execute, open_run
 
 NUMBER = re.compile(r"([+−-]?)(∞|\d[\d,]*)(\.\d+)?(?:e([+-]\d+))?")
 

@@ -14,12 +14,12 @@ import torch
 from noisewise import report
 from noisewise.audits import disparity
 from noisewise.audits.result import Estimate, Figure
-from noisewise.config import audit, configure, execute, open_run
 from noisewise.data import Data
 from noisewise.errors import RunError
 from noisewise.report.figures import inline_svg
-from noisewise.runs import RunFolder, read_json, write_json
-from noisewise.words import number
+from noisewise.runs.folder import RunFolder, read_json, write_json
+from noisewise.wording import number
+from noisewise.workflow.config import audit, configure, execute, open_run
 
 HOSTILE = '<script>alert("x")</script>&$\\frac$'
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from noisewise.accounting.accountants import ADJACENCIES, pld_epsilon
+from noisewise.accounting.events import check_keys, event_from_dict, event_to_dict
 from noisewise.errors import ConfigError, PrivacyError, RunError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Line:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Line:
         """Read the JSON form; anything unexpected stops."""
-        _check_keys(raw, "event", "purpose", "count", "first_step")
+        check_keys(raw, "event", "purpose", "count", "first_step")
         purpose, count, first = raw["purpose"], raw["count"], raw["first_step"]
         if type(count) is not int or type(first) is not int or count <= 0 or first < 0:
             raise RunError(f"ledger line with count {count!r}, first_step {first!r}: not whole numbers in range.")
@@ -83,7 +84,7 @@ class Identity:
     def from_dict(cls, raw: Any) -> Identity:
         """Inverse of `to_dict`."""
         try:
-            _check_keys(raw, "key", "digest")
+            check_keys(raw, "key", "digest")
             found = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]))
             if len(found.key) != 32 or len(found.digest) != 32:
                 raise ValueError("a key and a digest have 32 bytes")
@@ -206,7 +207,7 @@ class Ledger:
             if type(raw["format"]) is not int or raw["format"] not in (1, FORMAT):
                 raise RunError(f"ledger format {raw['format']!r}: this version reads formats 1 and {FORMAT}.")
             said = ("unit", "reproducible") if raw["format"] > 1 else ()
-            _check_keys(raw, "format", "adjacency", "lines", *said)
+            check_keys(raw, "format", "adjacency", "lines", *said)
             if type(raw["lines"]) is not list:
                 raise RunError(f"ledger lines {raw['lines']!r}: not a list.")
             lines = [Line.from_dict(line) for line in raw["lines"]]
@@ -226,66 +227,6 @@ def _counts(lines: Iterable[Line]) -> Counter[tuple[DpEvent, str]]:
     for line in lines:
         counts[line.event, line.purpose] += line.count
     return counts
-
-
-def _check_keys(raw: dict[str, Any], *keys: str) -> None:
-    if set(raw) != set(keys):
-        raise RunError(f"ledger entry with {sorted(raw)}: expected exactly {sorted(keys)}.")
-
-
-def event_to_dict(event: DpEvent) -> dict[str, Any]:
-    """The events noisewise releases, as JSON."""
-    import dp_accounting as dp
-
-    if isinstance(event, dp.PoissonSampledDpEvent) and isinstance(event.event, dp.GaussianDpEvent):
-        return {
-            "kind": "poisson-gaussian",
-            "rate": event.sampling_probability,
-            "noise_multiplier": event.event.noise_multiplier,
-        }
-    if isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
-        return {
-            "kind": "truncated-poisson-gaussian",
-            "n": event.dataset_size,
-            "rate": event.sampling_probability,
-            "max_batch": event.truncated_batch_size,
-            "noise_multiplier": event.noise_multiplier,
-        }
-    if isinstance(event, dp.GaussianDpEvent):
-        return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
-    if isinstance(event, dp.NonPrivateDpEvent):
-        return {"kind": "not-private"}
-    raise RunError(f"{event!r}: the ledger has no form for this event.")
-
-
-def event_from_dict(raw: dict[str, Any]) -> DpEvent:
-    """Inverse of `event_to_dict`."""
-    import dp_accounting as dp
-
-    def number(key: str, high: float) -> float:
-        value = raw[key]
-        if type(value) not in (int, float) or not 0 < value <= high:
-            raise RunError(f"ledger event {raw!r}: {key} must be a number in (0, {high:g}].")
-        return value
-
-    match raw["kind"]:
-        case "poisson-gaussian":
-            _check_keys(raw, "kind", "rate", "noise_multiplier")
-            return dp.PoissonSampledDpEvent(number("rate", 1.0), dp.GaussianDpEvent(number("noise_multiplier", 1e12)))
-        case "truncated-poisson-gaussian":
-            _check_keys(raw, "kind", "n", "rate", "max_batch", "noise_multiplier")
-            if type(raw["n"]) is not int or type(raw["max_batch"]) is not int:
-                raise RunError(f"ledger event {raw!r}: n and max_batch must be whole numbers.")
-            n, cap = int(number("n", 1e15)), int(number("max_batch", 1e15))
-            return dp.TruncatedSubsampledGaussianDpEvent(n, number("rate", 1.0), cap, number("noise_multiplier", 1e12))
-        case "gaussian":
-            _check_keys(raw, "kind", "noise_multiplier")
-            return dp.GaussianDpEvent(number("noise_multiplier", 1e12))
-        case "not-private":
-            _check_keys(raw, "kind")
-            return dp.NonPrivateDpEvent()
-        case kind:
-            raise RunError(f"ledger event of kind {kind!r}: unknown to this version.")
 
 
 def joined(lines: Iterable[Line]) -> list[Line]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noisewise.attacks.shadows import Shadows, train_shadows
 from noisewise.audits.attribution import Attribution, attribution
 from noisewise.audits.calibration import Calibration, calibration
 from noisewise.audits.clipping_bias import ClippingBias, clipping_bias
@@ -27,9 +28,8 @@ from noisewise.audits.ntk import Ntk, ntk
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.audits.result import Estimate, Result
 from noisewise.audits.robustness import Robustness, robustness
-from noisewise.audits.shadows import Shadows, train_shadows
 from noisewise.errors import RunError
-from noisewise.runs import read_json
+from noisewise.runs.folder import read_json
 
 __all__ = [
     "AUDITS", "Attribution", "Audit", "Calibration", "ClippingBias", "Convergence", "Disparity", "EngineEpsilon",

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import logits, row_losses
 from noisewise.audits.parts import (
     MOST_ROWS,
     SMALLEST,
@@ -28,9 +26,11 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, points, points_interval
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.models.outputs import logits, row_losses
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, points, points_interval
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from noisewise.data import Data
-    from noisewise.mechanism import Mechanism, Runtime
+    from noisewise.mechanism import Mechanism
     from noisewise.persample import LossFn
+    from noisewise.runtime import Runtime
 
 TAKES = "Retrains: four runs for each seed, so twenty times one run's time with five seeds."
 RUNS = ("plain", "clip-only", "noise-only", "private")
@@ -384,7 +385,7 @@ def _trained(
     seed: int,
 ) -> nn.Module:
     """A copy of the start, trained in one of the four ways."""
-    from noisewise.train import train
+    from noisewise.training.loop import train
 
     model = copy.deepcopy(start)
     moves = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])

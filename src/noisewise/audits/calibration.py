@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.parts import (
     PAIRS,
     SMALLEST,
@@ -33,8 +31,10 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import level as level_of
-from noisewise.words import number, percent, percent_interval, points, points_interval
+from noisewise.estimates import intervals
+from noisewise.models.outputs import logits, status_of
+from noisewise.wording import level as level_of
+from noisewise.wording import number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import device_of, evaluating, status_of
 from noisewise.audits.parts import SMALLEST, Bar, dot, dress, fixed_cell, name_rows, named_parts, share_cell, titled
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, number, percent
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.models.outputs import device_of, evaluating, status_of
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, number, percent
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
+    from noisewise.batches import Views
     from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
-    from noisewise.nest import Views
     from noisewise.persample import Layout, LossFn
     from noisewise.support import Support
 
@@ -243,7 +243,7 @@ class Measured:
 
 def batch_of(data: Data, units: Tensor) -> Views:
     """The rows of some units: one each, or all that a person owns."""
-    from noisewise.nest import Views, take
+    from noisewise.batches import Views, take
 
     if data.unit is None:
         return Views.single(take((data.x, data.y), units))
@@ -278,7 +278,7 @@ def gradients(
     import torch
 
     from noisewise import support as supports
-    from noisewise.nest import map_tensors
+    from noisewise.batches import map_tensors
     from noisewise.persample import engines, live_parameters
 
     support = support or {}
@@ -307,7 +307,7 @@ def gradients(
 
 def layout_of(model: nn.Module, data: Data, loss_fn: LossFn) -> Layout:
     """What the gradient engine must know of the model, found on synthetic inputs."""
-    from noisewise.nest import map_tensors
+    from noisewise.batches import map_tensors
     from noisewise.persample import examine
 
     device = device_of(model)

@@ -29,11 +29,11 @@ from noisewise.audits.clipping_bias import (
     gradient_status,
     measure,
 )
-from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import Bar, dress
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import number
+from noisewise.models.outputs import BATCH, device_of, evaluating
+from noisewise.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,7 +198,7 @@ def hessian_product(
     """`(parameters, x) -> H x` for the mean loss of some units, a chunk at a time."""
     import torch
 
-    from noisewise.nest import map_tensors
+    from noisewise.batches import map_tensors
     from noisewise.persample.losses import unit_losses
 
     def product(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
@@ -472,7 +472,7 @@ def _keep(part: Tensor, mask: Any) -> Tensor:
 def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = BATCH) -> float:
     import torch
 
-    from noisewise.nest import map_tensors
+    from noisewise.batches import map_tensors
     from noisewise.persample.losses import unit_losses
 
     device, total = device_of(model), 0.0

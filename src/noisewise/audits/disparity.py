@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import logits, outputs, status_of
 from noisewise.audits.parts import (
     ERROR,
     MODELS,
@@ -46,9 +44,11 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, percent, percent_interval, points, points_interval
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.models.outputs import logits, outputs, status_of
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, percent, percent_interval, points, points_interval
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

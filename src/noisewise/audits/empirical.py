@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.accounting.defaults import default_delta
 from noisewise.adaptive import Adaptive
-from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import dress, name_rows, tracked
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
-from noisewise.defaults import default_delta
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, number
-from noisewise.words import level as level_of
+from noisewise.models.outputs import BATCH, device_of, evaluating
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, number
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
+    from noisewise.batches import Nest
     from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
-    from noisewise.nest import Nest
-    from noisewise.train import State
+    from noisewise.training.loop import State
 
     LossFn = Callable[[Any, Nest], Tensor]
     Engine = Callable[[nn.Module, Nest, LossFn, torch.optim.Optimizer, State], None]
@@ -318,7 +318,7 @@ def engine_epsilon(
     from noisewise.clipping import Flat
     from noisewise.mechanism import Mechanism
     from noisewise.sampling import FullBatch
-    from noisewise.train import private_step
+    from noisewise.training.loop import private_step
 
     if (model is None) != (data is None):
         raise ConfigError("engine_epsilon: give both a model and data for it, or neither for the built-in model.")
@@ -477,9 +477,9 @@ def _trials(
     import torch
 
     from noisewise.accounting import Ledger
-    from noisewise.entropy import Entropy
     from noisewise.persample import examine
-    from noisewise.train import State
+    from noisewise.randomness import Entropy
+    from noisewise.training.loop import State
 
     model, canaries = target.model, target.canaries
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -670,13 +670,13 @@ def one_run(
         optimizer: makes one from parameters; SGD with learning rate 0.5 by default.
         delta: of the claim; the training default for n units if left out.
         level: confidence of the bound.
-        trainer: what trains, `noisewise.train` if left out; anything with its arguments.
+        trainer: what trains, `noisewise.training.loop` if left out; anything with its arguments.
 
     Trains once more: as long as training takes. What it trained is not to be kept: it has canaries in it.
     """
     import torch
 
-    from noisewise.train import train
+    from noisewise.training.loop import train
 
     rng = np.random.default_rng() if generator is None else generator
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
@@ -807,7 +807,7 @@ def _scores(model: nn.Module, loss_fn: LossFn, units: Nest, rows: Tensor) -> np.
     """The canaries' losses, each of weight 1, whether it was in or out."""
     import torch
 
-    from noisewise.nest import map_tensors, take
+    from noisewise.batches import map_tensors, take
 
     device, found = device_of(model), []
     with evaluating(model), torch.no_grad():

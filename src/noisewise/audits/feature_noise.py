@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits import intervals
 from noisewise.audits.clipping_bias import (
     block_norms,
     chosen_loss,
@@ -41,8 +40,9 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import fixed, number, percent
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.wording import fixed, number, percent
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from noisewise.models import TwoLayerCNN
     from noisewise.persample import LossFn
     from noisewise.support import Support
-    from noisewise.train import Observation
+    from noisewise.training.loop import Observation
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
 RARE = 1e-6  # share of noise patches that may be longer than the hard bound assumes

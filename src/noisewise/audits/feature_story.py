@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits import intervals
 from noisewise.audits.clipping_bias import rule_factors
 from noisewise.audits.feature_noise import Factors, exact, noise_of_a_step
 from noisewise.audits.parts import Bar, cell, dress, name_rows
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, number, percent
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, number, percent
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from noisewise.data.synthetic import TwoPatch
     from noisewise.mechanism import Mechanism
     from noisewise.models import TwoLayerCNN
-    from noisewise.train import Ablation
+    from noisewise.training.loop import Ablation
 
 TAKES = "Trains the two-layer network once on made-up data; seconds."
 COLOURS, STYLES = (PRIVATE, TWIN, INK), ("-", "--", ":", "-.")  # of classes; of the features within one
@@ -352,7 +352,7 @@ def story(
     from noisewise.models import two_layer_cnn
     from noisewise.sampling import Poisson
     from noisewise.support import EVERYTHING
-    from noisewise.train import ABLATIONS, State, private_step
+    from noisewise.training.loop import ABLATIONS, State, private_step
 
     source = two_patch_distribution(seed) if distribution is None else distribution
     plan = mechanism or Mechanism(sampler=Poisson(1000, 128), clip=Flat(1.0), steps=400, noise_multiplier=25.6)

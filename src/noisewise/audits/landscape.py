@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits import intervals
 from noisewise.audits.calibration import BINS as ECE_BINS
 from noisewise.audits.calibration import calibration_error, equal_width
-from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
 from noisewise.audits.parts import Bar, cell, dress
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import fixed, number, percent, points, points_interval
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.models.outputs import device_of, evaluating, logits, row_losses, status_of
+from noisewise.wording import fixed, number, percent, points, points_interval
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -519,7 +519,7 @@ def _confidences(model: nn.Module, data: Data) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _default_loss() -> LossFn:
-    from noisewise.modelcheck import default_loss
+    from noisewise.testing.modelcheck import default_loss
 
     return default_loss
 
@@ -529,7 +529,7 @@ def _refuse_running_statistics(name: str, model: nn.Module) -> None:
         if getattr(module, "running_mean", None) is not None:
             raise ConfigError(
                 f"{name}: layer {path or type(module).__name__!r} keeps running statistics, which mean nothing between two "
-                "models. Use GroupNorm: noisewise.convert.batchnorm_to_groupnorm(model)."
+                "models. Use GroupNorm: noisewise.models.convert.batchnorm_to_groupnorm(model)."
             )
 
 
@@ -658,8 +658,8 @@ def _norms(model: nn.Module, start: nn.Module | None) -> dict[str, Any]:
 def _gradient_norms(model: nn.Module, data: Data, loss_fn: LossFn) -> np.ndarray:
     """Norm of every row's gradient."""
     from noisewise.clipping import Flat
-    from noisewise.mechanism import Runtime
     from noisewise.persample import clipped_sum
+    from noisewise.runtime import Runtime
 
     device = device_of(model)
     with evaluating(model):

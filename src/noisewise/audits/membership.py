@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import logits
+from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.parts import dress, tracked
 from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
-from noisewise.audits.roc import auc, auc_difference, exact_share, roc, threshold
-from noisewise.audits.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning
-from noisewise.runs import Status
-from noisewise.words import fixed, number, percent, percent_interval
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
+from noisewise.models.outputs import logits
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, number, percent, percent_interval
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from noisewise.audits import intervals
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Estimate
 from noisewise.errors import DataError
-from noisewise.words import fixed, number, percent, percent_interval, points, points_interval
+from noisewise.estimates import intervals
+from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits import intervals
-from noisewise.audits.outputs import evaluating
 from noisewise.audits.parts import Bar, cell, owners
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.runs import Status
-from noisewise.words import fixed, number
-from noisewise.words import level as level_of
+from noisewise.estimates import intervals
+from noisewise.models.outputs import evaluating
+from noisewise.runs.folder import Status
+from noisewise.wording import fixed, number
+from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
+    from noisewise.batches import Nest
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
-    from noisewise.nest import Nest
     from noisewise.support import Support
 
     LossFn = Callable[[Any, Nest], Tensor]
@@ -440,8 +440,8 @@ def _observe(
 
     from noisewise.accounting import Ledger
     from noisewise.bounded import release
-    from noisewise.entropy import Entropy
     from noisewise.persample import clipped_sum, examine
+    from noisewise.randomness import Entropy
 
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = next(iter(learning.values())).device

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from noisewise.errors import ConfigError, RunError
-from noisewise.runs import Status
+from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ class Result(ABC):
         Interval by recovery of variances: `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on; for two models on the
         same people an audit with `twin=` is sharper. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
         """
-        from noisewise.audits.intervals import independent_difference
+        from noisewise.estimates.intervals import independent_difference
 
         if type(other) is not type(self):
             raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits.outputs import device_of, evaluating, logits, status_of
 from noisewise.audits.parts import (
     MOST_ROWS,
     SMALLEST,
@@ -43,8 +42,9 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.words import level as level_of
-from noisewise.words import number, percent, percent_interval, points, points_interval
+from noisewise.models.outputs import device_of, evaluating, logits, status_of
+from noisewise.wording import level as level_of
+from noisewise.wording import number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
     import torch

@@ -96,10 +96,12 @@ def load(
             f"{path.name} without a schema: which columns are numbers, in which ranges, must be said. `noisewise schema "
             f"{path.name} --label COLUMN` writes a proposal to read and confirm."
         )
-    from noisewise import schema as schemas
+    from noisewise.data.tables import schema as schemas
     from noisewise.data.tabular import table
 
     if not isinstance(schema, schemas.Schema | str | os.PathLike):
-        raise ConfigError(f"schema={schema!r}: must be a noisewise.schema.Schema, or the path of a schema file.")
+        raise ConfigError(
+            f"schema={schema!r}: must be a noisewise.data.tables.schema.Schema, or the path of a schema file."
+        )
     known = schema if isinstance(schema, schemas.Schema) else schemas.read(schema)
     return table(path, known, seed, valid, public=public)

@@ -156,7 +156,7 @@ def _tensors(data: Data) -> dict[str, Tensor]:
 
 def _said(data: Data) -> dict[str, Any]:
     """Everything but the tensors, as JSON."""
-    from noisewise.schema import Schema
+    from noisewise.data.tables.schema import Schema
 
     if data.schema is not None and not isinstance(data.schema, Schema):
         raise DataError(
@@ -199,7 +199,7 @@ def _about(root: Path) -> dict[str, Any]:
 
 def _read(root: Path, name: str, about: Mapping[str, Any], verify: bool) -> Data:
     """One `Data`; data.json names no files, so that it can point nowhere else."""
-    from noisewise.schema import Schema
+    from noisewise.data.tables.schema import Schema
 
     try:
         known = {"x", "y", *(f"group-{place}" for place in range(len(about["groups"])))}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from noisewise.data.base import Data, Splits, split
 from noisewise.data.files import find
+from noisewise.data.transforms import normalize
 from noisewise.errors import ConfigError, DataError
-from noisewise.transforms import normalize
 
 
 class Scale(NamedTuple):
@@ -39,7 +39,7 @@ OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def black(name: str) -> tuple[float, ...]:
-    """What a black pixel of a set has become, for each channel: (0 - mean)/std; the `fill` of `noisewise.transforms`."""
+    """What a black pixel of a set has become, for each channel: (0 - mean)/std; the `fill` of `noisewise.data.transforms`."""
     if name not in SCALES:
         raise ConfigError(f"images {name!r}: unknown. Known sets of images: {', '.join(SCALES)}.")
     return tuple(-mean / std for mean, std in zip(*SCALES[name], strict=True))

@@ -157,7 +157,7 @@ def h_cnn(shape: tuple[int, ...], outputs: int, *, groups: int = 27, statistics:
     """H-CNN on scattering features of colour images, 243x8x8 for 32x32 pixels: 187,210 weights.
 
     Normalisation, convolution 64@3x3, tanh, pooling 2, convolution 64@3x3, tanh, then 1024-10. Inputs come from
-    `noisewise.scatter.features`. Normalisation without weights: each unit by itself in `groups` groups of channels
+    `noisewise.data.scatter.features`. Normalisation without weights: each unit by itself in `groups` groups of channels
     (GroupNorm), or by public constants, `statistics=(means, deviations)` by channel.
 
     Guarantee: both normalisations cost no privacy; GroupNorm reads one unit at a time.
@@ -208,7 +208,7 @@ def _scattered(
             model,
             shape,
             f"scattering features [channels, height, width] with a multiple of {SCATTERED} channels and at least "
-            f"{least}x{least} places, which noisewise.scatter.features(data) makes of images",
+            f"{least}x{least} places, which noisewise.data.scatter.features(data) makes of images",
         )
     channels = shape[0]
     if statistics is None:

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from noisewise import support as supports
 from noisewise.adaptive import Adaptive
+from noisewise.batches import Nest, Padded, Views, leaves, length, take
 from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
 from noisewise.errors import ConfigError, UnsupportedLayer
-from noisewise.mechanism import Runtime
-from noisewise.nest import Nest, Padded, Views, leaves, length, take
 from noisewise.persample import engines
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
@@ -24,6 +23,7 @@ from noisewise.persample.held import self_changing
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
+from noisewise.runtime import Runtime
 
 if TYPE_CHECKING:
     from noisewise.support import Support

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
-from noisewise.nest import Nest, Views, leaves, map_tensors, take
 from noisewise.persample.chance import Drawing
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.held import changes, counts, held, own_tensors, self_changing

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.batches import Nest, Views, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.nest import Nest, Views, leaves, length, map_tensors, take
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
 from noisewise.persample.held import changes, held, own_tensors, self_changing
@@ -404,7 +404,7 @@ def _refuse_if_moved(
                 f"the loss of one unit moved by {moved:.3g} when {event}: units are not independent, so clipping cannot "
                 "bound what one of them contributes. Remove what mixes units (BatchNorm in training mode, batch statistics, "
                 "division by the batch size, in-batch negatives); "
-                "noisewise.convert.batchnorm_to_groupnorm(model) replaces BatchNorm by GroupNorm."
+                "noisewise.models.convert.batchnorm_to_groupnorm(model) replaces BatchNorm by GroupNorm."
             )
 
 

@@ -51,7 +51,7 @@ def self_changing(names: list[str]) -> PrivacyError:
     return PrivacyError(
         f"a forward pass changes {names}: running statistics, renormed weights or a memory of earlier units would let records "
         "out without noise. Switch this off (model.eval(), track_running_stats=False, max_norm=None, keep no activations) or "
-        "replace BatchNorm by GroupNorm with noisewise.convert.batchnorm_to_groupnorm(model)."
+        "replace BatchNorm by GroupNorm with noisewise.models.convert.batchnorm_to_groupnorm(model)."
     )
 
 

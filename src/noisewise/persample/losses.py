@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from noisewise.batches import Nest, length
 from noisewise.errors import DataError
-from noisewise.nest import Nest, length
 
 
 def unit_losses(model: nn.Module, loss_fn: Any, batch: Nest) -> Tensor:

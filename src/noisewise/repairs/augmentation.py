@@ -9,7 +9,7 @@ from typing import Any
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe
 from noisewise.repairs.base import Repair
-from noisewise.train import Augment
+from noisewise.training.loop import Augment
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Augmentation(Repair):
             raise ConfigError(f"views={self.views!r}: a whole number of versions of each row, at least 1.")
         function = self.function
         if function is None:
-            from noisewise.transforms import flip_and_crop
+            from noisewise.data.transforms import flip_and_crop
 
             if recipe.data.train.x.dim() != 4:
                 raise ConfigError(

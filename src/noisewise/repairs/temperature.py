@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from noisewise.audits.outputs import logits
 from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.models.outputs import logits
 from noisewise.repairs.base import Cost
-from noisewise.runs import Status
-from noisewise.words import number
+from noisewise.runs.folder import Status
+from noisewise.wording import number
 
 if TYPE_CHECKING:
     from noisewise.data import Data

@@ -11,8 +11,8 @@ from typing import Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
-from noisewise.runs import RunFolder, read_json, read_summary, write_atomically
-from noisewise.words import (
+from noisewise.runs.folder import RunFolder, read_json, read_summary, write_atomically
+from noisewise.wording import (
     GDP,
     GUARANTEE,
     NEIGHBOURS,

@@ -21,20 +21,21 @@ from torch import nn
 
 from noisewise import adaptive, clipping
 from noisewise.accounting.accountants import check_delta
+from noisewise.accounting.defaults import default_adjacency, default_delta
 from noisewise.audits import AUDITS, Result
 from noisewise.clipping import Clip
 from noisewise.data import Data, Splits, load
-from noisewise.defaults import default_adjacency, default_delta
-from noisewise.entropy import Entropy
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.losses import loss_for, outputs_for
-from noisewise.mechanism import Engine, Mechanism, Runtime
+from noisewise.mechanism import Mechanism
 from noisewise.models import MODELS, build
+from noisewise.randomness import Entropy
 from noisewise.recipe import Recipe, load_weights
-from noisewise.runs import RunFolder, Status, read_status, write_atomically, write_json
+from noisewise.runs.folder import RunFolder, Status, read_status, write_atomically, write_json
+from noisewise.runtime import Engine, Runtime
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
-from noisewise.train import train
-from noisewise.words import number
+from noisewise.training.loop import train
+from noisewise.wording import number
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,

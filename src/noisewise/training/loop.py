@@ -10,7 +10,6 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 import types
@@ -24,21 +23,17 @@ import dp_accounting
 import torch
 from torch import Tensor, nn
 
-from noisewise import lineage
 from noisewise.accounting import Identity, Ledger, Line, spent
 from noisewise.accounting.accountants import check_delta
+from noisewise.accounting.defaults import default_delta as default_delta
+from noisewise.accounting.defaults import large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive, GroupBounds
-from noisewise.augmentation import Augment as Augment
-from noisewise.augmentation import augmented, check_augment
+from noisewise.batches import Nest, Padded, Views, length, map_tensors, take
 from noisewise.bounded import expose, release
 from noisewise.clipping import Clip
-from noisewise.communication import payload
 from noisewise.data import Data
 from noisewise.data.marks import mark_of
-from noisewise.defaults import default_delta as default_delta
-from noisewise.defaults import large_delta
-from noisewise.entropy import Entropy
 from noisewise.errors import (
     BudgetSpent,
     ConfigError,
@@ -49,17 +44,22 @@ from noisewise.errors import (
     PrivacyWarning,
     RunError,
 )
-from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism, Runtime
-from noisewise.nest import Nest, Padded, Views, length, map_tensors, take
+from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
 from noisewise.persample.engines import memory_ran_out
 from noisewise.persample.examine import situation, synthetic
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Trace
-from noisewise.runs import RunFolder, Status, load_tensors, save_tensors, write_json
+from noisewise.randomness import Entropy
+from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors, write_json
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.support import Course, Fixed
-from noisewise.words import strength
+from noisewise.training import lineage
+from noisewise.training.augmentation import Augment as Augment
+from noisewise.training.augmentation import augmented, check_augment
+from noisewise.training.communication import payload
+from noisewise.wording import strength
 
 Ablation = Literal["private", "plain", "clip-only", "noise-only"]
 T = TypeVar("T")
@@ -852,7 +852,7 @@ def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
     """A state dict as safetensors; tied tensors are written once each."""
     from safetensors.torch import save
 
-    from noisewise.runs import write_atomically
+    from noisewise.runs.folder import write_atomically
 
     write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
@@ -1009,13 +1009,3 @@ class _Bar:
             self.epsilon()
         shown = f"epsilon {self._reading[1]:.2f}" if self.private else "not private"
         self._progress.update(self._task, completed=self.state.step, epsilon=shown)
-
-
-class _CallableModule(types.ModuleType):
-    """`noisewise.train` is both this module and the function in it: importing the module must not hide the function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Trained:
-        return train(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule

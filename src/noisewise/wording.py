@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from noisewise.defaults import large_delta
+from noisewise.accounting.defaults import large_delta
 
 if TYPE_CHECKING:
     from noisewise.audits.result import Estimate

@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 
 from noisewise.accounting import Ledger
+from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
-from noisewise.defaults import default_delta
-from noisewise.entropy import Entropy
-from noisewise.errors import ConfigError, DataError
-from noisewise.mechanism import Mechanism
-from noisewise.sampling import FullBatch
-from noisewise.schema import (
+from noisewise.data.tables.rows import CHUNK, DECIMAL, Rows, csv_parts, header, listed, parsed, short
+from noisewise.data.tables.schema import (
     MISSING,
     Category,
     Classes,
@@ -35,7 +32,10 @@ from noisewise.schema import (
     check_range,
     protected,
 )
-from noisewise.table import CHUNK, DECIMAL, Rows, csv_parts, header, listed, parsed, short
+from noisewise.errors import ConfigError, DataError
+from noisewise.mechanism import Mechanism
+from noisewise.randomness import Entropy
+from noisewise.sampling import FullBatch
 
 WIDE = Number(-1e6, 1e6, log=True, fill=0.0)
 """Public default for a number of unknown range: on the logarithmic scale 1, 100 and 10,000 stay apart in [-1e6, 1e6]."""

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
-from noisewise.words import promised
+from noisewise.wording import promised
 
 if TYPE_CHECKING:
     from noisewise.accounting import Ledger

@@ -16,10 +16,7 @@ from noisewise import support as supports
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
 from noisewise.errors import PrivacyError
-from noisewise.modelcheck import ModelCheck, check_model
 from noisewise.promises import NAMES, check_rule
-
-__all__ = ["ModelCheck", "check_clip", "check_model", "check_support", "reveal"]
 
 
 def check_clip(rule: Clip, names: Sequence[str] = NAMES, *, seed: int = 0) -> None:

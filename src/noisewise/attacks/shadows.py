@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import ConfigError, DataError, Interrupted, RunError
-from noisewise.runs import load_tensors, read_json, save_tensors, write_json
+from noisewise.runs.folder import load_tensors, read_json, save_tensors, write_json
 
 if TYPE_CHECKING:
     from torch import nn

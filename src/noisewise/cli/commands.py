@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from noisewise.accounting import Spent
     from noisewise.audits import Result
-    from noisewise.config import Config
+    from noisewise.data.tables.propose import Proposal
     from noisewise.mechanism import Mechanism
-    from noisewise.modelcheck import ModelCheck
-    from noisewise.proposal import Proposal
-    from noisewise.runs import RunFolder
+    from noisewise.runs.folder import RunFolder
+    from noisewise.testing.modelcheck import ModelCheck
+    from noisewise.workflow.config import Config
 
 app = typer.Typer(
     name="noisewise",
@@ -178,7 +178,7 @@ def train(
 
     Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all.
     """
-    from noisewise.config import Config, configure
+    from noisewise.workflow.config import Config, configure
 
     given = {name: value for name, value in context.params.items() if name not in HOW}
     base = None if config is None else Config.read(config)
@@ -238,7 +238,7 @@ def demo(
 
     Nothing is overwritten: next to a finished run a new folder is made, an unfinished demo is taken up again.
     """
-    from noisewise.config import configure
+    from noisewise.workflow.config import configure
 
     with _console(stderr=True).status("planning", spinner="dots"):
         config = configure(data="digits", epsilon=3.0)
@@ -306,8 +306,8 @@ def _schema(
     adjacency: str | None,
     out: Path | None,
 ) -> None:
-    from noisewise.proposal import declared, propose
-    from noisewise.table import header
+    from noisewise.data.tables.propose import declared, propose
+    from noisewise.data.tables.rows import header
 
     target = Path(f"{file.stem}.schema.toml") if out is None else out
     if target.exists():
@@ -386,7 +386,7 @@ def check(
     Runs the files it is given. The batch gives shapes and types only; everything is measured on made-up units.
     Exit code 0: it can; 3: it cannot.
     """
-    from noisewise.modelcheck import check_user_files
+    from noisewise.testing.modelcheck import check_user_files
 
     found = check_user_files(model, example, loss)
     _print_check(found)
@@ -422,7 +422,7 @@ def _print_check(found: ModelCheck) -> None:
 def _by_parameter(found: ModelCheck) -> Any:
     from rich.table import Table
 
-    from noisewise.modelcheck import readable_bytes
+    from noisewise.testing.modelcheck import readable_bytes
 
     colours = {"proven row by row": "green", "each unit alone": "yellow", "refused": "bold red"}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -452,7 +452,7 @@ def _plan(
     adjacency: str | None,
     noise_multiplier: float | None,
 ) -> Mechanism:
-    from noisewise.defaults import default_adjacency
+    from noisewise.accounting.defaults import default_adjacency
     from noisewise.mechanism import Mechanism
     from noisewise.sampling import SAMPLERS, FullBatch, steps_for
 
@@ -479,7 +479,7 @@ def _plan(
 
 def _delta(given: float | None, n: int) -> float:
     from noisewise.accounting.accountants import check_delta
-    from noisewise.defaults import default_delta, large_delta
+    from noisewise.accounting.defaults import default_delta, large_delta
 
     delta = default_delta(n) if given is None else given
     check_delta(delta)
@@ -537,7 +537,7 @@ def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None)
 def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     from rich.table import Table
 
-    from noisewise.words import GDP, GUARANTEE, RDP, number, promise
+    from noisewise.wording import GDP, GUARANTEE, RDP, number, promise
 
     said = promise(spent.epsilon, spent.delta, plan.sampler.n, adjacency=plan.adjacency, unit=plan.unit)
     console = _console()
@@ -570,15 +570,15 @@ def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
 
 
 def _stored(out: Path) -> Config | None:
-    from noisewise.config import Config
-    from noisewise.runs import RunFolder
+    from noisewise.runs.folder import RunFolder
+    from noisewise.workflow.config import Config
 
     path = RunFolder(out).config
     return Config.read(path) if path.exists() else None
 
 
 def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: bool = True) -> None:
-    from noisewise.config import execute
+    from noisewise.workflow.config import execute
 
     console = _console()
     if not quiet:
@@ -600,9 +600,9 @@ def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: b
 def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
     from rich.table import Table
 
-    from noisewise.config import accuracy, open_run
-    from noisewise.runs import read_summary
-    from noisewise.words import number, promised, reason
+    from noisewise.runs.folder import read_summary
+    from noisewise.wording import number, promised, reason
+    from noisewise.workflow.config import accuracy, open_run
 
     run = open_run(folder.path)
     summary = read_summary(folder)
@@ -645,10 +645,10 @@ def _list_audits() -> None:
 
 
 def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next_step: bool = True) -> None:
-    from noisewise import config as configured
     from noisewise.audits import AUDITS
-    from noisewise.runs import read_summary
-    from noisewise.words import promised
+    from noisewise.runs.folder import read_summary
+    from noisewise.wording import promised
+    from noisewise.workflow import config as configured
 
     console = _console()
     for name in only or []:
@@ -683,7 +683,7 @@ def _print_result(console: Console, result: Result, strength: str, *, tables: bo
     from rich.table import Table
     from rich.text import Text
 
-    from noisewise.words import badge, reason
+    from noisewise.wording import badge, reason
 
     for table in result.tables() if tables else ():
         console.print()
@@ -750,8 +750,8 @@ def _report(path: Path, out: Path | None) -> None:
 
 def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:
     """The first of DIR, DIR-2, ... that is free, or that holds this demo unfinished (then it is resumed)."""
-    from noisewise.config import finished
-    from noisewise.runs import RunFolder
+    from noisewise.runs.folder import RunFolder
+    from noisewise.workflow.config import finished
 
     for number in range(1, 10_000):
         folder = out if number == 1 else out.with_name(f"{out.name}-{number}")

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.clipping import Flat
-from noisewise.convert import batchnorm_to_groupnorm
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
-from noisewise.nest import Nest, length, map_tensors, take
+from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import Layout, clipped_sum, examine, live_parameters
 from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
@@ -240,7 +240,7 @@ def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error:
     converted, said = batchnorm_to_groupnorm(model)
     if len(said) == 1 and said[0].startswith("No BatchNorm"):
         return ()
-    advice = f"Replace BatchNorm with noisewise.convert.batchnorm_to_groupnorm(model). {' '.join(said)}"
+    advice = f"Replace BatchNorm with noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(said)}"
     try:
         examine(converted, loss_fn, batch, example)
     except Exception as other:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from noisewise.accounting import Ledger
 from noisewise.data.base import Data
+from noisewise.data.tables.rows import CHUNK, LARGEST, Rows, check_separator, listed, name_of, parsed, parts_of, short
 from noisewise.errors import ConfigError, DataError, PrivacyError, RunError
-from noisewise.table import CHUNK, LARGEST, Rows, check_separator, listed, name_of, parsed, parts_of, short
 
 FORMAT = 1
 OTHER = "other"

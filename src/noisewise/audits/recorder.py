@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.runs import RunFolder, write_atomically
+from noisewise.runs.folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from noisewise.persample import Layout, LossFn
     from noisewise.schedule import Schedule
     from noisewise.support import Support
-    from noisewise.train import Observation
+    from noisewise.training.loop import Observation
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SMALLEST = 20  # people; classes and groups with fewer in the data are not recorded

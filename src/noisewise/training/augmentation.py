@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from noisewise.batches import Nest, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples
-from noisewise.nest import Nest, leaves, length, map_tensors, take
 from noisewise.persample.examine import synthetic
 from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof, StateChanged, Trace, apart

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from noisewise.accounting import Ledger
+from noisewise.batches import Nest, map_tensors
 from noisewise.data.marks import digest
 from noisewise.errors import PrivacyError
-from noisewise.nest import Nest, map_tensors
 from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
 

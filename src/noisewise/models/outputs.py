@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from noisewise.errors import DataError
-from noisewise.runs import Status
+from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
     import torch

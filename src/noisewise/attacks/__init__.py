@@ -1,0 +1,1 @@
+"""What an attacker can do with a model."""

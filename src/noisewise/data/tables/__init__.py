@@ -1,0 +1,1 @@
+"""Tables: what a column may hold, and how rows become numbers."""

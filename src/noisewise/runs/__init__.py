@@ -1,0 +1,1 @@
+"""Run folders: what is written where, safely, and read back."""

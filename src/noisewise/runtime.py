@@ -1,0 +1,32 @@
+"""How a step is computed, which privacy must not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from noisewise.errors import ConfigError
+
+Engine = Literal["auto", "ghost", "dense", "loop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a step is computed; never changes its result beyond rounding.
+
+    engine: auto (ghost, where a layer has no ghost rule dense, where that cannot be vectorised loop), ghost or dense
+        (refuse otherwise), loop.
+    microbatch: largest number of units in memory at once; None for the whole batch.
+    padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
+    """
+
+    engine: Engine = "auto"
+    microbatch: int | None = None
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        """Known engines, whole micro-batches."""
+        if self.engine not in ("auto", "ghost", "dense", "loop"):
+            raise ConfigError(f"engine={self.engine!r}: must be 'auto', 'ghost', 'dense' or 'loop'.")
+        if self.microbatch is not None and (not isinstance(self.microbatch, int) or self.microbatch <= 0):
+            raise ConfigError(f"microbatch={self.microbatch!r}: must be a whole number above 0, or None.")
