@@ -27,6 +27,7 @@ import torch
 
 from noisewise import data as sets
 from noisewise import models
+from noisewise.audits.outputs import outputs
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
@@ -34,7 +35,6 @@ from noisewise.data.transforms import subsample_class
 from noisewise.estimates.intervals import mean, mean_difference
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
-from noisewise.models.outputs import outputs
 from noisewise.runs.folder import hardware, versions
 from noisewise.sampling import Poisson, steps_for
 from noisewise.training.loop import train

@@ -2272,7 +2272,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: a twin's result is called private",
-        "models/outputs.py",
+        "audits/outputs.py",
         '        return Status("not-private", "shows the non-private twin: no ledger covers it")',
         "        pass",
         ("audits/test_outputs.py::test_only_a_released_model_on_public_data_may_be_shown",),
@@ -3123,7 +3123,7 @@ MUTANTS = [
     *(
         Mutant(
             f"resuming forgets the {forgotten}",
-            "train.py",
+            "training/loop.py",
             'BINDINGS = ("origin", "chain", "event_chain")',
             f"BINDINGS = {kept}",
             (f"{LINEAGE}::test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop",),

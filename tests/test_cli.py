@@ -19,6 +19,7 @@ from noisewise import cli
 from noisewise.accounting.defaults import default_adjacency, default_delta
 from noisewise.audits import AUDITS
 from noisewise.audits.result import Table
+from noisewise.cli import commands
 from noisewise.errors import ConfigError
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
@@ -188,7 +189,7 @@ def test_refusals_for_privacy_end_with_3(noisewise, tmp_path) -> None:
 
 
 def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
-    monkeypatch.setattr(cli, "_audit", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(commands, "_audit", lambda *_, **__: 1 / 0)
     found = noisewise("audit", "a")
     assert found.code == 1
     assert "ZeroDivisionError" in found.err
@@ -351,7 +352,7 @@ def test_tables_are_never_cut(width: int) -> None:
     ]
     shown = io.StringIO()
     console = Console(file=shown, width=width, highlight=False)
-    cli._print_result(
+    commands._print_result(
         console, Shown([Table("A caption that is longer than the table", columns, rows)]), "strong", tables=True
     )
     text = shown.getvalue()
@@ -387,7 +388,7 @@ def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
 def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:
     """Start the command in a process of its own, stop it as soon as the condition holds, return its exit code."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "noisewise.cli.commands", "train", "--out", str(out), "--quiet", *arguments],
+        [sys.executable, "-m", "noisewise", "train", "--out", str(out), "--quiet", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,6 @@ from typing import Any
 
 MOVED = {
     "audits.intervals": "estimates.intervals",
-    "audits.outputs": "models.outputs",
     "audits.roc": "estimates.roc",
     "audits.shadows": "attacks.shadows",
     "augmentation": "training.augmentation",

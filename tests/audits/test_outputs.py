@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from noisewise.audits.outputs import device_of, evaluating, logits, outputs, row_losses, status_of
 from noisewise.data import Data
 from noisewise.errors import DataError
-from noisewise.models.outputs import device_of, evaluating, logits, outputs, row_losses, status_of
 
 
 class Halves(nn.Module):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise.audits.outputs import logits, row_losses
 from noisewise.audits.parts import (
     MOST_ROWS,
     SMALLEST,
@@ -27,7 +28,6 @@ from noisewise.audits.parts import (
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.models.outputs import logits, row_losses
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, points, points_interval
 from noisewise.wording import level as level_of

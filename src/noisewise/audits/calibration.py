@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.parts import (
     PAIRS,
     SMALLEST,
@@ -32,7 +33,6 @@ from noisewise.audits.parts import (
 from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.models.outputs import logits, status_of
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 

@@ -29,10 +29,10 @@ from noisewise.audits.clipping_bias import (
     gradient_status,
     measure,
 )
+from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import Bar, dress
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.models.outputs import BATCH, device_of, evaluating
 from noisewise.wording import number
 
 if TYPE_CHECKING:

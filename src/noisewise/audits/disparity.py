@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise.audits.outputs import logits, outputs, status_of
 from noisewise.audits.parts import (
     ERROR,
     MODELS,
@@ -45,7 +46,6 @@ from noisewise.audits.parts import (
 from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.models.outputs import logits, outputs, status_of
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, percent, percent_interval, points, points_interval
 from noisewise.wording import level as level_of

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.outputs import device_of, evaluating, logits, status_of
 from noisewise.audits.parts import (
     MOST_ROWS,
     SMALLEST,
@@ -42,7 +43,6 @@ from noisewise.audits.parts import (
 )
 from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
-from noisewise.models.outputs import device_of, evaluating, logits, status_of
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 

@@ -787,7 +787,3 @@ def main() -> None:
             "[bold red]This is a bug in noisewise, not your mistake:[/] please report the lines above."
         )
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
