@@ -5092,7 +5092,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: infinite numbers come back as text",
-        "audits/result.py",
+        "audits/codec.py",
         "return float(raw[NUMBER])",
         "return raw[NUMBER]",
         ("audits/test_result.py::test_numbers_that_are_not_finite_survive_and_names_stay_names",),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from noisewise.accounting.defaults import large_delta
 
 if TYPE_CHECKING:
-    from noisewise.audits.result import Estimate
+    from noisewise.estimates.estimate import Estimate
 
 NEIGHBOURS = {
     "add-remove": "whether or not any one {unit} was in the data",

@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from noisewise import audits
 from noisewise.audits.feature_story import Limits
 from noisewise.audits.reconstruction import Attack
-from noisewise.audits.result import Estimate
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.data.synthetic import two_patch_distribution
 from noisewise.errors import ConfigError, DataError, RunError
+from noisewise.estimates.estimate import Estimate
 from noisewise.mechanism import Mechanism
 from noisewise.repairs import Temperature
 from noisewise.runs.folder import Status

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from noisewise.audits.result import Estimate
 from noisewise.errors import DataError
+from noisewise.estimates.estimate import Estimate
 from noisewise.estimates.intervals import (
     difference,
     each,

@@ -31,9 +31,9 @@ from noisewise.audits.parts import (
     shares,
     tracked,
 )
-from noisewise.audits.result import Estimate
 from noisewise.data import Data
 from noisewise.errors import DataError
+from noisewise.estimates.estimate import Estimate
 
 
 def crowd(**extra) -> Data:

@@ -13,9 +13,10 @@ import torch
 
 from noisewise import report
 from noisewise.audits import disparity
-from noisewise.audits.result import Estimate, Figure
+from noisewise.audits.result import Figure
 from noisewise.data import Data
 from noisewise.errors import RunError
+from noisewise.estimates.estimate import Estimate
 from noisewise.report.figures import inline_svg
 from noisewise.runs.folder import RunFolder, read_json, write_json
 from noisewise.wording import number

@@ -26,9 +26,10 @@ from noisewise.audits.landscape import Landscape, OverSteps, landscape, over_ste
 from noisewise.audits.membership import Membership, lira, membership, rmia
 from noisewise.audits.ntk import Ntk, ntk
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
-from noisewise.audits.result import Estimate, Result
+from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
 from noisewise.errors import RunError
+from noisewise.estimates.estimate import Estimate
 from noisewise.runs.folder import read_json
 
 __all__ = [

@@ -25,9 +25,10 @@ from noisewise.audits.parts import (
     row_name,
     several,
 )
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, points, points_interval
 from noisewise.wording import level as level_of

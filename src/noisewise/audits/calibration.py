@@ -30,9 +30,10 @@ from noisewise.audits.parts import (
     share_cell,
     shares,
 )
-from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 

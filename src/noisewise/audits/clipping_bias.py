@@ -12,9 +12,10 @@ import numpy as np
 
 from noisewise.audits.outputs import device_of, evaluating, status_of
 from noisewise.audits.parts import SMALLEST, Bar, dot, dress, fixed_cell, name_rows, named_parts, share_cell, titled
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,8 +31,9 @@ from noisewise.audits.clipping_bias import (
 )
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import Bar, dress
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import number
 
 if TYPE_CHECKING:
@@ -217,6 +218,27 @@ def hessian_product(
     return product
 
 
+@dataclass(frozen=True)
+class Curve:
+    """`U(r)` over the sparsity r, and its two parts."""
+
+    sparsity: list[float]
+    clipping: list[float]
+    noise: list[float]
+    bound: list[float]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Constants, points (start, ..., model) with their names, the curve U(r) and the three bounds by name."""
+
+    constants: Constants
+    points: list[Point]
+    names: list[str]
+    bounds: dict[str, float]
+    curve: Curve
+
+
 @dataclass(frozen=True, kw_only=True)
 class Convergence(Result):
     """The bounds of Zhu & Blaschko for this run, with measured constants. All of it are estimates, none a guarantee.
@@ -231,27 +253,29 @@ class Convergence(Result):
     kind: ClassVar[str] = "convergence"
     title: ClassVar[str] = "What the convergence bounds say of this run"
 
+    values: Values
+
     @property
     def constants(self) -> Constants:
         """Public and measured."""
-        return Constants(**self.values["constants"])
+        return self.values.constants
 
     @property
     def points(self) -> list[Point]:
         """Start, ..., model."""
-        return [Point(**raw) for raw in self.values["points"]]
+        return self.values.points
 
     def plot(self, ax: Axes) -> Axes:
         """U(r) and its two parts: what sparsity costs through clipping and saves in noise."""
-        curve = self.values["curve"]
-        rs = curve["sparsity"]
-        ax.plot(rs, curve["clipping"], color=TWIN, linestyle="--", label="clipping: Δ_C / √(1−r)")
-        ax.plot(rs, curve["noise"], color=INK, linestyle=":", label="noise: √(1−r) η Δ_σ")
-        ax.plot(rs, curve["bound"], color=PRIVATE, linewidth=2, label="both: U(r)")
+        curve = self.values.curve
+        rs = curve.sparsity
+        ax.plot(rs, curve.clipping, color=TWIN, linestyle="--", label="clipping: Δ_C / √(1−r)")
+        ax.plot(rs, curve.noise, color=INK, linestyle=":", label="noise: √(1−r) η Δ_σ")
+        ax.plot(rs, curve.bound, color=PRIVATE, linewidth=2, label="both: U(r)")
         best = self.constants.best_sparsity
         if best is not None:
             ax.plot([best], [private_bound(self.constants, best)], "o", color=PRIVATE, markersize=7, label="r*")
-        ax.set_ylim(min(0.0, *curve["clipping"]), 1.6 * max(curve["bound"][0], 0.0) or None)
+        ax.set_ylim(min(0.0, *curve.clipping), 1.6 * max(curve.bound[0], 0.0) or None)
         ax.legend(frameon=False, fontsize="small", loc="upper left")
         return dress(ax, "sparsity r", "bound")
 
@@ -302,10 +326,10 @@ class Convergence(Result):
         values = {name: getattr(c, name) for name in names}
         rows = [[text, f"{v:,}" if type(v := values[name]) is int else number(v)] for name, text in names.items()]
         rows += [["Δ_C", number(c.delta_clip)], ["Δ_σ", number(c.delta_noise)], ["r*", number(c.best_sparsity)]]
-        bounds = [[name, number(value)] for name, value in self.values["bounds"].items()]
+        bounds = [[name, number(value)] for name, value in self.values.bounds.items()]
         points = [
             [name, *map(number, (p.loss, p.gradient, p.close, p.asymmetry, p.descent, p.smoothness))]
-            for name, p in zip(self.values["names"], self.points, strict=True)
+            for name, p in zip(self.values.names, self.points, strict=True)
         ]
         columns = ["", "mean loss", "‖∇‖", "P_t", "b", "mean ⟨∇, clip(g)⟩", "G"]
         return [
@@ -393,22 +417,22 @@ def convergence(
     grid = [float(r) for r in np.linspace(0, 0.98, 99)]
     return Convergence(
         headline=headline,
-        values={
-            "constants": asdict(constants),
-            "points": [asdict(point) for point in points],
-            "names": [*["start"][: len(path)], *(f"point {k}" for k in range(2, len(points))), "model"],
-            "bounds": {
+        values=Values(
+            constants=constants,
+            points=points,
+            names=[*["start"][: len(path)], *(f"point {k}" for k in range(2, len(points))), "model"],
+            bounds={
                 "3.2, noisy SGD, on the mean of ‖∇‖²": noisy_bound(constants),
                 "3.4, clipped SGD, on the mean of P h(∇) ‖∇‖": clipped_bound(constants),
                 "3.5, DP-SGD, on the mean of P h(∇) ‖∇‖": private_bound(constants),
             },
-            "curve": {
-                "sparsity": grid,
-                "clipping": [clipped_bound(constants, r) for r in grid],
-                "noise": [math.sqrt(1 - r) * constants.lr * constants.delta_noise for r in grid],
-                "bound": [private_bound(constants, r) for r in grid],
-            },
-        },
+            curve=Curve(
+                sparsity=grid,
+                clipping=[clipped_bound(constants, r) for r in grid],
+                noise=[math.sqrt(1 - r) * constants.lr * constants.delta_noise for r in grid],
+                bound=[private_bound(constants, r) for r in grid],
+            ),
+        ),
         settings={"units": data.units, "hessian_units": len(few), "points": len(points), "level": level,
                   "least_loss": 0.0, "kappa": "sqrt(1 - r)", "lr": float(lr), "momentum": float(momentum)},
         status=gradient_status(data, None),

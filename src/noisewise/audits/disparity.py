@@ -43,9 +43,10 @@ from noisewise.audits.parts import (
     shares_in_words,
     titled,
 )
-from noisewise.audits.result import INK, LEVEL, PRIVATE, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, percent, percent_interval, points, points_interval
 from noisewise.wording import level as level_of

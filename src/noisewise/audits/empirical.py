@@ -18,8 +18,9 @@ from noisewise.accounting.defaults import default_delta
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import dress, name_rows, tracked
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of

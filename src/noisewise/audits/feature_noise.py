@@ -38,9 +38,10 @@ from noisewise.audits.parts import (
     row_name,
     share_cell,
 )
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
 

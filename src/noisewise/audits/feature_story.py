@@ -18,9 +18,10 @@ import numpy as np
 from noisewise.audits.clipping_bias import rule_factors
 from noisewise.audits.feature_noise import Factors, exact, noise_of_a_step
 from noisewise.audits.parts import Bar, cell, dress, name_rows
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of

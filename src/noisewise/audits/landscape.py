@@ -18,9 +18,10 @@ from noisewise.audits.calibration import BINS as ECE_BINS
 from noisewise.audits.calibration import calibration_error, equal_width
 from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
 from noisewise.audits.parts import Bar, cell, dress
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import fixed, number, percent, points, points_interval
 from noisewise.wording import level as level_of
 

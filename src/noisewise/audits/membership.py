@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.outputs import logits
 from noisewise.audits.parts import dress, tracked
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number, percent, percent_interval

@@ -26,8 +26,9 @@ from noisewise.audits.clipping_bias import (
 from noisewise.audits.clipping_bias import rule_factors as clip_factors
 from noisewise.audits.outputs import evaluating
 from noisewise.audits.parts import Bar, dress, name_rows
-from noisewise.audits.result import FAINT, INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import number
 
 if TYPE_CHECKING:

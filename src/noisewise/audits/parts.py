@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Estimate
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN
 from noisewise.errors import DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import numpy as np
 
 from noisewise.audits.outputs import evaluating
 from noisewise.audits.parts import Bar, cell, owners
-from noisewise.audits.result import FAINT, INK, LEVEL, Estimate, Figure, Result, Table
+from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of

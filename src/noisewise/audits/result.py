@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
+from noisewise.audits.codec import decode, encode
 from noisewise.errors import ConfigError, RunError
+from noisewise.estimates.estimate import Estimate
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEVEL = 0.95
 PRIVATE, TWIN, INK, FAINT = "#1668a8", "#b35f0c", "#22303c", "#d9dfe5"  # the colours of every figure
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value, its interval `[low, high]` of confidence `level`, the number of people behind it, and the method."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    level: float
-    method: str
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Can the value be told from 0 at this level?"""
-        return self.low > 0 or self.high < 0
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Estimate:
-        """Read the JSON form; infinite ends are the strings 'inf' and '-inf' there."""
-        numbers = {key: float(raw[key]) for key in ("value", "low", "high", "level")}
-        return cls(**numbers, n=int(raw["n"]), method=str(raw["method"]))
 
 
 class Table(NamedTuple):
@@ -58,17 +35,13 @@ class Figure(NamedTuple):
     rows: int
 
 
-NUMBER = "number"  # key of a number that is not finite
-_ESTIMATE = {field.name for field in fields(Estimate)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result(ABC):
     """Two or three numbers to remember (`headline`), everything else (`values`), how it was made, and its status.
 
-    `values` and `settings` are nests of dicts and lists with text, numbers and estimates at the ends: an audit adds a
-    `kind`, a `title`, a `plot` and what is to be said and shown, and gets saving, loading, comparing, a table in the
-    terminal and a place in the report from here.
+    `values` is a dataclass of the audit's own (`audits.codec` says what it may hold), `settings` a dict of text, numbers,
+    lists and dicts. An audit adds a `kind`, a `title`, a `plot` and what is to be said and shown, and gets saving, loading,
+    comparing, a table in the terminal and a place in the report from here.
     """
 
     kind: ClassVar[str]
@@ -76,7 +49,7 @@ class Result(ABC):
     version: ClassVar[int] = 1
 
     headline: dict[str, Estimate]
-    values: dict[str, Any]
+    values: Any
     settings: dict[str, Any]
     status: Status
 
@@ -85,9 +58,9 @@ class Result(ABC):
         return {
             "kind": self.kind,
             "version": self.version,
-            "headline": _encode(self.headline),
-            "values": _encode(self.values),
-            "settings": _encode(self.settings),
+            "headline": encode(self.headline),
+            "values": encode(self.values),
+            "settings": encode(self.settings),
             "status": asdict(self.status),
         }
 
@@ -101,9 +74,9 @@ class Result(ABC):
                     f"{cls.version}. Run the audit again."
                 )
             return cls(
-                headline=_decode(raw["headline"]),
-                values=_decode(raw["values"]),
-                settings=_decode(raw["settings"]),
+                headline=decode(raw["headline"], dict[str, Estimate]),
+                values=decode(raw["values"], get_type_hints(cls)["values"]),
+                settings=decode(raw["settings"], dict[str, Any]),
                 status=Status(raw["status"]["status"], raw["status"]["reason"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -140,29 +113,3 @@ class Result(ABC):
             for name, mine in self.headline.items()
             if name in other.headline
         }
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Estimate):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {NUMBER: str(value)}  # JSON has no such number, and a name may be "inf"
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ConfigError(
-        f"a {type(value).__name__} in a result: only numbers, text, estimates, lists and dicts are saved."
-    )
-
-
-def _decode(raw: Any) -> Any:
-    if isinstance(raw, Mapping):
-        if set(raw) == _ESTIMATE:
-            return Estimate.from_dict(raw)
-        if set(raw) == {NUMBER}:
-            return float(raw[NUMBER])
-        return {key: _decode(item) for key, item in raw.items()}
-    return [_decode(item) for item in raw] if isinstance(raw, list) else raw

@@ -41,8 +41,9 @@ from noisewise.audits.parts import (
     shares_in_words,
     titled,
 )
-from noisewise.audits.result import INK, LEVEL, PRIVATE, TWIN, Estimate, Figure, Result, Table
+from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 

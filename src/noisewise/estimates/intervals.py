@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.audits.result import LEVEL, Estimate
 from noisewise.errors import ConfigError, DataError
+from noisewise.estimates.estimate import LEVEL, Estimate
 
 
 def z_score(level: float) -> float:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.audits.result import LEVEL, Estimate
 from noisewise.errors import DataError
 from noisewise.estimates import intervals
+from noisewise.estimates.estimate import LEVEL, Estimate
 
 CURVE = 81  # points of a saved ROC curve
 
