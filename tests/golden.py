@@ -55,7 +55,7 @@ def steps() -> Iterator[tuple[str, str]]:
     from noisewise.clipping import Automatic, Flat, Global, Normalized, PerSampleAdaptive, per_layer
     from noisewise.data import Data
     from noisewise.sampling import FullBatch, Poisson, Shuffle
-    from noisewise.training.loop import Augment
+    from noisewise.training.augmentation import Augment
 
     names = [name for name, _ in tiny.model().named_parameters()]
     x, y = tiny.data()

@@ -210,33 +210,29 @@ MUTANTS = [
     # the step
     Mutant(
         "divide by the realised batch",
-        "training/loop.py",
-        "size = mechanism.expected_batch_size\n    for name",
-        "size = max(len(index), 1)\n    for name",
+        "training/step.py",
+        "write_gradients(weights, answers, mechanism.expected_batch_size)",
+        "write_gradients(weights, answers, max(len(drawn.units), 1))",
         (f"{STEP}::test_the_sum_is_divided_by_the_expected_not_the_realised_batch_size",),
     ),
     Mutant(
         "skip empty batches",
-        "training/loop.py",
-        "    device = next(model.parameters()).device\n    drawn_from, noise = state.draws()\n    index = ",
-        "    drawn_from, noise = state.draws()\n"
-        "    if not next(mechanism.sampler.batches(drawn_from, step, step + 1)).size:\n"
-        "        state.step += 1\n"
-        "        return\n"
-        "    device = next(model.parameters()).device\n    index = ",
+        "training/step.py",
+        "    step, clip, sigma = drawn.step,",
+        ("    if not len(drawn.units):\n        state.step += 1\n        return\n    step, clip, sigma = drawn.step,"),
         (f"{STEP}::test_an_empty_batch_is_a_step_with_noise_and_a_line",),
     ),
     Mutant(
         "train past the plan",
-        "training/loop.py",
-        "if step >= mechanism.steps:",
+        "training/start.py",
+        "if state.step >= state.mechanism.steps:",
         "if False:",
         (f"{STEP}::test_training_past_the_plan_stops",),
     ),
     Mutant(
         "data of another size than planned",
-        "training/loop.py",
-        "if _count(data) != planned:",
+        "training/start.py",
+        "if count_of(data) != planned:",
         "if False:",
         (f"{STEP}::test_data_of_another_size_than_planned_is_refused",),
     ),
@@ -747,14 +743,14 @@ MUTANTS = [
     # repairs
     Mutant(
         "repair: random masks ignore the seed",
-        "support.py",
+        "training/course.py",
         "np.random.SeedSequence((self.seed, *position))",
         "np.random.SeedSequence((0, *position))",
         (f"{MASKS}::test_masks_follow_from_the_public_seed_alone",),
     ),
     Mutant(
         "repair: the mask is never drawn anew",
-        "support.py",
+        "training/course.py",
         "if standing.support is None or period != standing.period:",
         "if standing.support is None:",
         (f"{MASKS}::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
@@ -797,21 +793,21 @@ MUTANTS = [
     ),
     Mutant(
         "repair: the ranking is noised but its control sees noise too",
-        "support.py",
+        "training/course.py",
         "Observed(clear, 0.0, support) if plan.unnoised and clear is not None else Observed(noised, std, support)",
         "Observed(noised, std, support)",
         (f"{MASKS}::test_ranked_sparsification_is_algorithm_4",),
     ),
     Mutant(
         "repair: frozen weights move with momentum",
-        "training/loop.py",
-        "    state.course.hold(weights, held)\n",
+        "training/state.py",
+        "        self.course.hold(dict(model.named_parameters()))\n",
         "",
         (f"{MASKS}::test_what_is_frozen_does_not_move_by_a_bit",),
     ),
     Mutant(
         "repair: pruned weights stay in the moving average",
-        "training/loop.py",
+        "training/run.py",
         "            self.state.course.prune(self.averaged)\n",
         "",
         (f"{MASKS}::test_pruned_weights_are_zero_in_the_moving_average_too",),
@@ -867,7 +863,7 @@ MUTANTS = [
     ),
     Mutant(
         "repair: views are summed, not averaged",
-        "training/loop.py",
+        "training/batches.py",
         "weights = views.weights.repeat_interleave(augment.views, 1) / augment.views",
         "weights = views.weights.repeat_interleave(augment.views, 1)",
         (f"{CHANGES}::test_views_are_the_averaged_gradient_definition",),
@@ -895,7 +891,7 @@ MUTANTS = [
     ),
     Mutant(
         "repair: a resumed run forgets its memory of gradients",
-        "support.py",
+        "training/course.py",
         'period, support, memory = raw["period"], raw["support"], dict(raw["memory"])',
         'period, support, memory = raw["period"], raw["support"], {}',
         (f"{REPAIRS}::test_a_killed_run_goes_on_bit_for_bit[ranked sparsification]",),
@@ -909,7 +905,7 @@ MUTANTS = [
     ),
     Mutant(
         "repair: what is sent counts frozen coordinates",
-        "support.py",
+        "training/course.py",
         "self.values += self._kept",
         "self.values += sum(standing.support is not None for standing in self.standing) and self._kept + 1",
         ("test_communication.py::test_with_cooling_the_share_is_about_one_minus_half_of_the_final_rate",),
@@ -1079,57 +1075,57 @@ MUTANTS = [
     ),
     Mutant(
         "seen: secure lost on resume",
-        "training/loop.py",
+        "training/checkpoint.py",
         'secret["reproducible"], secret["secure"])',
         'secret["reproducible"], False)',
         ("test_crossings.py::test_secure_noise_stays_secure_on_resuming",),
     ),
     Mutant(
         "seen: the same views at every step",
-        "training/loop.py",
+        "training/batches.py",
         "augmented(augment.function, repeated, owned * augment.views, seed, proof)",
         "augmented(augment.function, repeated, owned * augment.views, 0, proof)",
         ("test_crossings.py::test_a_pair_of_features_is_the_definition[people x views]",),
     ),
     Mutant(
         "seen: the same dropout at every step",
-        "training/loop.py",
+        "training/batches.py",
         'noise.integer("forward", state.first_step + step)',
         'noise.integer("forward", 0)',
         ("test_steps_and_phases.py::test_dropout_draws_anew_in_every_step_and_every_phase",),
     ),
     Mutant(
         "seen: a person has the group of a row",
-        "training/loop.py",
+        "training/batches.py",
         "[units if data.unit is None else data.rows_of(units)[0][:, 0]]",
         "[units]",
         ("test_crossings.py::test_a_pair_of_features_is_the_definition[group bounds x people]",),
     ),
     Mutant(
         "seen: losses on private held-out people are public",
-        "training/loop.py",
+        "training/run.py",
         "isinstance(valid, Data) and valid.public",
         "isinstance(valid, Data)",
         ("test_runs.py::test_private_data_objects_are_not_public_by_themselves",),
     ),
     Mutant(
         "seen: padding counted without clipping",
-        "training/loop.py",
+        "training/ablation.py",
         "batch = take(batch.batch, batch.present)",
         "batch = batch.batch",
         ("test_steps_and_phases.py::test_padding_changes_no_kind_of_run",),
     ),
     Mutant(
         "seen: unclipped micro-batches overlap",
-        "training/loop.py",
+        "training/ablation.py",
         "part = take(views, slice(first, first + (runtime.microbatch or units)))",
         "part = take(views, slice(first, first + 1 + (runtime.microbatch or units)))",
         ("test_mishaps.py::test_micro_batches_are_halved_and_the_run_goes_on_to_the_same_end",),
     ),
     Mutant(
         "seen: checkpoint_seconds ignored",
-        "training/loop.py",
-        ">= self.checkpoint_seconds)",
+        "training/checkpoint.py",
+        ">= seconds)",
         ">= 30.0)",
         ("test_options.py::test_every_option_of_train_acts[checkpoint_seconds]",),
     ),
@@ -1143,8 +1139,8 @@ MUTANTS = [
     Mutant(
         "seen: delta of the metrics ignored",
         "training/loop.py",
-        "_Bar(progress, state, delta, ablation, status) as bar",
-        "_Bar(progress, state, default_delta(mechanism.sampler.n), ablation, status) as bar",
+        "_Epsilon(progress, state, delta, ablation, status) as shown",
+        "_Epsilon(progress, state, default_delta(mechanism.sampler.n), ablation, status) as shown",
         ("test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(
@@ -1157,120 +1153,120 @@ MUTANTS = [
     Mutant(
         "seen: example ignored by train",
         "training/loop.py",
-        "_check_start(model, data, loss_fn, optimizer, state, example, augment)\n    if folder",
-        "_check_start(model, data, loss_fn, optimizer, state, None, augment)\n    if folder",
+        "check_start(model, data, loss_fn, optimizer, state, example, augment)\n    if folder",
+        "check_start(model, data, loss_fn, optimizer, state, None, augment)\n    if folder",
         ("test_options.py::test_every_option_of_train_acts[example]",),
     ),
     Mutant(
         "seen: scheduler begins anew on resume",
-        "training/loop.py",
-        'self.scheduler.load_state_dict(tree["scheduler"])',
+        "training/checkpoint.py",
+        'run.scheduler.load_state_dict(tree["scheduler"])',
         "pass",
         ("test_runs.py::test_a_resumed_run_is_the_run_that_did_not_stop",),
     ),
     Mutant(
         "seen: moving average begins anew on resume",
-        "training/loop.py",
+        "training/checkpoint.py",
         'average.copy_(tree["averaged"][name])',
         "pass",
         ("test_crossings.py::test_two_features_stopped_and_resumed_are_the_run_that_was_not",),
     ),
     Mutant(
         "seen: history lost on resume",
-        "training/loop.py",
-        'self.history[:] = tree["history"]',
+        "training/checkpoint.py",
+        'run.history[:] = tree["history"]',
         "pass",
         ("test_crossings.py::test_two_features_stopped_and_resumed_are_the_run_that_was_not",),
     ),
     Mutant(
         "seen: what fitted in memory is forgotten on resume",
-        "training/loop.py",
+        "training/checkpoint.py",
         'state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch',
         "state.microbatch = None",
         ("test_mishaps.py::test_the_size_that_fitted_survives_an_interruption",),
     ),
     Mutant(
         "seen: an adaptive rule begins anew on resume",
-        "training/loop.py",
+        "training/checkpoint.py",
         'state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])',
         "state.clip = None",
         ("test_crossings.py::test_two_features_stopped_and_resumed_are_the_run_that_was_not",),
     ),
     Mutant(
         "seen: plans see the noise of a sum",
-        "training/loop.py",
-        "state.course.observe(step, grads, clear, sigma * clip.sensitivity / size)",
-        "state.course.observe(step, grads, clear, sigma * clip.sensitivity)",
+        "training/state.py",
+        "answers.get(RANKING), sigma * clip.sensitivity / size)",
+        "answers.get(RANKING), sigma * clip.sensitivity)",
         ("repairs/test_repairs_masks.py::test_ranked_sparsification_is_algorithm_4",),
     ),
     Mutant(
         "seen: noise-only forgets the bound",
-        "training/loop.py",
-        "std, at_step = sigma * clip.sensitivity, state.first_step + step",
-        "std, at_step = sigma, state.first_step + step",
+        "training/ablation.py",
+        "std, at_step = sigma * drawn.clip.sensitivity, state.first_step + drawn.step",
+        "std, at_step = sigma, state.first_step + drawn.step",
         ("test_train.py::test_noise_only_is_as_strong_as_the_sensitivity_says",),
     ),
     Mutant(
         "seen: the last weights are released, not their average",
-        "training/loop.py",
+        "training/run.py",
         "weights |= {name: averages[id(parameter)] for name, parameter in tied}",
         "pass",
         ("test_options.py::test_every_option_of_train_acts[ema]",),
     ),
     Mutant(
         "seen: valid loss of the first 1024",
-        "training/loop.py",
+        "training/run.py",
         "for first in range(0, count, 1024):\n            batch",
         "for first in range(0, min(count, 1024), 1024):\n            batch",
         ("test_steps_and_phases.py::test_valid_loss_is_that_of_all_rows_of_a_long_part",),
     ),
     Mutant(
         "seen: one padding row counts",
-        "training/loop.py",
+        "training/batches.py",
         "return Padded(filled, torch.arange(cap) < size)",
         "return Padded(filled, torch.arange(cap) <= size)",
         ("test_units.py::test_padded_batches_give_the_same_step",),
     ),
     Mutant(
         "seen: resumed with another public seed",
-        "training/loop.py",
-        '            ("seed", self.state.seed),\n',
+        "training/checkpoint.py",
+        '        ("seed", run.state.seed),\n',
         "",
         ("test_runs.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
         "seen: resumed with another ablation",
-        "training/loop.py",
-        '            ("ablation", self.ablation),\n',
+        "training/checkpoint.py",
+        '        ("ablation", run.ablation),\n',
         "",
         ("test_runs.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
         "seen: resumed with another average",
-        "training/loop.py",
-        '            ("ema", self.ema),\n',
+        "training/checkpoint.py",
+        '        ("ema", run.ema),\n',
         "",
         ("test_runs.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
         "seen: the summary says rows where people are protected",
-        "training/loop.py",
+        "training/summary.py",
         '"unit": mechanism.unit,',
         '"unit": "row",',
         ("test_options.py::test_every_option_of_a_mechanism_acts[unit]",),
     ),
     Mutant(
         "seen: recorders do not see the rule in force",
-        "training/loop.py",
-        "recorder(Observation(step, index, clipped.norms, clip, support))",
-        "recorder(Observation(step, index, clipped.norms, mechanism.clip_at(0), support))",
+        "training/step.py",
+        "recorder(Observation(step, drawn.units, clipped.norms, clip, support))",
+        "recorder(Observation(step, drawn.units, clipped.norms, mechanism.clip_at(0), support))",
         ("test_recorders.py::test_rules_that_move_are_refused_or_followed",),
     ),
     Mutant(
         "seen: recorders do not see the support",
-        "training/loop.py",
-        "recorder(Observation(step, index, clipped.norms, clip, support))",
-        "recorder(Observation(step, index, clipped.norms, clip, None))",
+        "training/step.py",
+        "recorder(Observation(step, drawn.units, clipped.norms, clip, support))",
+        "recorder(Observation(step, drawn.units, clipped.norms, clip, None))",
         ("test_steps_and_phases.py::test_recorders_see_what_learns",),
     ),
     Mutant(
@@ -1289,9 +1285,9 @@ MUTANTS = [
     ),
     Mutant(
         "seen: runtime ignored where a batch is padded",
-        "training/loop.py",
-        "_pad(batch, mechanism, runtime))",
-        "_pad(batch, mechanism, None))",
+        "training/batches.py",
+        "state.versions), mechanism, runtime)",
+        "state.versions), mechanism, None)",
         ("test_options.py::test_every_option_of_a_runtime_acts[padded]",),
     ),
     Mutant(
@@ -1305,14 +1301,14 @@ MUTANTS = [
     ),
     Mutant(
         "seen: views of people who own several rows share a weight",
-        "training/loop.py",
+        "training/batches.py",
         "repeated = map_tensors(lambda tensor: tensor.repeat_interleave(augment.views, 0), views.rows())",
         "repeated = map_tensors(lambda tensor: tensor.repeat(augment.views, *[1] * (tensor.dim() - 1)), views.rows())",
         ("test_crossings.py::test_a_pair_of_features_is_the_definition[people x views]",),
     ),
     Mutant(
         "seen: State.start ignores the seed of masks",
-        "training/loop.py",
+        "training/state.py",
         "return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))",
         "return cls(mechanism, ledger, entropy, before=list(ledger.lines))",
         ("test_options.py::test_every_option_of_a_state_acts[seed]",),
@@ -1333,7 +1329,7 @@ MUTANTS = [
     ),
     Mutant(
         "seen: communication, the run says masks are seeded",
-        "training/loop.py",
+        "training/summary.py",
         "masks=course.masks, seeded=seeded",
         "masks=course.masks, seeded=True",
         ("test_communication.py::test_what_is_frozen_by_parts_of_a_parameter_is_told_by_its_indices",),
@@ -2166,30 +2162,30 @@ MUTANTS = [
     ),
     Mutant(
         "seen: support, pruned weights are not set to zero at once",
-        "support.py",
+        "training/course.py",
         "                weights[name].mul_(mask)\n",
         "                pass\n",
         ("test_support.py::test_masked_coordinates_are_put_back_or_set_to_zero",),
     ),
     Mutant(
         "seen: support, seeded masks are not compared on resume",
-        "support.py",
+        "training/course.py",
         "if isinstance(plan, Fixed) or (plan.seeded and after_fixed):",
         "if isinstance(plan, Fixed):",
         ("test_support.py::test_what_cannot_have_been_saved_is_refused",),
     ),
     Mutant(
         "seen: support, later plans see everything",
-        "support.py",
+        "training/course.py",
         "released = Released(values, intersection(chosen), standing.support, dict(standing.memory))",
         "released = Released(values, chosen[0], standing.support, dict(standing.memory))",
         ("test_crossings.py::test_random_masks_are_drawn_among_what_stages_leave",),
     ),
     Mutant(
         "seen: support, plans share one generator",
-        "support.py",
-        "found = plan.at(step, released, self._generator(number, period))",
-        "found = plan.at(step, released, self._generator(0, period))",
+        "training/course.py",
+        "support = plan.at(step, released, self._generator(number, period))",
+        "support = plan.at(step, released, self._generator(0, period))",
         ("test_support.py::test_plans_that_act_together_draw_independently",),
     ),
     Mutant(
@@ -2208,14 +2204,14 @@ MUTANTS = [
     ),
     Mutant(
         "seen: communication, value_bits ignored in dense",
-        "training/communication.py",
+        "training/summary.py",
         "dense = coordinates * steps * value_bits",
         "dense = coordinates * steps * VALUE_BITS",
         ("test_communication.py::test_another_precision_changes_the_bits_of_values_and_of_nothing_else",),
     ),
     Mutant(
         "seen: communication, unseeded masks cost a seed",
-        "training/communication.py",
+        "training/summary.py",
         "if seeded else None",
         "if seeded or True else None",
         ("test_communication.py::test_masks_that_follow_releases_have_no_seed",),
@@ -2665,7 +2661,7 @@ MUTANTS = [
     ),
     Mutant(
         "words: the strength of the plan, not of the ledger",
-        "training/loop.py",
+        "training/summary.py",
         "strength(readings.epsilon, delta, mechanism.sampler.n, status.status)",
         "strength(plan_epsilon or 0.0, delta, mechanism.sampler.n)",
         ("test_words.py::test_a_reproducible_run_has_no_strength",),
@@ -2693,14 +2689,14 @@ MUTANTS = [
     ),
     Mutant(
         "released: time in the metrics",
-        "training/loop.py",
+        "training/run.py",
         '"step": self.state.step, "epsilon": epsilon}',
         '"step": self.state.step, "epsilon": epsilon, "seconds": time.monotonic()}',
         ("test_released.py",),
     ),
     Mutant(
         "released: micro-batches in the summary",
-        "training/loop.py",
+        "training/summary.py",
         '        "seed": state.seed,\n    }',
         '        "seed": state.seed,\n        "microbatch": state.microbatch,\n    }',
         ("test_released.py::test_released_files_have_these_entries_only",),
@@ -3045,7 +3041,7 @@ MUTANTS = [
     ),
     Mutant(
         "reproducible noise of an earlier phase is forgotten",
-        "training/loop.py",
+        "training/summary.py",
         "if state.entropy.reproducible or state.ledger.reproducible:",
         "if state.entropy.reproducible:",
         (f"{LINEAGE}::test_an_earlier_phase_with_reproducible_noise_makes_all_that_follows_not_private",),
@@ -3080,7 +3076,7 @@ MUTANTS = [
     ),
     Mutant(
         "data are looked at once only",
-        "training/loop.py",
+        "training/start.py",
         '    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n    if state.origin is not None:\n        return\n',
         '    if state.origin is not None:\n        return\n    state.ledger.claim_data(mark, state.entropy.key(b"identity"))\n',
         (f"{LINEAGE}::test_data_that_change_under_a_state_are_refused_at_the_next_step",),
@@ -3094,28 +3090,28 @@ MUTANTS = [
     ),
     Mutant(
         "noise is not bound to the weights",
-        "training/loop.py",
+        "training/start.py",
         "state.ledger.identity.digest + lineage.together(marks)",
         "state.ledger.identity.digest",
         (f"{LINEAGE}::test_the_same_root_draws_other_noise_for_other_data_and_other_weights",),
     ),
     Mutant(
         "noise does not follow the learning rate",
-        "training/loop.py",
+        "training/state.py",
         "self.chain + json.dumps(numbers).encode()",
         "self.chain",
         (f"{LINEAGE}::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
     ),
     Mutant(
         "batches do not follow the learning rate",
-        "training/loop.py",
+        "training/state.py",
         "            self.event_chain = self.chain\n",
         '            self.event_chain = b""\n',
         (f"{LINEAGE}::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
     ),
     Mutant(
         "an epoch's batches follow the chain",
-        "training/loop.py",
+        "training/state.py",
         "self.entropy.bound(self.origin, self.event_chain), ",
         "self.entropy.bound(self.origin, self.chain), ",
         (f"{LINEAGE}::test_an_epoch_of_shuffled_batches_is_not_divided",),
@@ -3123,7 +3119,7 @@ MUTANTS = [
     *(
         Mutant(
             f"resuming forgets the {forgotten}",
-            "training/loop.py",
+            "training/checkpoint.py",
             'BINDINGS = ("origin", "chain", "event_chain")',
             f"BINDINGS = {kept}",
             (f"{LINEAGE}::test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop",),
@@ -3132,35 +3128,35 @@ MUTANTS = [
     ),
     Mutant(
         "a copied state keeps its root",
-        "training/loop.py",
+        "training/state.py",
         'vars(self).update(parts, entropy=parts["entropy"].renewed(), process=os.getpid())',
         "vars(self).update(parts, process=os.getpid())",
         (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
     ),
     Mutant(
         "a pickled state holds its root",
-        "training/loop.py",
+        "training/state.py",
         'return parts | {"entropy": replace(self.entropy, root=0)}',
         "return parts",
         (f"{LINEAGE}::test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root",),
     ),
     Mutant(
         "an epoch is copied",
-        "training/loop.py",
+        "training/state.py",
         "if self.step % self.mechanism.sampler.steps_per_event:",
         "if False:",
         (f"{LINEAGE}::test_an_epoch_of_shuffled_batches_is_not_divided",),
     ),
     Mutant(
         "a run is resumed on other data",
-        "training/loop.py",
-        'if not Identity.from_dict(tree["identity"]).fits(self.data):',
+        "training/checkpoint.py",
+        'if not Identity.from_dict(tree["identity"]).fits(run.data):',
         "if False:",
         (f"{LINEAGE}::test_a_copied_folder_is_resumed_on_the_same_data_only",),
     ),
     Mutant(
         "a run is resumed with other code",
-        "training/loop.py",
+        "training/checkpoint.py",
         "same_code = lineage.same_behaviour(",
         "same_code = True or lineage.same_behaviour(",
         (f"{LINEAGE}::test_another_loss_or_model_does_not_resume_a_run",),
@@ -3174,7 +3170,7 @@ MUTANTS = [
     ),
     Mutant(
         "secure changes on resuming",
-        "training/loop.py",
+        "training/checkpoint.py",
         'if entropy.secure != begun["secure"]:',
         "if False:",
         (f"{LINEAGE}::test_secure_is_kept_on_resuming",),
@@ -3230,21 +3226,21 @@ MUTANTS = [
     ),
     Mutant(
         "an optimizer of another model",
-        "training/loop.py",
-        "if held - own or len(left_out) == len(learning):",
+        "training/start.py",
+        "if moved - parameters or len(left_out) == len(learning):",
         "if len(left_out) == len(learning):",
         (f"{LINEAGE}::test_an_optimizer_of_another_model_is_refused_before_the_first_step",),
     ),
     Mutant(
         "an optimizer of nothing that learns",
-        "training/loop.py",
-        "if held - own or len(left_out) == len(learning):",
-        "if held - own:",
+        "training/start.py",
+        "if moved - parameters or len(left_out) == len(learning):",
+        "if moved - parameters:",
         (f"{LINEAGE}::test_an_optimizer_of_nothing_that_learns_is_refused",),
     ),
     Mutant(
         "resuming nothing begins",
-        "training/loop.py",
+        "training/checkpoint.py",
         "    elif resume:\n        raise RunError(",
         "    elif False:\n        raise RunError(",
         ("test_runs.py::test_there_is_nothing_to_resume_in_an_empty_folder",),
@@ -3265,7 +3261,7 @@ MUTANTS = [
     ),
     Mutant(
         "the time of a step is published",
-        "training/loop.py",
+        "training/run.py",
         'spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}',
         'spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon, "time": time.monotonic()}',
         (f"{LINEAGE}::test_public_files_do_not_depend_on_the_batches_that_were_drawn",),
@@ -3795,14 +3791,14 @@ MUTANTS = [
     ),
     Mutant(
         "a forked process draws the same noise",
-        "training/loop.py",
+        "training/state.py",
         "        if self.process != os.getpid():",
         "        if False:",
         ("test_lineage.py::test_a_forked_process_draws_noise_of_its_own",),
     ),
     Mutant(
         "two states may draw from one root",
-        "training/loop.py",
+        "training/state.py",
         "        if self.entropy.root in _ROOTS:",
         "        if False:",
         ("test_lineage.py::test_two_states_of_one_root_share_no_noise",),
@@ -4061,42 +4057,42 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: a frozen parameter keeps an old gradient",
-        "training/loop.py",
+        "training/step.py",
         "if name in grads else None",
         "if name in grads else parameter.grad",
         ("test_train.py::test_frozen_parameters_stay_and_lose_stale_gradients",),
     ),
     Mutant(
         "fresh: parameters left out of the optimizer are no matter",
-        "training/loop.py",
+        "training/start.py",
         "    if left_out:\n",
         "    if False:\n",
         ("test_private_step.py::test_parameters_that_the_optimizer_leaves_out_are_named",),
     ),
     Mutant(
         "fresh: held-out loss in training mode",
-        "training/loop.py",
+        "training/run.py",
         "    model.eval()\n    try:\n        for first in range(0, count, 1024):",
         "    try:\n        for first in range(0, count, 1024):",
         ("test_train.py::test_valid_loss_is_the_mean_over_held_out_units",),
     ),
     Mutant(
         "fresh: only the first earlier release is asked whether it was private",
-        "training/loop.py",
+        "training/summary.py",
         "open_lines = [line for line in state.before if not line.event_is_private]",
         "open_lines = [line for line in state.before[:1] if not line.event_is_private]",
         ("test_steps_and_phases.py::test_one_open_phase_among_several_leaves_nothing_private",),
     ),
     Mutant(
         "fresh: a tied name is released without its average",
-        "training/loop.py",
+        "training/run.py",
         "remove_duplicate=False)  # one tensor, several names",
         "remove_duplicate=True)  # one tensor, several names",
         ("test_runs.py::test_every_name_of_a_tied_tensor_is_released_as_its_average",),
     ),
     Mutant(
         "fresh: the moving average does not warm up",
-        "training/loop.py",
+        "training/run.py",
         "decay = min(self.ema, (1 + self.state.step) / (10 + self.state.step))",
         "decay = self.ema",
         ("test_train.py::test_the_moving_average_is_its_definition",),
@@ -4110,15 +4106,15 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: a second phase is resumed with its own ledger only",
-        "training/loop.py",
+        "training/checkpoint.py",
         'lines not in (tree["before"]["lines"], tree["ledger"]["lines"])',
         'lines not in (tree["ledger"]["lines"],)',
         ("test_runs.py::test_a_second_phase_is_resumed_with_the_ledger_that_it_began_with",),
     ),
     Mutant(
         "fresh: a checkpoint's ledger need not fit its step",
-        "training/loop.py",
-        'if self.ablation == "private" and joined(state.ledger.lines) != _planned(state):',
+        "training/checkpoint.py",
+        'if run.ablation == "private" and joined(state.ledger.lines) != state.planned():',
         "if False:",
         ("test_runs.py::test_edited_checkpoints_are_refused",),
     ),
@@ -4131,42 +4127,20 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: a step that fails is drawn again",
-        "training/loop.py",
+        "training/step.py",
         (
-            "        state.step += 1  # whatever happens next, this step's noise is not drawn again\n"
-            '        purpose = PURPOSE if ablation == "private" else f"{ablation} (not private)"\n'
-            "        parts = {purpose: (clipped.grads, sigma)}\n"
-            "        if clipped.query is not None:\n"
-            "            parts[QUESTION] = (clipped.query, mechanism.question if sigma and mechanism.question "
-            "else 0.0)\n"
-            "        if state.course.unnoised:\n"
-            "            parts[RANKING] = (clipped.grads, 0.0)\n"
-            "        answers = release(\n"
-            "            parts,\n"
-            "            sampler=mechanism.sampler,\n"
-            "            ledger=state.ledger,\n"
-            "            entropy=noise,\n"
-            "            step=step,\n"
-            "            first_step=state.first_step,\n"
-            "        )\n"
+            "    state.step += 1  # whatever happens next, this step's noise is not drawn again\n"
+            "    answers = release(\n"
+            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, "
+            "first_step=state.first_step\n"
+            "    )  # fmt: skip\n"
         ),
         (
-            '        purpose = PURPOSE if ablation == "private" else f"{ablation} (not private)"\n'
-            "        parts = {purpose: (clipped.grads, sigma)}\n"
-            "        if clipped.query is not None:\n"
-            "            parts[QUESTION] = (clipped.query, mechanism.question if sigma and mechanism.question "
-            "else 0.0)\n"
-            "        if state.course.unnoised:\n"
-            "            parts[RANKING] = (clipped.grads, 0.0)\n"
-            "        answers = release(\n"
-            "            parts,\n"
-            "            sampler=mechanism.sampler,\n"
-            "            ledger=state.ledger,\n"
-            "            entropy=noise,\n"
-            "            step=step,\n"
-            "            first_step=state.first_step,\n"
-            "        )\n"
-            "        state.step += 1\n"
+            "    answers = release(\n"
+            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, "
+            "first_step=state.first_step\n"
+            "    )  # fmt: skip\n"
+            "    state.step += 1\n"
         ),
         ("test_private_step.py::test_a_step_whose_release_fails_is_not_drawn_again",),
     ),
@@ -4389,7 +4363,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: communication: an index loses a bit",
-        "training/communication.py",
+        "training/summary.py",
         "math.ceil(math.log2(coordinates))",
         "math.floor(math.log2(coordinates))",
         ("test_communication.py::test_an_index_tells_all_coordinates_apart",),

@@ -13,7 +13,8 @@ from noisewise.clipping import Flat, Samples
 from noisewise.errors import ConfigError
 from noisewise.persample import clipped_sum
 from noisewise.testing import check_clip, reveal
-from noisewise.training.loop import State, private_step
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 RULES = [Quantile(0.7), Quantile(2.0, target=0.9, noise=3.0), GlobalAdapt(1.0, 5.0), GlobalAdapt(0.5, 0.5, tau=0.8)]
 NORMS = torch.tensor([[0.0, 0.1, 0.5, 0.9, 1.0, 4.0, 30.0, 1e6]]).double()

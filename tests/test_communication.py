@@ -12,7 +12,7 @@ from noisewise.recipe import Recipe, fit
 from noisewise.repairs import FineTuning, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.runs.folder import RunFolder, read_json
 from noisewise.support import Fixed
-from noisewise.training.communication import SEED_BITS, VALUE_BITS, payload
+from noisewise.training.summary import SEED_BITS, VALUE_BITS, payload
 
 P = sum(parameter.numel() for parameter in tiny.model().parameters())  # 57
 

@@ -31,7 +31,10 @@ from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Together, together
-from noisewise.training.loop import Augment, State, private_step
+from noisewise.training.ablation import ablated_step
+from noisewise.training.augmentation import Augment
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from notes import Notes
 
 STEPS, LR = 3, 0.5
@@ -221,7 +224,7 @@ def compared(model, how, *, steps=STEPS):
         drawn = next(how.plan.sampler.batches(state.entropy, step, step + 1))
         seed = state.entropy.integer("forward", step)
         before = copy.deepcopy(model)
-        private_step(
+        ablated_step(
             model, how.data, loss_fn, optimizer, state, how.runtime, recorders=[seen.append], augment=how.augment,
             ablation="clip-only",
         )  # fmt: skip
@@ -290,7 +293,7 @@ def test_random_masks_are_drawn_among_what_stages_leave(stages, microbatch):
             weight = model.get_parameter(name).detach().flatten().abs()
             order = [place for place in weight.argsort(stable=True).tolist() if place not in frozen[name]]
             frozen[name] |= set(order[: round(share * len(weight)) - len(frozen[name])])
-        private_step(
+        ablated_step(
             model, how.data, loss_fn, optimizer, state, how.runtime, recorders=[taken.append], ablation="clip-only"
         )
         masks = {name: taken[-1].support.get(name, True) for name in NAMES}

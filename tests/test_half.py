@@ -15,7 +15,9 @@ from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
-from noisewise.training.loop import State, private_step, train
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from oracles import Setup, clipped_sum_by_hand, flat, unit_gradients
 
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

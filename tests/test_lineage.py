@@ -31,8 +31,13 @@ from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.support import Fixed
 from noisewise.training import lineage
+from noisewise.training.augmentation import Augment
 from noisewise.training.lineage import behaviour, same_behaviour
-from noisewise.training.loop import Augment, State, private_step, save_weights, status_of, train
+from noisewise.training.loop import train
+from noisewise.training.run import save_weights
+from noisewise.training.state import State
+from noisewise.training.step import private_step
+from noisewise.training.summary import status_of
 
 DELTA, SEED = 1e-3, 5
 

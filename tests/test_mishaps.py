@@ -28,7 +28,9 @@ from noisewise.runs.folder import RunFolder, read_json
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.training.loop import State, private_step, train
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from notes import Notes
 
 SEED = 5

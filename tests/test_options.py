@@ -30,7 +30,11 @@ from noisewise.runs.folder import RunFolder
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.training.loop import Augment, State, private_step, train
+from noisewise.training.ablation import ablated_step, step_of
+from noisewise.training.augmentation import Augment
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from notes import Notes
 
 SEED = 5
@@ -262,7 +266,8 @@ def test_sizes_of_batches_are_those_that_were_asked_for(tmp_path, capsys):
 
 
 def watched_steps(**given):
-    """Three steps of `private_step`, and all that can be seen of them."""
+    """Three steps of `private_step` or of an ablation, and all that can be seen of them."""
+    make_step = step_of(given.pop("ablation", "private"))
     network, start = given.pop("model", lambda: tiny.model(dropout=0.3))(), given.pop("state", {})
     watch, optimizer = Watch(given.pop("loss_fn", tiny.loss_fn)), given.pop("optimizer", tiny.sgd)(network)
     recorders = [watch.record] if given.pop("recorders", True) else []
@@ -271,7 +276,7 @@ def watched_steps(**given):
     data = given.pop("data", tiny.data())
     try:
         for _ in range(3):
-            private_step(network, data, watch.loss_fn, optimizer, state, recorders=recorders, **given)
+            make_step(network, data, watch.loss_fn, optimizer, state, recorders=recorders, **given)
     except (NoisewiseError, RuntimeError) as error:
         return {"error": str(error)}
     return {
@@ -294,6 +299,10 @@ STEP = {
     "recorders": TRAIN["recorders"],
     "example": TRAIN["example"],
     "augment": TRAIN["augment"],
+}
+ABLATED = {
+    **STEP,
+    "loss_fn": both({}, {"loss_fn": doubled}, "weights", ablation="plain"),
     "ablation": both({}, {"ablation": "noise-only"}, "weights", "ledger"),
 }
 START = {
@@ -310,6 +319,11 @@ START = {
 @pytest.mark.parametrize("option", STEP)
 def test_every_option_of_a_private_step_acts(option):
     differences(watched_steps, STEP, option)
+
+
+@pytest.mark.parametrize("option", ABLATED)
+def test_every_option_of_an_ablated_step_acts(option):
+    differences(lambda **given: watched_steps(**{"ablation": "clip-only", **given}), ABLATED, option)
 
 
 @pytest.mark.parametrize("option", START)
@@ -498,6 +512,7 @@ def options_of(function):
     [
         (train, {*TRAIN, "resume"}),
         (private_step, {*STEP}),
+        (ablated_step, {*ABLATED}),
         (State.start, {*START}),
         (fit, {*FIT, "resume"}),
         (Recipe, {*RECIPE, "repairs"}),

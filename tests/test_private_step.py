@@ -20,7 +20,9 @@ from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
-from noisewise.training.loop import State, private_step
+from noisewise.training.ablation import step_of
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
 
 FALSE_ALARM = 1e-6
@@ -38,12 +40,12 @@ def plan(sampler, steps, noise_multiplier=1.0, **settings):
     return Mechanism(sampler=sampler, steps=steps, noise_multiplier=noise_multiplier, **settings)
 
 
-def steps_of(setup, state, count, learning_rate=0.0, **kwargs):
+def steps_of(setup, state, count, learning_rate=0.0, ablation="private", **kwargs):
     """The gradients that the optimizer sees in each of `count` steps."""
     optimizer = torch.optim.SGD(setup.model.parameters(), learning_rate)
     seen = []
     for _ in range(count):
-        private_step(setup.model, setup.batch, setup.loss_fn, optimizer, state, **kwargs)
+        step_of(ablation)(setup.model, setup.batch, setup.loss_fn, optimizer, state, **kwargs)
         seen.append({name: p.grad.clone() for name, p in setup.model.named_parameters() if p.grad is not None})
     return seen
 
@@ -339,7 +341,7 @@ def test_ablations_leave_out_what_they_say():
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_step_whose_release_fails_is_not_drawn_again(when, monkeypatch):
     """Its noise may have been seen already: the next call makes the next step."""
-    module = importlib.import_module("noisewise.training.loop")
+    module = importlib.import_module("noisewise.training.step")
 
     def failing(*args, **kwargs):
         if when == "after":

@@ -19,7 +19,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
-from noisewise.training.loop import Observation
+from noisewise.training.step import Observation
 
 SEED = 7
 

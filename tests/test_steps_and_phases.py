@@ -13,7 +13,9 @@ from noisewise.recipe import Recipe, continued, fit
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed, encode
-from noisewise.training.loop import Augment, State, private_step
+from noisewise.training.augmentation import Augment
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 SEED = 5
 

@@ -14,19 +14,8 @@ from noisewise.mechanism import Mechanism
 from noisewise.repairs.freezing import Stages
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.sampling import Poisson
-from noisewise.support import (
-    EVERYTHING,
-    Course,
-    Fixed,
-    Plan,
-    Together,
-    check,
-    intersection,
-    kept,
-    learning,
-    only,
-    together,
-)
+from noisewise.support import EVERYTHING, Fixed, Plan, Together, check, intersection, kept, learning, only, together
+from noisewise.training.course import Course
 
 PARAMETERS = {"a.weight": torch.zeros(3, 4), "a.bias": torch.zeros(3), "b": torch.zeros(())}
 MASKS = {
@@ -277,11 +266,10 @@ def test_what_is_sent_is_counted():
 def test_masked_coordinates_are_put_back_or_set_to_zero(kind):
     weights = {"a": torch.arange(1.0, 13.0).view(4, 3).requires_grad_()}
     course = Course(kind({"a": HALF}), 0)
-    course.at(0, weights)
-    held = course.settle(weights)
+    course.begin(0, weights)
     with torch.no_grad():
         weights["a"].mul_(-3)  # whatever an optimizer does
-    course.hold(weights, held)
+    course.hold(weights)
     rest = torch.zeros(6) if kind is Zeroing else torch.arange(7.0, 13.0)
     assert torch.equal(weights["a"].detach().flatten(), torch.cat([-3 * torch.arange(1.0, 7.0), rest]))
     average = {"a": torch.ones(4, 3)}
@@ -314,7 +302,7 @@ def test_kept_and_learning_coordinates_are_counted():
     ("raw", "message"),
     [
         ({"plan": "os:system", "settings": {}}, "cannot be read back"),
-        ({"plan": "noisewise.training.loop:State", "settings": {}}, "cannot be read back"),
+        ({"plan": "noisewise.training.state:State", "settings": {}}, "cannot be read back"),
         ({"plan": "noisewise.repairs.freezing:Frost", "settings": {}}, "unknown to this version"),
         ({"plan": "noisewise.repairs.frost:Stages", "settings": {}}, "unknown to this version"),
         ({"plan": "noisewise.repairs.freezing:StagewiseFreezing", "settings": {}}, "is no plan"),

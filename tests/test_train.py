@@ -22,7 +22,9 @@ from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
-from noisewise.training.loop import State, private_step, train
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 DELTA = 1e-3
 SEED = 5

@@ -24,7 +24,8 @@ from noisewise.data.transforms import (
 from noisewise.errors import ConfigError, DataError
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import FullBatch
-from noisewise.training.loop import Augment, train
+from noisewise.training.augmentation import Augment
+from noisewise.training.loop import train
 
 
 def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

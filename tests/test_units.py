@@ -12,7 +12,9 @@ from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.randomness import Entropy
 from noisewise.sampling import roomy
-from noisewise.training.loop import Augment, State, private_step
+from noisewise.training.ablation import ablated_step
+from noisewise.training.augmentation import Augment
+from noisewise.training.state import State
 
 PEOPLE = torch.tensor([4, 2, 4, 9, 2, 4, 7, 9, 4, 2])  # four people with 3, 4, 1 and 2 rows
 
@@ -42,7 +44,7 @@ def step(network, units, mechanism, **kwargs):
     """Weights after one private step without noise, and the units it drew."""
     state = State.start(mechanism, insecure_seed=5)
     drawn = next(mechanism.sampler.batches(state.entropy, 0, 1))
-    private_step(
+    ablated_step(
         network, units, loss_fn, torch.optim.SGD(network.parameters(), lr=1.0), state, ablation="clip-only", **kwargs
     )
     return [parameter.detach().clone() for parameter in network.parameters()], drawn

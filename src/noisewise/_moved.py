@@ -16,7 +16,7 @@ MOVED = {
     "audits.roc": "estimates.roc",
     "audits.shadows": "attacks.shadows",
     "augmentation": "training.augmentation",
-    "communication": "training.communication",
+    "communication": "training.summary",
     "config": "workflow.config",
     "convert": "models.convert",
     "defaults": "accounting.defaults",

@@ -23,8 +23,10 @@ from noisewise.runs.folder import RunFolder, read_ledger
 from noisewise.sampling import Poisson, steps_for
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan, plans_of, together
+from noisewise.training.ablation import Ablation
+from noisewise.training.augmentation import Augment
 from noisewise.training.lineage import loaded
-from noisewise.training.loop import Ablation, Augment, Trained, train
+from noisewise.training.loop import Trained, train
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

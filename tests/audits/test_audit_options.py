@@ -32,7 +32,7 @@ from noisewise.repairs import Temperature
 from noisewise.runs.folder import Status
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
-from noisewise.training.loop import private_step
+from noisewise.training.ablation import ablated_step
 from notes import Notes
 
 ROWS, CLASSES = 120, 3
@@ -117,7 +117,7 @@ def decaying(optimizer):
 
 
 def without_noise(model, data, loss, optimizer, state, **how):
-    return private_step(model, data, loss, optimizer, state, ablation="clip-only", **how)
+    return ablated_step(model, data, loss, optimizer, state, ablation="clip-only", **how)
 
 
 def idle(*arguments, **how):

@@ -37,7 +37,9 @@ from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.training.loop import private_step, train
+from noisewise.training.ablation import ablated_step
+from noisewise.training.loop import train
+from noisewise.training.step import private_step
 
 
 def plan(sigma=1.0, clip=None, **settings):
@@ -156,7 +158,7 @@ def noise_halved(model, batch, loss_fn, optimizer, state):
 
 
 def clipping_off(model, batch, loss_fn, optimizer, state):
-    private_step(model, batch, loss_fn, optimizer, state, ablation="noise-only")
+    ablated_step(model, batch, loss_fn, optimizer, state, ablation="noise-only")
 
 
 def noise_reused(model, batch, loss_fn, optimizer, state):

@@ -33,7 +33,8 @@ from noisewise.persample import clipped_sum
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed
-from noisewise.training.loop import Observation, State, private_step
+from noisewise.training.state import State
+from noisewise.training.step import Observation, private_step
 
 
 def plan(bound: float = 1.0, noise: float = 2.0, n: int = 1000, batch: int = 100, **changes: object) -> Mechanism:

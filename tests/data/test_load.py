@@ -15,7 +15,9 @@ from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
-from noisewise.training.loop import State, private_step, train
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 SCHEMA = Schema(
     label="paid",

@@ -39,7 +39,8 @@ from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
-from noisewise.training.loop import State, private_step
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 from oracles import Setup, rows
 
 pytestmark = [

@@ -21,7 +21,7 @@ from noisewise.recipe import fit
 from noisewise.repairs import MovingAverage, Repair, repaired
 from noisewise.runs.folder import RunFolder, read_json
 from noisewise.support import Fixed
-from noisewise.training.loop import Augment
+from noisewise.training.augmentation import Augment
 
 WITHIN = 1 + 1e-5
 EACH = pytest.mark.parametrize("name", compose.ALL)

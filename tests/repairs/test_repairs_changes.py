@@ -25,7 +25,8 @@ from noisewise.repairs.lora import LowRank
 from noisewise.sampling import Shuffle
 from noisewise.schedule import Schedule
 from noisewise.training.augmentation import check_augment
-from noisewise.training.loop import _batch, train
+from noisewise.training.batches import batch_of
+from noisewise.training.loop import train
 
 LAYERS = {"0.weight": 18, "3.weight": 40, "5.weight": 15}
 
@@ -289,7 +290,7 @@ def test_views_are_the_averaged_gradient_definition(bound):
     recipe = r.repaired(compose.recipe(), r.Augmentation(3))
     data, model = replace(recipe.data.train, x=recipe.data.train.x.double()), recipe.model.double()
     proof = check_augment(recipe.augment.function, (data.x[:0], data.y[:0]))
-    batch = _batch(data, torch.arange(6), recipe.augment, 5, proof)
+    batch = batch_of(data, torch.arange(6), recipe.augment, 5, proof)
     assert isinstance(batch, Views)
     assert proof is not None
     repeated = tuple(tensor[:6].repeat_interleave(3, 0) for tensor in (data.x, data.y))

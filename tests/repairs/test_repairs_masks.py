@@ -18,7 +18,8 @@ from noisewise.repairs import MovingAverage, RandomSparsification, RankedSparsif
 from noisewise.repairs.freezing import PruningStages, Stages, smallest
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.repairs.ranked_sparsification import RankedMasks
-from noisewise.support import Course, Fixed, Observed, Released, together
+from noisewise.support import Fixed, Observed, Released, together
+from noisewise.training.course import Course
 
 WEIGHTS = {
     "a": torch.randn(7, 9, generator=torch.Generator().manual_seed(0)),

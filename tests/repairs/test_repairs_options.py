@@ -24,7 +24,7 @@ from noisewise.recipe import fit
 from noisewise.repairs.lora import LowRank
 from noisewise.repairs.public import replace_head
 from noisewise.runs.folder import Status
-from noisewise.training.loop import Augment
+from noisewise.training.augmentation import Augment
 
 FOREIGN = {name: weight.detach() for name, weight in network(5).named_parameters()}
 OTHER = {name: weight.detach() for name, weight in network(6).named_parameters()}

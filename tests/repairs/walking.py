@@ -9,7 +9,10 @@ import torch
 
 from noisewise.batches import take
 from noisewise.persample import clipped_sum
-from noisewise.training.loop import State, _batch, _groups, private_step, train
+from noisewise.training.batches import batch_of, groups_of
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 
 class Walk:
@@ -58,12 +61,12 @@ class Walk:
     def everybody(self):
         """A batch of all units, in the versions in which this step sees them."""
         data = self.recipe.data.train
-        return _batch(data, torch.arange(data.units), self.recipe.augment, seed=3)
+        return batch_of(data, torch.arange(data.units), self.recipe.augment, seed=3)
 
     def clipped(self, batch, units):
         """The clipped sum (flat) and the answer to the rule's question over some units of a batch."""
         rule, units = self.state.rule(), torch.as_tensor(units)
-        groups = _groups(self.recipe.data.train, rule, units, len(units))
+        groups = groups_of(self.recipe.data.train, rule, units, len(units))
         found = clipped_sum(self.model, self.recipe.loss_fn, take(batch, units), rule, self.support, groups=groups)
         asked = None if found.query is None else flat(found.query._values)
         return flat(found.grads._values), asked

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
-    from noisewise.training.loop import State
+    from noisewise.training.state import State
 
     LossFn = Callable[[Any, Nest], Tensor]
     Engine = Callable[[nn.Module, Nest, LossFn, torch.optim.Optimizer, State], None]
@@ -319,7 +319,7 @@ def engine_epsilon(
     from noisewise.clipping import Flat
     from noisewise.mechanism import Mechanism
     from noisewise.sampling import FullBatch
-    from noisewise.training.loop import private_step
+    from noisewise.training.step import private_step
 
     if (model is None) != (data is None):
         raise ConfigError("engine_epsilon: give both a model and data for it, or neither for the built-in model.")
@@ -480,7 +480,7 @@ def _trials(
     from noisewise.accounting import Ledger
     from noisewise.persample import examine
     from noisewise.randomness import Entropy
-    from noisewise.training.loop import State
+    from noisewise.training.state import State
 
     model, canaries = target.model, target.canaries
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

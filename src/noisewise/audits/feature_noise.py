@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from noisewise.models import TwoLayerCNN
     from noisewise.persample import LossFn
     from noisewise.support import Support
-    from noisewise.training.loop import Observation
+    from noisewise.training.step import Observation
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
 RARE = 1e-6  # share of noise patches that may be longer than the hard bound assumes

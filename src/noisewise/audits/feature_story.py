@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from noisewise.data.synthetic import TwoPatch
     from noisewise.mechanism import Mechanism
     from noisewise.models import TwoLayerCNN
-    from noisewise.training.loop import Ablation
+    from noisewise.training.ablation import Ablation
 
 TAKES = "Trains the two-layer network once on made-up data; seconds."
 COLOURS, STYLES = (PRIVATE, TWIN, INK), ("-", "--", ":", "-.")  # of classes; of the features within one
@@ -353,15 +353,15 @@ def story(
     from noisewise.models import two_layer_cnn
     from noisewise.sampling import Poisson
     from noisewise.support import EVERYTHING
-    from noisewise.training.loop import ABLATIONS, State, private_step
+    from noisewise.training.ablation import step_of
+    from noisewise.training.state import State
 
     source = two_patch_distribution(seed) if distribution is None else distribution
     plan = mechanism or Mechanism(sampler=Poisson(1000, 128), clip=Flat(1.0), steps=400, noise_multiplier=25.6)
     limits = limits or Limits()
     if plan.support != EVERYTHING:
         raise ConfigError(f"support={plan.support!r}: the story is about training all weights. Leave the support out.")
-    if ablation not in ABLATIONS:
-        raise ConfigError(f"ablation={ablation!r}: must be one of {list(ABLATIONS)}.")
+    make_step = step_of(ablation)
     if type(looks) is not int or looks < 2:
         raise ConfigError(f"looks={looks!r}: at least 2, one at the start and one at the end.")
     parts = source.splits(seed, 0, n=plan.sampler.n, test=test)
@@ -390,7 +390,7 @@ def story(
             before = model.filters.weight.detach().clone()
             batch = torch.from_numpy(next(plan.sampler.batches(state.entropy, step, step + 1)))
             signal = scene.signal(batch, step) if step in at else None
-            private_step(model, parts.train, cross_entropy, optimizer, state, recorders=[factors], ablation=ablation)
+            make_step(model, parts.train, cross_entropy, optimizer, state, recorders=[factors])
             if signal is not None:
                 moves.append(scene.move(before, signal, step, views[-1]))
             advance(1)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from noisewise.persample import Layout, LossFn
     from noisewise.schedule import Schedule
     from noisewise.support import Support
-    from noisewise.training.loop import Observation
+    from noisewise.training.step import Observation
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SMALLEST = 20  # people; classes and groups with fewer in the data are not recorded

@@ -138,7 +138,7 @@ def _window(x: Tensor, top: Tensor, left: Tensor, pad: int, fill: Fill | None) -
 def flip_and_crop(
     pad: int = 4, fill: Fill | None = None, *, flips: bool = True
 ) -> Callable[[Nest, torch.Generator], Nest]:
-    """For `noisewise.training.loop.Augment`: each image moved by up to `pad` pixels each way and flipped or not, at random.
+    """For `noisewise.training.Augment`: each image moved by up to `pad` pixels each way and flipped or not, at random.
 
     `rows` is the images, or a tuple or list whose first entry is the images (such as (x, y)); the rest is kept.
     Guarantee: each row is changed on its own, by draws that are independent of each other and alike for all rows, so units

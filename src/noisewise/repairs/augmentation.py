@@ -9,7 +9,7 @@ from typing import Any
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe
 from noisewise.repairs.base import Repair
-from noisewise.training.loop import Augment
+from noisewise.training.augmentation import Augment
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from noisewise.adaptive import Adaptive
 from noisewise.clipping import Clip
 from noisewise.recipe import MakeOptimizer, Phase, Recipe, cut
 from noisewise.repairs.base import Cost, Repair
-from noisewise.training.loop import Ablation
+from noisewise.training.ablation import Ablation
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.recipe import Recipe, train_openly
-from noisewise.training.loop import Augment
+from noisewise.training.augmentation import Augment
 
 
 @dataclass(frozen=True)

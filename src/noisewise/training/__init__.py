@@ -1,21 +1,19 @@
-"""Private training: `private_step` for one's own loop, `train` for everybody else."""
+"""Private training: `private_step` for one's own loop, `train` for everybody else.
+
+A step is read in `step`; around it `batches` draws, `course` says what learns, `memory` cuts what is too large, `ablation`
+leaves out what makes it private. `loop` makes many steps; `checkpoint` and `summary` write what remains of them.
+"""
 
 from noisewise.accounting.defaults import default_delta
+from noisewise.training.ablation import ABLATIONS, Ablation, ablated_step
 from noisewise.training.augmentation import Augment
-from noisewise.training.loop import (
-    ABLATIONS,
-    Ablation,
-    Observation,
-    Recorder,
-    State,
-    Trained,
-    private_step,
-    save_weights,
-    summary,
-    train,
-)
+from noisewise.training.loop import Trained, train
+from noisewise.training.run import save_weights
+from noisewise.training.state import State
+from noisewise.training.step import Observation, Recorder, private_step
+from noisewise.training.summary import status_of, summary
 
 __all__ = [
-    "ABLATIONS", "Ablation", "Augment", "Observation", "Recorder", "State", "Trained", "default_delta",
-    "private_step", "save_weights", "summary", "train",
+    "ABLATIONS", "Ablation", "Augment", "Observation", "Recorder", "State", "Trained", "ablated_step", "default_delta",
+    "private_step", "save_weights", "status_of", "summary", "train",
 ]  # fmt: skip

@@ -1,0 +1,95 @@
+"""The batch of a step: drawn by the plan's sampler, changed by the augmentation, filled up, and its groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisewise.adaptive import GroupBounds
+from noisewise.batches import Nest, Padded, Views, length, map_tensors, take
+from noisewise.clipping import Clip
+from noisewise.data import Data
+from noisewise.errors import ConfigError
+from noisewise.mechanism import Mechanism
+from noisewise.persample.proof import Trace
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
+from noisewise.sampling import Poisson
+from noisewise.training.augmentation import Augment, augmented
+from noisewise.training.state import State
+
+
+class Drawn(NamedTuple):
+    """What a step is computed from: all of it private but the number of the step and the rule in force."""
+
+    step: int
+    clip: Clip
+    units: Tensor  # indices of the batch
+    rows: Nest  # what the model is given
+    seed: int  # of the forward pass and the augmentation
+    noise: Entropy  # where the step's noise is drawn from
+
+
+def draw(
+    data: Data | Nest, state: State, augment: Augment | None, runtime: Runtime | None, device: torch.device
+) -> Drawn:
+    """The batch of the state's step, as the sampler draws it and on the model's device."""
+    step, mechanism = state.step, state.mechanism
+    drawn_from, noise = state.draws()
+    units = torch.from_numpy(next(mechanism.sampler.batches(drawn_from, step, step + 1)))
+    seed = noise.integer("forward", state.first_step + step)
+    rows = pad(batch_of(data, units, augment, seed, state.versions), mechanism, runtime)
+    return Drawn(step, state.rule(), units, map_tensors(lambda tensor: tensor.to(device), rows), seed, noise)
+
+
+def units_of(data: Data | Nest) -> Nest:
+    """The tensors of the data, with the unit (or row) as first dimension."""
+    return (data.x, data.y) if isinstance(data, Data) else data
+
+
+def count_of(data: Data | Nest) -> int:
+    """Number of units that are protected."""
+    return data.units if isinstance(data, Data) else length(data)
+
+
+def batch_of(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None) -> Nest:
+    """The sampled units; `Views` where they own several rows or are seen in several ways."""
+    if isinstance(data, Data) and data.unit is not None:
+        rows, mask = data.rows_of(index)
+        batch: Nest = Views.mean(take(units_of(data), rows), mask)
+    else:
+        batch = take(units_of(data), index)
+    if augment is None:
+        return batch
+    views = batch if isinstance(batch, Views) else Views.single(batch)
+    owned = views.weights.shape[1]
+    repeated = map_tensors(lambda tensor: tensor.repeat_interleave(augment.views, 0), views.rows())
+    seen = augmented(augment.function, repeated, owned * augment.views, seed, proof)
+    weights = views.weights.repeat_interleave(augment.views, 1) / augment.views
+    return Views(map_tensors(lambda tensor: tensor.reshape(*weights.shape, *tensor.shape[1:]), seen), weights)
+
+
+def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
+    """A batch filled up with empty rows to the largest size the sampler draws, if the runtime asks for it."""
+    if runtime is None or not runtime.padded:
+        return batch
+    size, cap = length(batch), mechanism.sampler.batch_size
+    if isinstance(mechanism.sampler, Poisson):
+        if mechanism.sampler.max_batch is None:
+            raise ConfigError("Runtime(padded=True) with unlimited Poisson batches: give the sampler a max_batch.")
+        cap = mechanism.sampler.max_batch
+    filled = map_tensors(lambda t: torch.cat([t, t.new_zeros(cap - size, *t.shape[1:])]), batch)
+    return Padded(filled, torch.arange(cap) < size)
+
+
+def groups_of(data: Data | Nest, clip: Clip, units: Tensor, size: int) -> Tensor | None:
+    """Group labels of the units, where the rule asks for them; padding up to `size` has any."""
+    if not isinstance(clip, GroupBounds):
+        return None
+    if not isinstance(data, Data) or clip.group not in data.groups:
+        known = list(data.groups) if isinstance(data, Data) else "none, since it is no noisewise.Data"
+        raise ConfigError(f"GroupBounds(group={clip.group!r}): the data has no such groups; it has {known}.")
+    labels = data.groups[clip.group][units if data.unit is None else data.rows_of(units)[0][:, 0]]
+    return torch.cat([labels, labels.new_zeros(size - len(labels))])

@@ -1,0 +1,177 @@
+"""Checkpoints: everything that the next step depends on, in one atomic file; only the same run takes one up again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from noisewise.accounting import Identity, Ledger
+from noisewise.accounting.ledger import joined
+from noisewise.errors import RunError
+from noisewise.randomness import Entropy
+from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors
+from noisewise.runtime import Runtime
+from noisewise.training import lineage
+from noisewise.training.run import Run
+from noisewise.training.summary import status_of
+
+FORMAT = 2
+BINDINGS = ("origin", "chain", "event_chain")  # of a state's noise
+
+
+def open_folder(folder: RunFolder, run: Run, resume: bool) -> Status:
+    """Begin a run in the folder or take up the one that is there; says whether it is private."""
+    if folder.begun:
+        if not resume:
+            raise RunError(
+                f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another."
+            )
+        load(run)
+    elif folder.run.exists():
+        raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
+    elif resume:
+        raise RunError(
+            f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume)."
+        )
+    else:
+        save(run)  # the secret root is on disk before anything depends on it
+    status = status_of(run.state, run.ablation)
+    folder.write_run("running", status)
+    return status
+
+
+def save_now_and_then(run: Run, seconds: float, *, force: bool) -> None:
+    """Save if the last time was at least so long ago."""
+    if run.folder and (force or time.monotonic() - run.saved_at >= seconds):
+        save(run)
+
+
+def save(run: Run) -> None:
+    """Everything that the next step depends on, in one atomic file."""
+    assert run.folder is not None
+    state = run.state
+    assert state.ledger.identity is not None
+    assert state.origin is not None
+    tree = {
+        "format": FORMAT,
+        "step": state.step,
+        "mechanism": state.mechanism.to_dict(),
+        "ablation": run.ablation,
+        "seed": state.seed,
+        "ledger": state.ledger.to_dict(),
+        "before": Ledger(state.ledger.adjacency, state.before, state.ledger.unit).to_dict(),
+        "identity": state.ledger.identity.to_dict(),
+        "entropy": {
+            "root": str(state.entropy.root),
+            "reproducible": state.entropy.reproducible,
+            "secure": state.entropy.secure,
+            **{name: getattr(state, name).hex() for name in BINDINGS},
+        },
+        "weights": {name: sorted(m.hex() for m in getattr(state.outcome, name)) for name in ("fresh", "begun")},
+        "behaviour": run.behaviour,
+        "model": dict(run.model.state_dict()),
+        "optimizer": run.optimizer.state_dict(),
+        "scheduler": None if run.scheduler is None else _plain_state(run.scheduler),
+        "kinds": _kinds(run),
+        "ema": run.ema,
+        "averaged": run.averaged,
+        "clip": None if state.clip is None else dict(vars(state.clip)),
+        "microbatch": state.microbatch,
+        "course": state.course.save(),
+        "history": run.history,
+    }
+    save_tensors(run.folder.checkpoint, tree)
+    run.saved_at = time.monotonic()
+
+
+def _kinds(run: Run) -> dict[str, str]:
+    """Classes whose saved state fits no other class."""
+    return {"optimizer": type(run.optimizer).__name__, "scheduler": type(run.scheduler).__name__}
+
+
+def load(run: Run) -> None:
+    """Take up a checkpoint of the same plan; anything else is refused."""
+    assert run.folder is not None
+    tree, state = load_tensors(run.folder.checkpoint), run.state
+    try:
+        _check_same_run(run, tree)
+        state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
+        saved, secret = Ledger.from_dict(tree["ledger"]), tree["entropy"]
+        state.ledger.lines[:], state.ledger.reproducible = saved.lines, saved.reproducible
+        state.ledger.identity = Identity.from_dict(tree["identity"])
+        for name in BINDINGS:
+            setattr(state, name, bytes.fromhex(secret[name]))
+        begun = {name: frozenset(map(bytes.fromhex, tree["weights"][name])) for name in ("fresh", "begun")}
+        state.outcome = lineage.Outcome(state.ledger, **begun)
+        state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
+        state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
+        state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
+        run.model.load_state_dict(tree["model"])
+        state.course.load(tree["course"], dict(run.model.named_parameters()), state.step)
+        run.optimizer.load_state_dict(tree["optimizer"])
+        if run.scheduler is not None:
+            run.scheduler.load_state_dict(tree["scheduler"])
+        for name, average in (run.averaged or {}).items():
+            average.copy_(tree["averaged"][name])
+        run.history[:] = tree["history"]
+        same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
+        raise RunError(f"the checkpoint in {run.folder.path} does not fit this run ({error}).") from None
+    if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
+        raise RunError(f"the checkpoint in {run.folder.path} is damaged: it stands at step {state.step!r}.")
+    if run.ablation == "private" and joined(state.ledger.lines) != state.planned():
+        raise RunError(f"the checkpoint in {run.folder.path} is damaged: step {state.step} and ledger disagree.")
+    if not same_code:
+        raise RunError(
+            f"the checkpoint in {run.folder.path} belongs to a run of another model, loss_fn or augment: they answer "
+            "made-up units otherwise. The same noise on other sums would give them away: resume with the same code, or "
+            "begin in another folder."
+        )
+    lineage.resumed(run.model, state.outcome)
+    run.folder.truncate_metrics(state.step)
+
+
+def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
+    """The same settings, the same insecure seed and the same earlier phases."""
+    assert run.folder is not None
+    for key, expected in (
+        ("format", FORMAT),
+        ("mechanism", run.state.mechanism.to_dict()),
+        ("ablation", run.ablation),
+        ("seed", run.state.seed),
+        ("ema", run.ema),
+        ("kinds", _kinds(run)),
+    ):
+        if tree[key] != expected:
+            raise RunError(
+                f"the checkpoint in {run.folder.path} belongs to another run: its {key} is {tree[key]}, this "
+                f"one's {expected}. Use the same settings, or another folder."
+            )
+    lines = run.state.ledger.to_dict()["lines"]
+    if lines and lines not in (tree["before"]["lines"], tree["ledger"]["lines"]):
+        raise RunError(
+            f"the checkpoint in {run.folder.path} does not continue this ledger, whose releases would be lost. "
+            "Pass the ledger that the run began with, of the earlier phase."
+        )
+    entropy, begun = run.state.entropy, tree["entropy"]
+    same_seed = begun["reproducible"] and int(begun["root"]) % (1 << 128) == entropy.root % (1 << 128)  # any phase
+    if entropy.reproducible and not same_seed:
+        raise RunError(f"the checkpoint in {run.folder.path} was not made with this insecure_seed.")
+    if entropy.secure != begun["secure"]:
+        raise RunError(
+            f"the checkpoint in {run.folder.path} was made with secure={begun['secure']}, this run with "
+            f"secure={entropy.secure}: its noise cannot change its kind. Resume with secure={begun['secure']}."
+        )
+    if not Identity.from_dict(tree["identity"]).fits(run.data):
+        raise RunError(
+            f"the checkpoint in {run.folder.path} belongs to a run on other data (some value, type, order or owner "
+            "differs). The same noise on two data sets would give both away: resume with the same data, or begin in "
+            "another folder."
+        )
+
+
+def _plain_state(scheduler: Any) -> dict[str, Any]:
+    """A scheduler's state without functions: those come with the code again."""
+    return {key: value for key, value in scheduler.state_dict().items() if not callable(value)}

@@ -1,0 +1,107 @@
+"""The mutable parts of a run, and what it leaves behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.batches import Nest, length, map_tensors, take
+from noisewise.data import Data
+from noisewise.errors import DataError
+from noisewise.persample import LossFn
+from noisewise.persample.losses import unit_losses
+from noisewise.runs.folder import RunFolder, Status, write_atomically, write_json
+from noisewise.training.ablation import Ablation
+from noisewise.training.batches import units_of
+from noisewise.training.state import State
+from noisewise.training.summary import summary
+
+
+@dataclass
+class Run:
+    """What changes in the course of a run besides its state, and where it is written."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    state: State
+    folder: RunFolder | None
+    ablation: Ablation
+    ema: float | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    averaged: dict[str, Tensor] | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+    data: bytes = field(default=b"", repr=False)  # the data's mark
+    behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
+
+    def __post_init__(self) -> None:
+        """The average begins where the weights do."""
+        if self.ema is not None:
+            self.averaged = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def average(self) -> None:
+        """Moving average with warm-up: decay min(ema, (1 + t)/(10 + t)). De et al. 2022, arXiv:2204.13650."""
+        if self.averaged is None or self.ema is None:
+            return
+        decay = min(self.ema, (1 + self.state.step) / (10 + self.state.step))
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                self.averaged[name].lerp_(parameter, 1 - decay)
+            self.state.course.prune(self.averaged)
+
+    def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
+        """One line per epoch: public by default, validation loss only where its people agreed."""
+        spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
+        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, units_of(valid))}
+        self.history.append(line)
+        if self.folder:
+            public = valid is None or (isinstance(valid, Data) and valid.public)
+            self.folder.append_metrics(line if public else spent, public=True)
+            if not public:
+                self.folder.append_metrics(line, public=False)
+
+    def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
+        """Write what may be published, then forget the secrets."""
+        assert self.folder is not None
+        weights = self.model.state_dict()
+        if self.averaged is not None:
+            averages = {id(p): self.averaged[name] for name, p in self.model.named_parameters()}
+            tied = self.model.named_parameters(remove_duplicate=False)  # one tensor, several names
+            weights |= {name: averages[id(parameter)] for name, parameter in tied}
+        save_weights(self.folder.model, weights)
+        assert self.state.ledger.identity is not None
+        write_json(self.folder.identity, self.state.ledger.identity.to_dict())
+        write_json(self.folder.ledger, self.state.ledger.to_dict())
+        coordinates = sum(parameter.numel() for parameter in self.model.parameters())
+        write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
+        self.folder.write_run("complete", status)
+        self.folder.forget_checkpoint()
+
+
+def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
+    """A state dict as safetensors; tied tensors are written once each."""
+    from safetensors.torch import save
+
+    write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
+
+
+@torch.no_grad()
+def _mean_loss(model: nn.Module, loss_fn: LossFn, units: Nest) -> float:
+    modes, device = {module: module.training for module in model.modules()}, next(model.parameters()).device
+    total, count = 0.0, length(units)
+    if not count:
+        raise DataError("valid has no units: pass held-out data, or None.")
+    model.eval()
+    try:
+        for first in range(0, count, 1024):
+            batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
+            total += unit_losses(model, loss_fn, batch).double().sum().item()
+    finally:
+        for module, training in modes.items():  # parts of the model may have been in another mode than the whole
+            module.training = training
+    return total / count

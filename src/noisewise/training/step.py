@@ -1,0 +1,117 @@
+"""One private step, from the batch to the weights. It is meant to be read.
+
+sampler -> clipped_sum -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.batches import Nest, length
+from noisewise.bounded import Bounded, release
+from noisewise.clipping import Clip
+from noisewise.data import Data
+from noisewise.mechanism import PURPOSE, QUESTION, RANKING
+from noisewise.persample import ClippedBatch, LossFn, clipped_sum
+from noisewise.runtime import Runtime
+from noisewise.training.augmentation import Augment
+from noisewise.training.batches import Drawn, draw, groups_of
+from noisewise.training.memory import in_memory
+from noisewise.training.start import check_start, enter
+from noisewise.training.state import State
+
+if TYPE_CHECKING:
+    from noisewise.support import Support
+
+
+class Observation(NamedTuple):
+    """What a recorder sees of a step: all of it private."""
+
+    step: int
+    units: Tensor  # indices of the batch
+    norms: Tensor  # [blocks, batch]
+    clip: Clip | None = None  # the rule in force
+    support: Support | None = None  # what learns at this step
+
+
+Recorder = Callable[[Observation], None]
+
+
+def private_step(
+    model: nn.Module,
+    data: Data | Nest,
+    loss_fn: LossFn,
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    runtime: Runtime | None = None,
+    *,
+    recorders: Sequence[Recorder] = (),
+    example: Nest = None,
+    augment: Augment | None = None,
+) -> None:
+    """One step of the plan: draw the batch, clip, add noise, write the ledger, let the optimizer move the weights.
+
+    The batch is drawn here, so sampling and accounting cannot disagree. Stops when the plan is used up.
+    """
+    check_start(model, data, loss_fn, optimizer, state, example, augment)
+    enter(model, data, state)
+    mechanism, weights = state.mechanism, dict(model.named_parameters())
+    drawn = draw(data, state, augment, runtime, next(model.parameters()).device)
+    step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
+    support = state.course.begin(step, weights)
+    clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime)
+    for recorder in recorders:
+        recorder(Observation(step, drawn.units, clipped.norms, clip, support))
+    asked = questions(clipped, state, PURPOSE, sigma)
+    state.step += 1  # whatever happens next, this step's noise is not drawn again
+    answers = release(
+        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, first_step=state.first_step
+    )  # fmt: skip
+    write_gradients(weights, answers, mechanism.expected_batch_size)
+    state.observe(step, clip, sigma, answers)
+    optimizer.step()
+    state.moved(model, optimizer)
+
+
+def clipped_batch(
+    model: nn.Module,
+    data: Data | Nest,
+    loss_fn: LossFn,
+    drawn: Drawn,
+    support: Support,
+    state: State,
+    runtime: Runtime | None,
+) -> ClippedBatch:
+    """The clipped sum of a batch, and what its rule asks of the same units; in micro-batches that fit in memory."""
+    units = length(drawn.rows)
+    compute = partial(
+        clipped_sum, model, loss_fn, drawn.rows, drawn.clip, support,
+        layout=state.layout, groups=groups_of(data, drawn.clip, drawn.units, units), seed=drawn.seed,
+    )  # fmt: skip
+    return in_memory(compute, state, runtime, units)
+
+
+def questions(clipped: ClippedBatch, state: State, purpose: str, sigma: float) -> dict[str, tuple[Bounded, float]]:
+    """All that a step asks of one batch, each with its noise multiplier: the gradient, the rule's question, the ranking."""
+    asked = {purpose: (clipped.grads, sigma)}
+    if clipped.query is not None:
+        asked[QUESTION] = (clipped.query, state.mechanism.question if sigma and state.mechanism.question else 0.0)
+    if state.course.unnoised:
+        asked[RANKING] = (clipped.grads, 0.0)
+    return asked
+
+
+def write_gradients(
+    weights: Mapping[str, nn.Parameter], answers: Mapping[str, Mapping[str, Tensor]], size: float
+) -> None:
+    """Sums become means over the expected batch, in place, and the gradient what the optimizer sees; the frozen have none."""
+    grads = answers[PURPOSE]
+    for total in (*grads.values(), *answers.get(RANKING, {}).values()):
+        total.div_(size)
+    for name, parameter in weights.items():
+        parameter.grad = grads[name].to(parameter.dtype) if name in grads else None
