@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from noisewise.errors import PrivacyError
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.engines import follow
 from noisewise.persample.examine import examine
 from noisewise.persample.held import own_tensors
-from noisewise.persample.operations import NotProven
 from noisewise.persample.places import FRONT
 from noisewise.persample.proof import Made, Proof, StateChanged, Step, Trace, apart
 

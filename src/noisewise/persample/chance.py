@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from noisewise.persample.operations import NotProven
+from noisewise.persample.conditions import NotProven
 
 
 def reseed(seed: int) -> None:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.chance import Drawing
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.gradients import Formed, PerSample, Summable, join
 from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.persample.chance import random_state, reseed
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import PRIMES, BatchChanged, RecordsRead, StateChanged, Trace, Watch
 from noisewise.persample.tape import unexplained
 

@@ -29,7 +29,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from noisewise.persample.chance import Seeds
-from noisewise.persample.operations import RULES, NotProven, Rule
+from noisewise.persample.conditions import NotProven, Rule
+from noisewise.persample.operations import RULES
 from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23)  # sizes of made-up batches: a dimension that is a multiple of one shows itself

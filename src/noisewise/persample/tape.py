@@ -22,8 +22,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.layers import RULES, Operands
-from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof
 
 EXITS = {

@@ -15,8 +15,8 @@ import torch
 
 from noisewise.batches import Nest, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.examine import synthetic
-from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof, StateChanged, Trace, apart
 from noisewise.persample.tape import Tape
 
