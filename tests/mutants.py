@@ -517,21 +517,21 @@ MUTANTS = [
     # per-sample gradients
     Mutant(
         "Gram norm without a tap",
-        "persample/gradients.py",
+        "persample/convolution.py",
         "for offset in offsets[1:]:",
         "for offset in offsets[2:]:",
         (f"{ENGINES}[conv-wide-gram-auto-everything]",),
     ),
     Mutant(
         "norm too short: Gram matrices not rounded up",
-        "persample/gradients.py",
+        "persample/bounds.py",
         "most = (dot + error).clamp_(min=0).sqrt_()",
         "most = (dot + 0 * error).clamp_(min=0).sqrt_()",
         (f"{ROUNDING}::test_bounds_from_gram_matrices_hold_the_exact_norm_and_the_room_that_is_asked_for",),
     ),
     Mutant(
         "norm too short: the later sum not allowed for",
-        "persample/gradients.py",
+        "persample/bounds.py",
         ".moved(rounding * sizes[0] * sizes[1])",
         "",
         (f"{ROUNDING}::test_bounds_from_gram_matrices_hold_the_exact_norm_and_the_room_that_is_asked_for",),
@@ -545,21 +545,21 @@ MUTANTS = [
     ),
     Mutant(
         "norm far too long is used",
-        "persample/gradients.py",
+        "persample/bounds.py",
         "bool((self.most <= ENOUGH * self.least).all())",
         "True",
         (f"{ROUNDING}::test_a_layer_before_a_normalisation_gets_its_bound",),
     ),
     Mutant(
         "gradients formed once more not held to their norms",
-        "persample/gradients.py",
+        "persample/formed.py",
         "more = part.weighted_sum(factors[chunk] * held)",
         "more = part.weighted_sum(factors[chunk])",
         (f"{ROUNDING}::test_gradients_that_are_formed_once_more_are_held_to_the_promised_norm",),
     ),
     Mutant(
         "sums of large gradients not allowed for",
-        "persample/gradients.py",
+        "persample/formed.py",
         "bounds = Bounds(found, found).moved(2 * gradient.rounding())",
         "bounds = Bounds(found, found)",
         (f"{ROUNDING}::test_a_lone_unit_stays_within_the_bound_with_fewer_bits",),
@@ -573,7 +573,7 @@ MUTANTS = [
     ),
     Mutant(
         "masked coordinates multiplied instead of cleared",
-        "persample/gradients.py",
+        "persample/formed.py",
         "total.masked_fill_(~mask.to(total.device).view(total.shape), 0)",
         "total.mul_(mask.to(total.device).view(total.shape))",
         (f"{ROUNDING}::test_masked_coordinates_are_zero_even_where_the_sum_overflows",),
@@ -3324,8 +3324,8 @@ MUTANTS = [
     ),
     Mutant(
         "rows: memory behind the batch is theirs",
-        "persample/proof.py",
-        "rows = rows_of(tensor, FRONT)._replace(end=_last_byte(tensor))",
+        "persample/labels.py",
+        "rows = rows_of(tensor, FRONT)._replace(end=last_byte(tensor))",
         "rows = rows_of(tensor, FRONT)",
         ("persample/test_proof.py::test_memory_behind_the_batch_is_nobodys",),
     ),
@@ -3432,7 +3432,7 @@ MUTANTS = [
     ),
     Mutant(
         "proof: constants are not compared",
-        "persample/proof.py",
+        "persample/trace.py",
         "if one.constants != two.constants:",
         "if False:",
         (
@@ -3442,7 +3442,7 @@ MUTANTS = [
     ),
     Mutant(
         "proof: sources are not compared",
-        "persample/proof.py",
+        "persample/trace.py",
         "if one.sources != two.sources:",
         "if False:",
         ("persample/test_proof.py::test_traces_say_what_differs",),
@@ -3457,8 +3457,8 @@ MUTANTS = [
     Mutant(
         "proof: views of a step are one",
         "persample/proof.py",
-        "self._views[_memory(out)] = (number, part)",
-        "self._views[_memory(out)] = number",
+        "self._views[memory_of(out)] = (number, part)",
+        "self._views[memory_of(out)] = number",
         ("persample/test_proof.py::test_traces_say_what_differs",),
     ),
     Mutant(
@@ -3494,7 +3494,7 @@ MUTANTS = [
     ),
     Mutant(
         "proof: widened constants",
-        "persample/proof.py",
+        "persample/labels.py",
         "and (made or step == 0) for size, step in sizes)",
         "and made for size, step in sizes)",
         ("persample/test_proof.py::test_what_depends_on_the_size_is_not_proven",),
@@ -3508,14 +3508,14 @@ MUTANTS = [
     ),
     Mutant(
         "proof: types are not compared",
-        "persample/proof.py",
+        "persample/trace.py",
         "(one.kind, one.place, one.dtype, len(one.shape)) !=",
         "(one.kind, one.place, two.dtype, len(one.shape)) !=",
         ("persample/test_proof.py::test_traces_say_that_types_differ",),
     ),
     Mutant(
         "proof: any part may follow the size",
-        "persample/proof.py",
+        "persample/trace.py",
         "a == b or (free and too and a % units",
         "a == b or (a % units",
         ("persample/test_proof.py::test_what_depends_on_the_size_is_not_proven",),
@@ -3536,14 +3536,14 @@ MUTANTS = [
     ),
     Mutant(
         "proof: writes into rows of others",
-        "persample/proof.py",
+        "persample/labels.py",
         "if place is None or not (same or",
         "if False and not (same or",
         ("persample/test_operations.py::test_what_is_not_row_by_row_is_not_proven",),
     ),
     Mutant(
         "proof: units beside positions",
-        "persample/proof.py",
+        "persample/labels.py",
         "if not (had.alike or had.chance or label.stride in had.even):",
         "if False:",
         ("persample/test_operations.py::test_what_is_not_row_by_row_is_not_proven",),
@@ -3557,8 +3557,8 @@ MUTANTS = [
     ),
     Mutant(
         "proof: half-blank memory is read",
-        "persample/proof.py",
-        "bool(_entries(entries, tensor).all())",
+        "persample/labels.py",
+        "bool(entries_of(entries, tensor).all())",
         "True",
         ("persample/test_operations.py::test_what_is_not_row_by_row_is_not_proven",),
     ),
@@ -3592,8 +3592,8 @@ MUTANTS = [
     ),
     Mutant(
         "proof: addresses used again",
-        "persample/proof.py",
-        "            self.trace.references.append(StorageWeakRef(storage))\n",
+        "persample/labels.py",
+        "            self._references.append(StorageWeakRef(storage))\n",
         "",
         ("persample/test_proof.py::test_a_foreign_tensor_keeps_its_address",),
     ),
@@ -3627,7 +3627,7 @@ MUTANTS = [
     ),
     Mutant(
         "where gradients go is not part of the trace",
-        "persample/proof.py",
+        "persample/trace.py",
         "if one.differentiable != two.differentiable:",
         "if False:",
         ("persample/test_chance.py::test_where_gradients_go_does_not_follow_the_number_of_units",),
@@ -3781,14 +3781,14 @@ MUTANTS = [
     ),
     Mutant(
         "computing with the records themselves is not looked for",
-        "persample/proof.py",
+        "persample/watch.py",
         "        if not self._records.isdisjoint(given):",
         "        if False:",
         ("persample/test_held.py::test_a_loss_that_computes_with_the_records_is_refused",),
     ),
     Mutant(
         "draws of chance count as equal entries",
-        "persample/proof.py",
+        "persample/dispatched.py",
         '"poisson", ',
         "",
         ("persample/test_chance.py::test_the_largest_of_many_draws_is_not_proven",),
@@ -3907,7 +3907,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: proof: other multiples of the size",
-        "persample/proof.py",
+        "persample/trace.py",
         "and a % units == 0 and b % others == 0 and a // units == b // others)",
         "and a % units == 0 and b % others == 0)",
         ("persample/test_proof.py::test_shapes_follow_the_number_of_units_by_one_multiple_or_not_at_all",),
@@ -3921,16 +3921,16 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: proof: the shorter of two inputs in one memory",
-        "persample/proof.py",
+        "persample/labels.py",
         "rows = rows._replace(end=max(rows.end, other.end))",
         "rows = rows._replace(end=min(rows.end, other.end))",
         ("persample/test_proof.py::test_a_part_of_another_input_leaves_all_of_it_the_batchs",),
     ),
     Mutant(
         "fresh: proof: values filled in are not compared",
-        "persample/proof.py",
-        '"num_samples",\n}',
-        '"num_samples",\n    "value",\n}',
+        "persample/trace.py",
+        '"num_samples"}',
+        '"num_samples", "value"}',
         ("persample/test_proof.py::test_what_depends_on_the_size_is_not_proven",),
     ),
     Mutant(
@@ -3977,7 +3977,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: views of formed gradients averaged once more",
-        "persample/gradients.py",
+        "persample/formed.py",
         "return Formed(self.grads.unflatten(0, (-1, views)).sum(1))",
         "return Formed(self.grads.unflatten(0, (-1, views)).mean(1))",
         ("persample/test_views.py::test_a_unit_is_the_mean_of_its_rows_clipped_once[embedding-auto-False-1000.0]",),
@@ -3985,8 +3985,8 @@ MUTANTS = [
     Mutant(
         "fresh: inputs of a dropped unit stay",
         "persample/gradients.py",
-        "return Outer(_zero_rows(self.left, keep), _zero_rows(self.right, keep), self.mask)",
-        "return Outer(_zero_rows(self.left, keep), self.right, self.mask)",
+        "return Outer(zero_rows(self.left, keep), zero_rows(self.right, keep), self.mask)",
+        "return Outer(zero_rows(self.left, keep), self.right, self.mask)",
         ("persample/test_gradients.py::test_a_unit_that_is_not_finite_shows_in_its_norm_and_leaves_with_where",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from torch import nn
 from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.persample import clipped_sum, engines, examine, operations, proof
+from noisewise.persample import clipped_sum, dispatched, engines, examine, operations
 from noisewise.persample.examine import _check_state, synthetic
 from noisewise.persample.layers import Operands
 from noisewise.persample.tape import Call
@@ -80,11 +80,11 @@ def test_a_parameter_that_was_not_looked_at_is_looked_at_when_it_learns():
 def test_the_second_net_sees_rows_in_another_order_where_the_table_is_wrong(monkeypatch):
     """A wrong row of the table: flipping would be taken for an operation that acts row by row."""
     monkeypatch.setitem(operations.RULES, "flip", operations.RULES["neg"])
-    proof._about.cache_clear()
+    dispatched.about.cache_clear()
     try:
         layout = examine(*PROBLEMS["flipped"].make())
     finally:
-        proof._about.cache_clear()
+        dispatched.about.cache_clear()
     assert layout.proven
     assert layout.fallback >= {"inner.weight", "inner.bias"}
 

@@ -18,7 +18,7 @@ from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.persample import engines
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Layout, Versions, examine, situation
-from noisewise.persample.gradients import Summable
+from noisewise.persample.formed import Summable
 from noisewise.persample.held import self_changing
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision

@@ -18,13 +18,17 @@ from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
-from noisewise.persample.gradients import Formed, PerSample, Summable, join
+from noisewise.persample.dispatched import StateChanged
+from noisewise.persample.formed import Formed, PerSample, Summable
+from noisewise.persample.gradients import join
 from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
+from noisewise.persample.proof import Proof, apart
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
+from noisewise.persample.trace import Trace
+from noisewise.persample.watch import Watch
 
 if TYPE_CHECKING:
     from noisewise.persample.examine import Layout

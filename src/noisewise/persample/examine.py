@@ -22,11 +22,14 @@ from noisewise.batches import Nest, Views, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
+from noisewise.persample.dispatched import BatchChanged, RecordsRead, StateChanged
 from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.proof import PRIMES, BatchChanged, RecordsRead, StateChanged, Trace, Watch
+from noisewise.persample.proof import PRIMES
 from noisewise.persample.tape import unexplained
+from noisewise.persample.trace import Trace
+from noisewise.persample.watch import Watch
 
 UNITS = 3
 MANY = 64  # units at the most in a batch of the expected size, as far as behaviour is looked at

@@ -49,7 +49,7 @@ from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, exami
 from noisewise.persample.engines import memory_ran_out
 from noisewise.persample.examine import situation, synthetic
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.proof import Trace
+from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors, write_json
 from noisewise.runtime import Runtime
