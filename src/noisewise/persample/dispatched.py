@@ -30,7 +30,7 @@ CONSTANT = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "ne
 CHANCE = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "normal", "uniform", "random",
           "exponential", "geometric", "cauchy", "log_normal", "poisson", "native_dropout", "rrelu_with_noise"}  # fmt: skip
 LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "empty_like", "new_zeros",
-        "new_ones", "new_full", "new_empty", "new_empty_strided"}  # take a shape from their input, and nothing else  # fmt: skip
+        "new_ones", "new_full", "new_empty", "new_empty_strided"}  # take a shape from their input only  # fmt: skip
 FRESH = {"lift_fresh", "lift_fresh_copy"}  # constants made from Python numbers: their content belongs to the trace
 COUNTLESS = {"all", "any", "amax", "amin", "max", "min"}  # the same however often an entry is repeated
 REARRANGING = {"set", "resize", "resize_as", "as_strided_scatter"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +23,13 @@ from noisewise.persample.formed import Formed, PerSample, Summable
 from noisewise.persample.gradients import join
 from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.layout import Layout
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Proof, apart
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 from noisewise.persample.trace import Trace
 from noisewise.persample.watch import Watch
-
-if TYPE_CHECKING:
-    from noisewise.persample.examine import Layout
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]

@@ -105,7 +105,7 @@ class Outer:
         return in_range(bounds, self.left, self.right)
 
     def gram(self, rounding: float) -> Bounds:
-        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks whose matrices fit; for `rounding` see `dot_bounds`."""
+        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:
             lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))

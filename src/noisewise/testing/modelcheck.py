@@ -24,8 +24,8 @@ from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
 from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import Layout, clipped_sum, examine, live_parameters
-from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.made_up import synthetic
 from noisewise.userfiles import load
 
 REPEATS = 3

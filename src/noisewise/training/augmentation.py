@@ -17,7 +17,7 @@ from noisewise.batches import Nest, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
-from noisewise.persample.examine import synthetic
+from noisewise.persample.made_up import synthetic
 from noisewise.persample.proof import Proof, apart
 from noisewise.persample.tape import Tape
 from noisewise.persample.trace import Trace

@@ -47,8 +47,9 @@ from noisewise.errors import (
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
 from noisewise.persample.engines import memory_ran_out
-from noisewise.persample.examine import situation, synthetic
+from noisewise.persample.layout import situation
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.made_up import synthetic
 from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors, write_json
