@@ -1065,8 +1065,8 @@ MUTANTS = [
     Mutant(
         "data: people with label -100 are skipped",
         "losses.py",
-        ", ignore_index=NO_CLASS)",
-        ")",
+        "ignored: int = NO_CLASS)",
+        "ignored: int = NO_POSITION)",
         ("test_task_losses.py::test_no_label_means_nobody",),
     ),
     # options, crossings, draws and files of a run
@@ -1680,7 +1680,7 @@ MUTANTS = [
         "seen: landscape, loss ignored in gradients",
         "audits/landscape.py",
         "gradients = {name: _gradient_norms(candidate, part, loss_fn)",
-        "gradients = {name: _gradient_norms(candidate, part, _default_loss())",
+        "gradients = {name: _gradient_norms(candidate, part, default_loss)",
         ("audits/test_landscape.py::test_a_quadratic_loss_runs_as_its_formula_says",),
     ),
     Mutant(
@@ -1744,15 +1744,15 @@ MUTANTS = [
     Mutant(
         "seen: one run, loss ignored",
         "audits/empirical.py",
-        "_canary_loss(own, loss_fn or _cross_entropy, canary,",
-        "_canary_loss(own, _cross_entropy, canary,",
+        "_canary_loss(own, loss_fn or cross_entropy, canary,",
+        "_canary_loss(own, cross_entropy, canary,",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[one_run-loss_fn]",),
     ),
     Mutant(
         "seen: reconstruction, loss ignored",
         "audits/reconstruction.py",
-        "given, sparsity, loss_fn or _cross_entropy, attack, rng",
-        "given, sparsity, _cross_entropy, attack, rng",
+        "given, sparsity, loss_fn or cross_entropy, attack, rng",
+        "given, sparsity, cross_entropy, attack, rng",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[reconstruction-loss_fn]",),
     ),
     Mutant(

@@ -44,8 +44,9 @@ from noisewise.errors import (
     PrivacyWarning,
     RunError,
 )
+from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
-from noisewise.persample import ClippedBatch, Layout, LossFn, clipped_sum, examine, live_parameters
+from noisewise.persample import ClippedBatch, Layout, clipped_sum, examine, live_parameters
 from noisewise.persample.engines import memory_ran_out
 from noisewise.persample.layout import situation
 from noisewise.persample.losses import unit_losses
