@@ -948,13 +948,13 @@ MUTANTS = [
         "data/tables/encode.py",
         'if schema.origin == "rows" and not schema.confirmed and not public:',
         'if schema.origin == "rows" and not schema.confirmed and not public and schema.unit == "":',
-        ("test_encode.py::test_a_schema_read_off_private_rows_is_refused_until_it_is_confirmed",),
+        ("test_schema.py::test_a_schema_read_off_private_rows_is_refused_until_it_is_confirmed",),
     ),
     Mutant(
         "data: private rows are called public",
         "data/tables/encode.py",
         "        public=public,\n",
-        "            public=True,\n",
+        "        public=True,\n",
         ("data/test_load.py::test_a_csv_file_is_read_by_its_schema",),
     ),
     Mutant(
@@ -1011,7 +1011,7 @@ MUTANTS = [
         "data/tables/encode.py",
         "clipped = np.clip(values, schema.target.low, schema.target.high) / schema.target.scale",
         "clipped = values / schema.target.scale",
-        ("test_encode.py::test_huge_numbers_are_clipped",),
+        ("test_schema.py::test_huge_numbers_are_clipped",),
     ),
     Mutant(
         "data: the mark of UTF-8 is part of a name",
@@ -2006,8 +2006,8 @@ MUTANTS = [
     Mutant(
         "seen: schema, predictions see chunks in any order",
         "data/tables/encode.py",
-        "return torch.cat(found) if found else",
-        "return torch.cat(found[::-1]) if found else",
+        "return torch.cat(features) if features else",
+        "return torch.cat(features[::-1]) if features else",
         ("test_schema.py::test_inputs_of_a_long_file_keep_the_order_of_its_rows",),
     ),
     Mutant(
@@ -2022,7 +2022,7 @@ MUTANTS = [
         "data/tables/encode.py",
         "for part in parts_of(source, schema.separator, CHUNK):\n        _check_columns(schema, part, needed",
         "for part in parts_of(source, ',', CHUNK):\n        _check_columns(schema, part, needed",
-        ("test_encode.py::test_another_separator_is_declared",),
+        ("test_schema.py::test_another_separator_is_declared",),
     ),
     Mutant(
         "seen: recorder, every ignored",
@@ -4732,7 +4732,7 @@ MUTANTS = [
         "data/tables/encode.py",
         "schema.target.high) / schema.target.scale",
         "schema.target.high)",
-        ("test_encode.py::test_pandas_says_the_same",),
+        ("test_schema.py::test_pandas_says_the_same",),
     ),
     Mutant(
         "fresh: schema: parts lose who owns the rows",

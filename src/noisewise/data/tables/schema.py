@@ -41,8 +41,8 @@ from noisewise.data.tables.kinds import (
 from noisewise.data.tables.rows import CHUNK, check_separator, listed, short
 from noisewise.errors import ConfigError, PrivacyError, RunError
 
-__all__ = ["KINDS", "MISSING", "OTHER", "Category", "Classes", "Feature", "Hashed", "Ignore", "Kind", "Number", "Schema", "Target",
-           "bucket", "check_range", "protected", "read"]  # fmt: skip
+__all__ = ["KINDS", "MISSING", "OTHER", "Category", "Classes", "Feature", "Hashed", "Ignore", "Kind", "Number", "Schema",
+           "Target", "bucket", "check_range", "protected", "read"]  # fmt: skip
 
 FORMAT = 1
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
