@@ -27,7 +27,7 @@ def cross_entropy(model: Any, batch: Nest) -> Tensor:
     Guarantee: row i of the result depends on row i of the outputs and targets only.
     """
     x, y = batch
-    outputs = model(x)
+    outputs: Tensor = model(x)
     if outputs.dim() != 2 or outputs.shape[0] != y.shape[0] or y.dim() != 1:
         raise DataError(
             f"cross entropy of outputs {list(outputs.shape)} and targets {list(y.shape)}: needs outputs [n, classes] and "
@@ -57,8 +57,10 @@ def squared_error(model: Any, batch: Nest) -> Tensor:
 
     Guarantee: row i of the result depends on row i of the outputs and targets only.
     """
+    x: Any
+    y: Tensor
     x, y = batch
-    outputs = model(x)
+    outputs: Tensor = model(x)
     columns = tuple(y.shape) if y.dim() > 1 else (*y.shape, 1)
     if tuple(outputs.shape) not in ((columns, tuple(y.shape))):
         raise DataError(
@@ -76,8 +78,10 @@ def default_loss(model: Any, batch: Nest) -> Tensor:
     Targets may have positions, `[n, ...]`: outputs then hold the classes last, and a unit's loss is the mean over positions;
     those marked -100 count as 0.
     """
+    x: Any
+    y: Tensor
     x, y = batch
-    outputs = model(x)
+    outputs: Tensor = model(x)
     if y.is_floating_point():
         losses = (outputs.reshape(y.shape) - y).square()
     elif y.dim() > 1:

@@ -158,7 +158,7 @@ class Convolution:
 
     def _unfolded(self, chunk: slice) -> Tensor:
         """Gradients `[batch, out * in / groups * taps]` from unfolded inputs."""
-        grad = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
+        grad: Tensor = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
         return (grad @ self._columns(chunk).transpose(2, 3)).flatten(1)
 
     def _columns(self, chunk: slice) -> Tensor:

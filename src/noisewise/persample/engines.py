@@ -410,7 +410,9 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
     wrapped = _Loss(model, loss_fn)
 
     def loss_of_one(parameters: Mapping[str, Tensor], rows: Nest, weights: Tensor) -> Tensor:
-        losses = torch.func.functional_call(wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,))
+        losses: Tensor = torch.func.functional_call(
+            wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,)
+        )
         if losses.shape != weights.shape:
             raise DataError(
                 f"the loss of a batch of {len(weights)} unit(s) has shape {list(losses.shape)}: must be [{len(weights)}]."
@@ -423,7 +425,8 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
         with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
-            return per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
+            grads: dict[str, Tensor] = per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
+            return grads
     except (RuntimeError, ValueError, NotProven) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "

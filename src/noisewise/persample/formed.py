@@ -145,7 +145,8 @@ class ByTap:
     def lengths(self) -> Tensor:
         """Norms."""
         flat = self.grads.flatten(2)
-        return torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
+        norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
+        return norms
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""

@@ -438,9 +438,11 @@ class Proof(Labels, TorchDispatchMode):
 
     def one_hot(self, func: Any, index: Tensor, classes: int) -> Tensor:
         """`F.one_hot` with a given number of classes: row by row, though it looks at all values to check their range."""
+        out: Tensor
         place = self.place(index)
         if place is None:
-            return func(index, classes)
+            out = func(index, classes)
+            return out
         source = self._known(index)[1]
         self._paused = True
         try:

@@ -84,10 +84,11 @@ def recognised(
 def with_stand_ins(func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str]) -> Tensor:
     """The call with its parameters replaced by detached copies of themselves, so that no gradient goes that way."""
     stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
-    return func(
+    result: Tensor = func(
         *(stand_ins.get(id(arg), arg) for arg in args),
         **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
     )
+    return result
 
 
 class Nudged(TorchFunctionMode):

@@ -25,7 +25,7 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(self, names: Mapping[str, Tensor], records: Iterable[Tensor] = ()):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._records = {tensor.untyped_storage()._cdata for tensor in records if tensor.untyped_storage().nbytes()}
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in names.items()}
         self._inputs: set[int] = set()
