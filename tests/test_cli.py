@@ -480,7 +480,8 @@ def people(tmp_path) -> Path:
 
 
 def test_schema_is_written_for_the_user_to_confirm(noisewise, people) -> None:
-    from noisewise.data.tables.schema import Classes, Number, read
+    from noisewise.data.tables.kinds import Classes, Number
+    from noisewise.data.tables.schema import read
     from noisewise.errors import PrivacyError
 
     found = noisewise("schema", "people.csv", "--label", "hired", "--group", "sex", "--out", "s.toml")
@@ -504,7 +505,8 @@ def test_schema_is_written_for_the_user_to_confirm(noisewise, people) -> None:
 
 
 def test_schema_of_the_header_only_and_with_noise(noisewise, people) -> None:
-    from noisewise.data.tables.schema import Number, read
+    from noisewise.data.tables.kinds import Number
+    from noisewise.data.tables.schema import read
 
     known = ("--label", "hired=no,yes", "--group", "sex=f,m")
     found = noisewise("schema", "people.csv", *known, "--column", "age=0:120", "--header-only")

@@ -443,7 +443,7 @@ def test_label_group_unit_and_out_of_schema(noisewise, people) -> None:
 
 
 def test_column_of_schema(noisewise, people) -> None:
-    from noisewise.data.tables.schema import Ignore, Number
+    from noisewise.data.tables.kinds import Ignore, Number
 
     found = proposed(noisewise, *KNOWN, "--column", "age=0:120", "--column", "who=ignore")
     assert found.columns["age"] == Number(0, 120, fill=60)

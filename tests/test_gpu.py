@@ -11,7 +11,7 @@ from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
 from noisewise.noise import standard_normal
-from noisewise.persample import clipped_sum, gradients
+from noisewise.persample import clipped_sum, formed
 from noisewise.randomness import Entropy
 from noisewise.testing import reveal
 from oracles import PROBLEMS, lone
@@ -68,7 +68,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_lone_unit_stays_within_the_bound_with_the_settings_as_they_are(name, mean, kept, monkeypatch):
     """Seed 0. cuDNN's convolutions use TF32 unless told otherwise: norms must allow for it, and not eat the bound."""
-    monkeypatch.setattr(gradients, "KEPT", gradients.KEPT if kept else 0)
+    monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
     torch.manual_seed(0)
     make, shape = LAYERS[name]
     model = make().cuda()

@@ -17,36 +17,20 @@ from scipy import stats
 import tiny
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
-from noisewise.data.tables import propose as proposal
-from noisewise.data.tables.propose import (
-    BUCKETS,
+from noisewise.data.tables import noised as noised_choice
+from noisewise.data.tables.kinds import BUCKETS, WIDE, Category, Classes, Hashed, Ignore, Number, Target, bucket
+from noisewise.data.tables.noised import (
     CELLS,
     FIRST,
     MAGNITUDES,
     PUBLIC_BUCKETS,
-    READ,
-    RELEASED,
-    WIDE,
     _counted,
     _equal_cells,
     _first_cells,
     _magnitude_range,
-    _rounded,
-    declared,
-    propose,
 )
-from noisewise.data.tables.schema import (
-    MISSING,
-    Category,
-    Classes,
-    Hashed,
-    Ignore,
-    Number,
-    Schema,
-    Target,
-    bucket,
-    read,
-)
+from noisewise.data.tables.propose import READ, RELEASED, _rounded, declared, propose
+from noisewise.data.tables.schema import MISSING, Schema, read
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
@@ -350,7 +334,7 @@ def has_std(noise, std):
 
 def test_the_noise_is_the_ledgers_times_the_sensitivity_of_all_columns(file, monkeypatch) -> None:
     spy = Spy()
-    monkeypatch.setattr(proposal, "release", spy)
+    monkeypatch.setattr(noised_choice, "release", spy)
     ledger = noised.__wrapped__(file, epsilon=0.5).schema.ledger
     assert ledger is not None
     sigma = ledger.lines[0].event.noise_multiplier
@@ -362,8 +346,8 @@ def test_the_noise_is_the_ledgers_times_the_sensitivity_of_all_columns(file, mon
 def test_a_forgotten_column_is_found_out(file, monkeypatch) -> None:
     """The planted fault: sensitivity 1, as if a row had one column."""
     spy = Spy()
-    monkeypatch.setattr(proposal, "release", spy)
-    monkeypatch.setattr(proposal, "Bounded", lambda counts, sensitivity: Bounded(counts, 1.0))
+    monkeypatch.setattr(noised_choice, "release", spy)
+    monkeypatch.setattr(noised_choice, "Bounded", lambda counts, sensitivity: Bounded(counts, 1.0))
     ledger = noised.__wrapped__(file, epsilon=0.5).schema.ledger
     assert ledger is not None
     sigma = ledger.lines[0].event.noise_multiplier
@@ -410,7 +394,7 @@ def test_a_person_of_many_rows_counts_once(tmp_path) -> None:
 
 def test_empty_cells_are_filled_as_often_as_the_normal_distribution_says(tmp_path, monkeypatch) -> None:
     """With FALSE_CELL = 300 each of the 65,536 empty buckets is kept with probability 300 / 65,536."""
-    monkeypatch.setattr(proposal, "FALSE_CELL", 300.0)
+    monkeypatch.setattr(noised_choice, "FALSE_CELL", 300.0)
     table = {name: [f"{name}{k}" for k in range(50)] for name in "abcd"}
     path = written(tmp_path / "t.csv", {**table, "hired": ["no", "yes"] * 25, "sex": ["f", "m"] * 25})
     kept = 0

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noisewise.accounting import Ledger
+from noisewise.data.tables.kinds import Category, Classes, Hashed, Ignore, Number, Target, bucket
 from noisewise.data.tables.rows import CHUNK
-from noisewise.data.tables.schema import Category, Classes, Hashed, Ignore, Number, Schema, Target, bucket, read
+from noisewise.data.tables.schema import Schema, read
 from noisewise.errors import ConfigError, DataError, PrivacyError
 
 FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from noisewise.data import tabular
-from noisewise.data.tables.schema import Category, Classes, Number, Schema, Target
+from noisewise.data.tables.kinds import Category, Classes, Number, Target
+from noisewise.data.tables.schema import Schema
 from noisewise.data.tabular import adult, california_housing, compas, german_credit, table, wine_quality
 from noisewise.errors import ConfigError, PrivacyError
 

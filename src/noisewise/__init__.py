@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from noisewise.data import load as load
     from noisewise.data.tables.schema import Schema as Schema
     from noisewise.mechanism import Mechanism as Mechanism
-    from noisewise.persample import clipped_sum as clipped_sum
+    from noisewise.persample.clipped_sum import clipped_sum as clipped_sum
     from noisewise.recipe import Recipe as Recipe
     from noisewise.recipe import fit as fit
     from noisewise.repairs import repaired as repaired

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from noisewise.batches import Nest
     from noisewise.data import Data
 
-LossFn = Callable[[Any, "Nest"], Tensor]
+LossFn = Callable[[Any, "Nest"], "Tensor"]
 NO_CLASS = -(2**63)  # no label: PyTorch's default, -100, would give that person a loss of 0 without a word
+NO_POSITION = -100  # PyTorch's mark for positions of a unit that do not count
 
 
 def cross_entropy(model: Any, batch: Nest) -> Tensor:
@@ -27,7 +27,7 @@ def cross_entropy(model: Any, batch: Nest) -> Tensor:
     Guarantee: row i of the result depends on row i of the outputs and targets only.
     """
     x, y = batch
-    outputs = model(x)
+    outputs: Tensor = model(x)
     if outputs.dim() != 2 or outputs.shape[0] != y.shape[0] or y.dim() != 1:
         raise DataError(
             f"cross entropy of outputs {list(outputs.shape)} and targets {list(y.shape)}: needs outputs [n, classes] and "
@@ -40,7 +40,13 @@ def cross_entropy(model: Any, batch: Nest) -> Tensor:
         )
     if y.is_floating_point():
         raise DataError(f"cross entropy with targets of type {y.dtype}: classes are integers. Use squared_error.")
-    return F.cross_entropy(outputs, y.long(), reduction="none", ignore_index=NO_CLASS)
+    return _of_classes(outputs, y)
+
+
+def _of_classes(outputs: Tensor, y: Tensor, ignored: int = NO_CLASS) -> Tensor:
+    import torch.nn.functional as F
+
+    return F.cross_entropy(outputs, y.long(), reduction="none", ignore_index=ignored)
 
 
 def squared_error(model: Any, batch: Nest) -> Tensor:
@@ -51,8 +57,10 @@ def squared_error(model: Any, batch: Nest) -> Tensor:
 
     Guarantee: row i of the result depends on row i of the outputs and targets only.
     """
+    x: Any
+    y: Tensor
     x, y = batch
-    outputs = model(x)
+    outputs: Tensor = model(x)
     columns = tuple(y.shape) if y.dim() > 1 else (*y.shape, 1)
     if tuple(outputs.shape) not in ((columns, tuple(y.shape))):
         raise DataError(
@@ -62,6 +70,25 @@ def squared_error(model: Any, batch: Nest) -> Tensor:
     if y.dim() > 2:
         raise DataError(f"squared error with targets {list(y.shape)}: needs [n] or [n, k].")
     return (outputs.reshape(columns) - y.to(outputs.dtype).reshape(columns)).square().mean(1)
+
+
+def default_loss(model: Any, batch: Nest) -> Tensor:
+    """For batches `(x, y)`: cross entropy if y holds integers, squared error otherwise; one loss per unit.
+
+    Targets may have positions, `[n, ...]`: outputs then hold the classes last, and a unit's loss is the mean over positions;
+    those marked -100 count as 0.
+    """
+    x: Any
+    y: Tensor
+    x, y = batch
+    outputs: Tensor = model(x)
+    if y.is_floating_point():
+        losses = (outputs.reshape(y.shape) - y).square()
+    elif y.dim() > 1:
+        losses = _of_classes(outputs.movedim(-1, 1), y, NO_POSITION)
+    else:
+        losses = _of_classes(outputs, y)
+    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
 LOSSES: dict[str, LossFn] = {"classification": cross_entropy, "regression": squared_error}

@@ -17,8 +17,8 @@ from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
-from noisewise.persample import LossFn
 from noisewise.runs.folder import RunFolder, read_ledger
 from noisewise.sampling import Poisson, steps_for
 from noisewise.schedule import Schedule

@@ -75,7 +75,8 @@ def test_other_types_are_refused(tmp_path) -> None:
 
 
 def test_a_schema_comes_back_and_anything_else_is_refused(tmp_path) -> None:
-    from noisewise.data.tables.schema import Classes, Number, Schema
+    from noisewise.data.tables.kinds import Classes, Number
+    from noisewise.data.tables.schema import Schema
 
     schema = Schema(columns={"age": Number(0, 100)}, label="rich", target=Classes(("no", "yes")))
     disk.save(replace(everything(), schema=schema), tmp_path / "data")

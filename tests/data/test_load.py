@@ -9,8 +9,9 @@ from noisewise.accounting import Ledger
 from noisewise.audits import disparity
 from noisewise.clipping import Flat
 from noisewise.data import disk
+from noisewise.data.tables.kinds import Category, Classes, Number
 from noisewise.data.tables.propose import propose
-from noisewise.data.tables.schema import Category, Classes, Number, Schema
+from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism

@@ -1,18 +1,19 @@
 """Looking at a model before it sees a record: coupled units, running statistics, parameters without a ghost rule."""
 
 import importlib
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noisewise import persample
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.persample import clipped_sum, engines, examine, operations, proof
-from noisewise.persample.examine import _check_state, synthetic
+from noisewise.persample import clipped_sum, dispatched, engines, examine, operations
+from noisewise.persample.behaviour import check_state
 from noisewise.persample.layers import Operands
+from noisewise.persample.made_up import synthetic
 from noisewise.persample.tape import Call
 from noisewise.runtime import Runtime
 from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
@@ -80,11 +81,11 @@ def test_a_parameter_that_was_not_looked_at_is_looked_at_when_it_learns():
 def test_the_second_net_sees_rows_in_another_order_where_the_table_is_wrong(monkeypatch):
     """A wrong row of the table: flipping would be taken for an operation that acts row by row."""
     monkeypatch.setitem(operations.RULES, "flip", operations.RULES["neg"])
-    proof._about.cache_clear()
+    dispatched.about.cache_clear()
     try:
         layout = examine(*PROBLEMS["flipped"].make())
     finally:
-        proof._about.cache_clear()
+        dispatched.about.cache_clear()
     assert layout.proven
     assert layout.fallback >= {"inner.weight", "inner.bias"}
 
@@ -106,7 +107,7 @@ def test_a_count_of_what_is_seen_is_refused_whether_it_grows_faster_or_slower(si
     y, like = torch.tensor([0, 1, 0]), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
     units, others = (torch.ones(3, 3), y), (-torch.ones(3, 3), y)
     with pytest.raises(PrivacyError, match="count"):
-        _check_state(Counting(sign), cross_entropy, units, others, like)
+        check_state(Counting(sign), cross_entropy, units, others, like)
 
 
 def twice(model, batch):
@@ -116,7 +117,9 @@ def twice(model, batch):
 @pytest.mark.parametrize("change", ["nothing", "autocast", "shape", "type", "mode of a part", "loss"])
 def test_whatever_an_examination_depends_on_makes_it_anew(change, monkeypatch):
     asked = []
-    monkeypatch.setattr(persample, "examine", lambda *args: asked.append(args) or examine(*args))
+    monkeypatch.setattr(
+        sys.modules["noisewise.persample.clipped_sum"], "examine", lambda *args: asked.append(args) or examine(*args)
+    )
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Dropout(0.0), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
     x, loss_fn = X[:, None], cross_entropy
     layout = examine(model, loss_fn, (x, Y))

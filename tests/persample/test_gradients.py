@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from noisewise.clipping import Automatic, Normalized, Samples
-from noisewise.persample.gradients import KEPT, Convolution, Formed, Kept, Outer, Rows, join
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import KEPT, Formed, Kept
+from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
 
 

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from noisewise.persample.operations import RULES, TABLE, NotProven
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.operations import RULES, TABLE
 from noisewise.persample.places import FRONT, Place
 from noisewise.persample.proof import Proof
 

@@ -17,12 +17,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from noisewise.errors import PrivacyError
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.engines import follow
 from noisewise.persample.examine import examine
 from noisewise.persample.held import own_tensors
-from noisewise.persample.operations import NotProven
 from noisewise.persample.places import FRONT
-from noisewise.persample.proof import Made, Proof, StateChanged, Step, Trace, apart
+from noisewise.persample.proof import Proof, apart
+from noisewise.persample.trace import Made, Step, Trace
 
 look = importlib.import_module("noisewise.persample.examine")
 SIZES = (2, 3, 4, 8, 16, 33, 64, 128, 200)

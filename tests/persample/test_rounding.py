@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
-from noisewise.persample import clipped_sum, gradients, rounding
-from noisewise.persample.gradients import Again, Convolution, Formed, Kept, Outer, Rows, join
+from noisewise.persample import clipped_sum, formed, rounding
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import Again, Formed, Kept
+from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
 from noisewise.runtime import Runtime
 from oracles import Apply, lone, proven
@@ -152,7 +154,7 @@ def contribution(gradient, rule, mask=None):
 @EACH_WAY
 def test_a_lone_unit_stays_within_the_bound_at_every_scale(way, dtype, kept, monkeypatch):
     """Seeds 0..10, one for each pair of scales of the two factors, from 1e-44 to 1e38."""
-    monkeypatch.setattr(gradients, "KEPT", gradients.KEPT if kept else 0)
+    monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
     for seed, scales in enumerate(SCALES):
         gradient = at_scale(WAYS[way](seed, dtype), *scales)
         mask = torch.rand(gradient.formed()[0].numel(), generator=torch.Generator().manual_seed(seed)) < 0.7
@@ -257,7 +259,7 @@ class Fewer(TorchDispatchMode):
 def test_a_lone_unit_stays_within_the_bound_with_fewer_bits(way, word, bits, kept, monkeypatch):
     """Seeds 0..9."""
     monkeypatch.setattr(rounding, "setting", lambda name: word)
-    monkeypatch.setattr(gradients, "KEPT", gradients.KEPT if kept else 0)
+    monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
     for seed in range(10):
         with Fewer(bits):
             summed = contribution(WAYS[way](seed, torch.float32), Normalized(1.0))[1]
@@ -350,7 +352,7 @@ def normalised(kind):
 @pytest.mark.parametrize("kind", ["conv", "small conv", "linear"])
 def test_a_layer_before_a_normalisation_gets_its_bound(kind, kept, monkeypatch):
     """Seed 0. The first layer alone learns, and gets all of the bound but rounding."""
-    monkeypatch.setattr(gradients, "KEPT", gradients.KEPT if kept else 0)
+    monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
     model, x = normalised(kind)
     model(x)
     first = next(name for name, _ in model.named_parameters())

@@ -216,7 +216,7 @@ def test_the_fast_engine_alone_refuses_with_the_reason():
 
 def counted(monkeypatch):
     seen = []
-    module = sys.modules["noisewise.persample"]
+    module = sys.modules["noisewise.persample.clipped_sum"]
     original = module.examine
 
     def watching(*args, **kwargs):

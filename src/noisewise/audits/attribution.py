@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from noisewise.data import Data
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.persample import LossFn
     from noisewise.runtime import Runtime
 
 TAKES = "Retrains: four runs for each seed, so twenty times one run's time with five seeds."

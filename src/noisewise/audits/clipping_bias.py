@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from noisewise.batches import Views
     from noisewise.clipping import Clip
     from noisewise.data import Data
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.persample import Layout, LossFn
+    from noisewise.persample import Layout
     from noisewise.support import Support
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."

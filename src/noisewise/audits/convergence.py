@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from noisewise.data import Data
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.persample import LossFn
     from noisewise.support import Support
 
 TAKES = "Does not retrain; a few passes over the data and some Hessian products, seconds to minutes."

@@ -21,6 +21,7 @@ from noisewise.audits.parts import dress, name_rows, tracked
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import LossFn, cross_entropy
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from noisewise.mechanism import Mechanism
     from noisewise.training.state import State
 
-    LossFn = Callable[[Any, Nest], Tensor]
     Engine = Callable[[nn.Module, Nest, LossFn, torch.optim.Optimizer, State], None]
     MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -334,7 +334,7 @@ def engine_epsilon(
     if model is None or data is None:
         target = _built_in(clip)
     else:
-        target = _users(model, data, loss_fn or _cross_entropy, units, clip, rng)
+        target = _users(model, data, loss_fn or cross_entropy, units, clip, rng)
     plan = replace(
         given,
         sampler=FullBatch(len(target.weights)),
@@ -379,13 +379,6 @@ def _engine_status(data: Data | None) -> Status:
     return Status("not-private", "steps on records that are not public: no ledger covers them")
 
 
-def _cross_entropy(model: Any, batch: Nest) -> Tensor:
-    import torch.nn.functional as F
-
-    x, y = batch
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def _weighted(loss_fn: LossFn) -> LossFn:
     """The loss of units `(*rows, weight)`: a unit of weight 0 has no gradient, as if it were not there."""
 
@@ -406,7 +399,7 @@ def _built_in(clip: Clip) -> _Target:
     return _target(
         model,
         (torch.eye(BUILT_IN), torch.arange(BUILT_IN) % 2),
-        _cross_entropy,
+        cross_entropy,
         torch.arange(BUILT_IN),
         clip,
         f"a built-in linear model with {BUILT_IN} canaries in orthogonal directions",
@@ -686,7 +679,7 @@ def one_run(
     coins = rng.integers(0, 2, canaries).astype(bool)
     own = copy.deepcopy(model)
     units = _with_canaries(data, rows, coins, canary, rng)
-    loss = _canary_loss(own, loss_fn or _cross_entropy, canary, canaries, mechanism)
+    loss = _canary_loss(own, loss_fn or cross_entropy, canary, canaries, mechanism)
     claimed = mechanism.epsilon(delta)
     assert claimed is not None
     before = _scores(own, loss, units, rows)

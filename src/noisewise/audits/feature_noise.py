@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.data.synthetic import TwoPatch
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
     from noisewise.models import TwoLayerCNN
-    from noisewise.persample import LossFn
     from noisewise.support import Support
     from noisewise.training.step import Observation
 

@@ -22,6 +22,7 @@ from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import default_loss
 from noisewise.wording import fixed, number, percent, points, points_interval
 from noisewise.wording import level as level_of
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from noisewise.data import Data
-    from noisewise.persample import LossFn
+    from noisewise.losses import LossFn
 
 POINTS, DIRECTIONS, FLIPS, BINS, ROWS, CLOUD = 30, 100, 199, 30, 2000, 500
 STEEP = 3.0  # times the loss at the start of a random direction
@@ -227,7 +228,7 @@ def landscape(
     Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes.
     """
     generator = np.random.default_rng(0) if generator is None else generator
-    loss_fn = _default_loss() if loss_fn is None else loss_fn
+    loss_fn = default_loss if loss_fn is None else loss_fn
     if type(points) is not int or points < 3:
         raise ConfigError(f"points={points!r}: a segment needs at least 3, its ends and one between.")
     if type(directions) is not int or directions < 0:
@@ -461,7 +462,7 @@ def over_steps(
     If the run was not private, neither are its states: this cannot be seen from here. Does not retrain; seconds.
     """
     generator = np.random.default_rng(0) if generator is None else generator
-    loss_fn = _default_loss() if loss_fn is None else loss_fn
+    loss_fn = default_loss if loss_fn is None else loss_fn
     ordered = sorted(states, key=lambda state: state[0])
     steps = [step for step, _ in ordered]
     if len(set(steps)) != len(steps):
@@ -517,12 +518,6 @@ def _confidences(model: nn.Module, data: Data) -> tuple[np.ndarray, np.ndarray]:
     found = logits(model, data).softmax(1)
     sure, said = found.max(1)
     return sure.numpy(), (said == data.y).numpy()
-
-
-def _default_loss() -> LossFn:
-    from noisewise.testing.modelcheck import default_loss
-
-    return default_loss
 
 
 def _refuse_running_statistics(name: str, model: nn.Module) -> None:

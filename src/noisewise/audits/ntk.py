@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from noisewise.clipping import Clip
     from noisewise.data import Data
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.persample import LossFn
     from noisewise.support import Support
 
 TAKES = "Does not retrain; one kernel of a few rows, seconds to a minute."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from noisewise.data import Data
-    from noisewise.persample import LossFn
+    from noisewise.losses import LossFn
 
 BATCH = 256  # rows at a time: activations that stay in a processor's cache are faster than large batches
 

@@ -16,6 +16,7 @@ from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import LossFn, cross_entropy
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from noisewise.mechanism import Mechanism
     from noisewise.support import Support
 
-    LossFn = Callable[[Any, Nest], Tensor]
 
 TAKES = "Does not retrain; about a minute for four small images (steps= and images= set the time)."
 OBSERVED = {
@@ -349,7 +349,7 @@ def reconstruction(
     attack = attack or Attack()
     given = mechanism or Mechanism(sampler=FullBatch(1), clip=Flat(1.0), noise_multiplier=1.0, steps=1)
     chosen = data.take(_rows(data, images, rng))
-    found = _reconstructions(model, data, chosen, given, sparsity, loss_fn or _cross_entropy, attack, rng, progress)
+    found = _reconstructions(model, data, chosen, given, sparsity, loss_fn or cross_entropy, attack, rng, progress)
     blind = data.x.mean(0, keepdim=True).expand_as(chosen.x)
     span = max(float(data.x.max() - data.x.min()), 1e-12)
     errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**found, BLIND: blind}.items()}
@@ -372,13 +372,6 @@ def reconstruction(
         if data.public
         else Status("not-private", "shows records and what can be made of their exact gradients"),
     )
-
-
-def _cross_entropy(model: Any, batch: Nest) -> Tensor:
-    import torch.nn.functional as F
-
-    x, y = batch
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def _rows(data: Data, count: int, rng: np.random.Generator) -> Tensor:

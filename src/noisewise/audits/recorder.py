@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from noisewise.audits.result import Figure
     from noisewise.clipping import Clip
     from noisewise.data import Data
+    from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.persample import Layout, LossFn
+    from noisewise.persample import Layout
     from noisewise.schedule import Schedule
     from noisewise.support import Support
     from noisewise.training.step import Observation

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from noisewise.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from noisewise.data.tables.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Data:
     public: bool = False
     unit: Tensor | None = None
     group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    schema: Any = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         """One target and one label of each group for every row; classes that there are; owners that can be told apart."""

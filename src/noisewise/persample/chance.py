@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from noisewise.persample.operations import NotProven
+from noisewise.persample.conditions import NotProven
 
 
 def reseed(seed: int) -> None:
@@ -71,7 +71,7 @@ class Drawing(TorchDispatchMode):
     """Active while units are evaluated side by side by vmap: looks at where draws come from, and at nothing else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seeds = Seeds()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.chance import Drawing
-from noisewise.persample.gradients import Formed, PerSample, Summable, join
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.dispatched import StateChanged
+from noisewise.persample.formed import Formed, PerSample, Summable
+from noisewise.persample.gradients import join
 from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.layout import Layout
 from noisewise.persample.losses import unit_losses
-from noisewise.persample.operations import NotProven
-from noisewise.persample.proof import Proof, StateChanged, Trace, Watch, apart
+from noisewise.persample.proof import Proof, apart
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
-
-if TYPE_CHECKING:
-    from noisewise.persample.examine import Layout
+from noisewise.persample.trace import Trace
+from noisewise.persample.watch import Watch
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
@@ -408,7 +410,9 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
     wrapped = _Loss(model, loss_fn)
 
     def loss_of_one(parameters: Mapping[str, Tensor], rows: Nest, weights: Tensor) -> Tensor:
-        losses = torch.func.functional_call(wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,))
+        losses: Tensor = torch.func.functional_call(
+            wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,)
+        )
         if losses.shape != weights.shape:
             raise DataError(
                 f"the loss of a batch of {len(weights)} unit(s) has shape {list(losses.shape)}: must be [{len(weights)}]."
@@ -421,7 +425,8 @@ def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str,
         with torch.no_grad(), warnings.catch_warnings(), Drawing():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
-            return per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
+            grads: dict[str, Tensor] = per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
+            return grads
     except (RuntimeError, ValueError, NotProven) as error:
         raise UnsupportedLayer(
             f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noisewise.persample.gradients import Convolution, Formed, Outer, PerSample, Rows
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import Formed, PerSample
+from noisewise.persample.gradients import Outer, Rows
 
 
 class Operands(NamedTuple):

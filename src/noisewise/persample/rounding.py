@@ -122,7 +122,7 @@ def lengths(tensor: Tensor) -> Tensor:
     entries = tensor.shape[1]
     if tensor.dtype == torch.float64:
         exponent = torch.frexp(magnitudes(tensor))[1].long().clamp_(-1022, 1022) if tensor.numel() else None
-        found = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
+        found: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
         return restored(found * (1 + (entries + SAFETY) * 2.0**-53), exponent)
     if entries > BLOCK:
         whole = entries - entries % BLOCK

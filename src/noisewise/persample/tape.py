@@ -22,8 +22,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.persample.conditions import NotProven
 from noisewise.persample.layers import RULES, Operands
-from noisewise.persample.operations import NotProven
 from noisewise.persample.proof import Proof
 
 EXITS = {
@@ -84,10 +84,11 @@ def recognised(
 def with_stand_ins(func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str]) -> Tensor:
     """The call with its parameters replaced by detached copies of themselves, so that no gradient goes that way."""
     stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
-    return func(
+    result: Tensor = func(
         *(stand_ins.get(id(arg), arg) for arg in args),
         **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
     )
+    return result
 
 
 class Nudged(TorchFunctionMode):

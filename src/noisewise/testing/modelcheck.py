@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,10 +21,11 @@ from torch.utils._pytree import tree_leaves
 from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
+from noisewise.losses import default_loss
 from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import Layout, clipped_sum, examine, live_parameters
-from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.made_up import synthetic
 from noisewise.userfiles import load
 
 REPEATS = 3
@@ -184,18 +184,6 @@ def _kept_apart(name: str, parameter: Tensor, layout: Layout) -> Parameter:
 def _gradient_bytes(parameter: Tensor) -> int:
     """A gradient of one unit; formed in float32 at least."""
     return parameter.numel() * max(parameter.element_size(), 4)
-
-
-def default_loss(model: nn.Module, batch: tuple[Any, Tensor]) -> Tensor:
-    """For batches `(x, y)`: cross entropy if y holds integers, squared error otherwise; one loss per unit."""
-    x, y = batch
-    output = model(x)
-    if y.is_floating_point():
-        return (
-            (output.reshape(y.shape) - y).square().flatten(1).mean(1) if y.dim() > 1 else (output.reshape(-1) - y) ** 2
-        )
-    losses = F.cross_entropy(output.movedim(-1, 1) if y.dim() > 1 else output, y.long(), reduction="none")
-    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
 def check_user_files(model: str, batch: str | None = None, loss: str | None = None) -> ModelCheck:

@@ -13,8 +13,9 @@ from noisewise.batches import Nest, Padded, Views, length, take
 from noisewise.bounded import expose, release
 from noisewise.data import Data
 from noisewise.errors import ConfigError
+from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, RANKING
-from noisewise.persample import LossFn, live_parameters
+from noisewise.persample import live_parameters
 from noisewise.persample.losses import unit_losses
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment

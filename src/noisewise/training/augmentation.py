@@ -15,10 +15,12 @@ import torch
 
 from noisewise.batches import Nest, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples
-from noisewise.persample.examine import synthetic
-from noisewise.persample.operations import NotProven
-from noisewise.persample.proof import Proof, StateChanged, Trace, apart
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.dispatched import StateChanged
+from noisewise.persample.made_up import synthetic
+from noisewise.persample.proof import Proof, apart
 from noisewise.persample.tape import Tape
+from noisewise.persample.trace import Trace
 
 Change = Callable[[Nest, torch.Generator], Nest]
 ROWS = 40  # made-up rows: mixing of rows that stand further apart is left to the proof

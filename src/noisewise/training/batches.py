@@ -13,7 +13,7 @@ from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
-from noisewise.persample.proof import Trace
+from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson

@@ -16,8 +16,8 @@ from noisewise.accounting import Ledger
 from noisewise.batches import Nest, map_tensors
 from noisewise.data.marks import digest
 from noisewise.errors import PrivacyError
-from noisewise.persample.examine import synthetic
 from noisewise.persample.losses import unit_losses
+from noisewise.persample.made_up import synthetic
 
 UNITS = 3  # made-up units whose losses describe a model
 SAME_LOSS = 1e-3  # relative; TF32 rounds at 1e-3 of a product

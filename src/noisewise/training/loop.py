@@ -24,8 +24,8 @@ from noisewise.batches import Nest
 from noisewise.data import Data
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
+from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
-from noisewise.persample import LossFn
 from noisewise.progress import Bar
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runtime import Runtime

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.data import Data
 from noisewise.errors import DataError
-from noisewise.persample import LossFn
+from noisewise.losses import LossFn
 from noisewise.persample.losses import unit_losses
 from noisewise.runs.folder import RunFolder, Status, write_atomically, write_json
 from noisewise.training.ablation import Ablation

@@ -14,8 +14,10 @@ from noisewise.batches import Nest, map_tensors, take
 from noisewise.data import Data
 from noisewise.data.marks import mark_of
 from noisewise.errors import BudgetSpent, ConfigError, PrivacyError, PrivacyWarning
-from noisewise.persample import LossFn, examine, live_parameters
-from noisewise.persample.examine import situation, synthetic
+from noisewise.losses import LossFn
+from noisewise.persample import examine, live_parameters
+from noisewise.persample.layout import situation
+from noisewise.persample.made_up import synthetic
 from noisewise.training import lineage
 from noisewise.training.augmentation import Augment, check_augment
 from noisewise.training.batches import count_of, units_of

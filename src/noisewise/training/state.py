@@ -19,7 +19,7 @@ from noisewise.clipping import Clip
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
-from noisewise.persample.proof import Trace
+from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.training import lineage
 from noisewise.training.course import Course

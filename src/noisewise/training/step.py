@@ -16,8 +16,9 @@ from noisewise.batches import Nest, length
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Clip
 from noisewise.data import Data
+from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING
-from noisewise.persample import ClippedBatch, LossFn, clipped_sum
+from noisewise.persample import ClippedBatch, clipped_sum
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Drawn, draw, groups_of

@@ -7,7 +7,6 @@ the rows and refused until the user has confirmed each of them as public knowled
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tomllib
@@ -17,199 +16,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from noisewise.accounting import Ledger
 from noisewise.data.base import Data
-from noisewise.data.tables.rows import CHUNK, LARGEST, Rows, check_separator, listed, name_of, parsed, parts_of, short
-from noisewise.errors import ConfigError, DataError, PrivacyError, RunError
+from noisewise.data.tables.encode import encoded_inputs, encoded_parts, joined
+from noisewise.data.tables.kinds import (
+    KINDS,
+    OTHER,
+    Category,
+    Classes,
+    Feature,
+    Hashed,
+    Ignore,
+    Kind,
+    Number,
+    Target,
+    bucket,
+    check_range,
+    check_type,
+    checked_texts,
+    storable,
+)
+from noisewise.data.tables.rows import CHUNK, check_separator, listed, short
+from noisewise.errors import ConfigError, PrivacyError, RunError
+
+__all__ = ["KINDS", "MISSING", "OTHER", "Category", "Classes", "Feature", "Hashed", "Ignore", "Kind", "Number", "Schema",
+           "Target", "bucket", "check_range", "protected", "read"]  # fmt: skip
 
 FORMAT = 1
-OTHER = "other"
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 ORIGINS = ("declared", "rows", "noised")
-
-
-# ------------------------------------------------------------------------------------------- kinds of columns
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number, clipped to a public range and scaled to [-1, 1].
-
-    `2 (v - low) / (high - low) - 1`, with `log` on the scale `sign(v) log(1 + |v|)`, which needs no narrow range. `fill`
-    stands for a missing number (None: a missing number stops); `indicator` adds a column that is 1 where it was missing.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    fill: float | None = None
-    indicator: bool = False
-
-    def __post_init__(self) -> None:
-        """A range with room in it; a fill value inside."""
-        check_range("number", self.low, self.high)
-        _check_type("log", self.log, bool)
-        _check_type("indicator", self.indicator, bool)
-        low, high = self._bent(np.array([self.low, self.high], np.float64))
-        if not low < high:
-            raise ConfigError(
-                f"number with range [{self.low!r}, {self.high!r}]: too narrow for floating point. Widen it."
-            )
-        if self.fill is not None and not (_is_number(self.fill) and self.low <= self.fill <= self.high):
-            raise ConfigError(f"fill={self.fill!r}: must lie in the column's range [{self.low:g}, {self.high:g}].")
-        if self.indicator and self.fill is None:
-            raise ConfigError("indicator without fill: say which number stands for a missing one, e.g. fill=0.")
-
-    def labels(self, name: str) -> tuple[str, ...]:
-        """Names of the encoded columns."""
-        return (name, f"{name} missing") if self.indicator else (name,)
-
-    def words(self) -> str:
-        """For people."""
-        scale = ", logarithmic" if self.log else ""
-        gaps = f", {self.fill:g} where missing" if self.fill is not None else ""
-        return f"number in [{self.low:g}, {self.high:g}]{scale}{gaps}"
-
-    def scaled(self, values: np.ndarray) -> np.ndarray:
-        """Numbers to [-1, 1]."""
-        low, high = self._bent(np.array([self.low, self.high]))
-        share = (self._bent(np.clip(values, self.low, self.high)) - low) / (high - low)
-        return np.clip(2 * share - 1, -1, 1)
-
-    def _bent(self, values: np.ndarray) -> np.ndarray:
-        """On the column's scale, halved: the length of a range may exceed the largest float."""
-        return (np.sign(values) * np.log1p(np.abs(values)) if self.log else values) / 2
-
-
-@dataclass(frozen=True)
-class Category:
-    """One of the listed texts, one-hot; with `other` one more place for everything that is not listed, else that stops."""
-
-    values: tuple[str, ...]
-    other: bool = True
-
-    def __post_init__(self) -> None:
-        """Different texts, at least one."""
-        object.__setattr__(self, "values", _texts("category", self.values, 1))
-        _check_type("other", self.other, bool)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the codes 0, 1, ..., all different: audits tell groups apart by them."""
-        rest = OTHER
-        while rest in self.values:
-            rest = f"any {rest}"
-        return (*self.values, rest) if self.other else self.values
-
-    def labels(self, name: str) -> tuple[str, ...]:
-        """Names of the encoded columns."""
-        return tuple(f"{name}={value}" for value in self.names)
-
-    def words(self) -> str:
-        """For people."""
-        return f"one of {listed(self.values)}{', or other' if self.other else ''}"
-
-
-@dataclass(frozen=True)
-class Hashed:
-    """Texts that nobody listed, one-hot by a public hash; with `kept` only those buckets, and one place for all others.
-
-    `bucket = blake2b(text) mod buckets`. Two texts may share a bucket.
-    """
-
-    buckets: int
-    kept: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """A sensible number of buckets."""
-        if type(self.buckets) is not int or not 2 <= self.buckets <= 1 << 20:
-            raise ConfigError(f"buckets={self.buckets!r}: must be a whole number from 2 to {1 << 20}.")
-        if self.kept is None:
-            return
-        if not isinstance(self.kept, Iterable):
-            raise ConfigError(f"kept={short(self.kept)}: must be a list of buckets.")
-        object.__setattr__(self, "kept", tuple(self.kept))
-        if any(type(bucket) is not int or not 0 <= bucket < self.buckets for bucket in self.kept):
-            raise ConfigError(f"kept={short(self.kept)}: must be buckets from 0 to {self.buckets - 1}.")
-        if len(set(self.kept)) < len(self.kept) or not self.kept:
-            raise ConfigError(f"kept={short(self.kept)}: name at least one bucket, and each only once.")
-
-    def labels(self, name: str) -> tuple[str, ...]:
-        """Names of the encoded columns."""
-        if self.kept is None:
-            return tuple(f"{name}#{bucket}" for bucket in range(self.buckets))
-        return (*(f"{name}#{bucket}" for bucket in self.kept), f"{name}={OTHER}")
-
-    def words(self) -> str:
-        """For people."""
-        kept = "" if self.kept is None else f", {len(self.kept)} common ones kept"
-        return f"text, hashed into {self.buckets} buckets{kept}"
-
-
-@dataclass(frozen=True)
-class Ignore:
-    """A column that is not looked at."""
-
-    def labels(self, name: str) -> tuple[str, ...]:
-        """No encoded columns."""
-        return ()
-
-    def words(self) -> str:
-        """For people."""
-        return "not used"
-
-
-@dataclass(frozen=True)
-class Classes:
-    """A label that is one of the listed texts: class 0, 1, ... in this order; any other text stops."""
-
-    values: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        """At least two different texts."""
-        object.__setattr__(self, "values", _texts("classes", self.values, 2))
-
-    def words(self) -> str:
-        """For people."""
-        return f"classes {listed(self.values)}"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A real-valued label: `y = clip(v, low, high) / scale`. One row's loss is bounded by the range."""
-
-    low: float
-    high: float
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """A range with room in it."""
-        check_range("target", self.low, self.high)
-        if not _is_number(self.scale) or self.scale <= 0:
-            raise ConfigError(f"scale={self.scale!r}: must be a number above 0.")
-
-    def words(self) -> str:
-        """For people."""
-        return f"number in [{self.low:g}, {self.high:g}]"
-
-
-Feature = Number | Category | Hashed | Ignore
-Kind = Feature | Classes | Target
-KINDS: dict[str, type] = {
-    "number": Number,
-    "category": Category,
-    "hashed": Hashed,
-    "ignore": Ignore,
-    "classes": Classes,
-    "target": Target,
-}
-
-
-# ------------------------------------------------------------------------------------------- schema
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -242,7 +79,7 @@ class Schema:
         """Columns that fit together."""
         object.__setattr__(self, "columns", dict(self.columns))
         object.__setattr__(self, "groups", dict(self.groups))
-        object.__setattr__(self, "missing", _texts("missing", self.missing, 0))
+        object.__setattr__(self, "missing", checked_texts("missing", self.missing, 0))
         for name in (self.label, *self.columns, *self.groups, *(() if self.unit is None else (self.unit,))):
             _check_name(name)
         for what, kinds, given in (
@@ -261,7 +98,7 @@ class Schema:
         check_separator(self.separator)
         if self.origin not in ORIGINS:
             raise ConfigError(f"origin={self.origin!r}: must be one of {', '.join(ORIGINS)}.")
-        _check_type("confirmed", self.confirmed, bool)
+        check_type("confirmed", self.confirmed, bool)
         if (self.origin == "noised") != (self.spent is not None):
             raise ConfigError(f"origin={self.origin!r} and its ledger: a noised schema, and no other, carries one.")
         if self.spent is not None:
@@ -319,91 +156,15 @@ class Schema:
 
         `public`: the rows are published, so that metrics on them may be too.
         """
-        return _joined(list(self.parts(source, public=public)))
+        return joined(list(self.parts(source, public=public)))
 
     def parts(self, source: Any, *, rows: int = CHUNK, public: bool = False) -> Iterator[Data]:
         """The same in parts of at most `rows` rows: a CSV file of any size is read once, and never held whole."""
-        self._check_confirmed(public)
-        empty = True
-        for part in parts_of(source, self.separator, rows):
-            self._check_columns(part, self.used, exactly=True)
-            empty = False
-            yield self._encoded(part, public)
-        if empty:
-            raise DataError(f"{name_of(source)}: no rows below the header. Give a file with at least one row.")
+        return encoded_parts(self, source, rows=rows, public=public)
 
     def inputs(self, source: Any) -> Tensor:
         """Only `x`, for predicting: label, groups and unit need not be there, and further columns are not looked at."""
-        needed = tuple(name for name, kind in self.columns.items() if not isinstance(kind, Ignore))
-        found = []
-        for part in parts_of(source, self.separator, CHUNK):
-            self._check_columns(part, needed, exactly=False)
-            found.append(self._features(part))
-        return torch.cat(found) if found else torch.zeros(0, self.width)
-
-    def _check_confirmed(self, public: bool) -> None:
-        if self.origin == "rows" and not self.confirmed and not public:
-            raise PrivacyError(
-                "this schema's ranges and categories were read off the rows, and are not confirmed: a model trained with "
-                "them would reveal, e.g., the largest value of a column. Check each entry against public knowledge and set "
-                "`confirmed = true`; or make a schema with `noisewise schema FILE.csv --header-only` (nothing is read) or "
-                "`--epsilon 0.5` (noised, and in the ledger). If the rows are published, pass public=True."
-            )
-
-    def _check_columns(self, part: Rows, needed: tuple[str, ...], *, exactly: bool) -> None:
-        if lost := [name for name in needed if name not in part.columns]:
-            raise DataError(
-                f"{part.source}: no column {listed(lost)}. Its header has {listed(part.columns)}; the schema separates "
-                f"columns by {self.separator!r}. Correct the header or the schema."
-            )
-        if exactly and (extra := [name for name in part.columns if name not in needed]):
-            raise DataError(
-                f'{part.source}: column {listed(extra)} is not in the schema. Add it there, with kind = "ignore" if it '
-                "shall not be used."
-            )
-
-    def _encoded(self, part: Rows, public: bool) -> Data:
-        names = {name: kind.names for name, kind in self.groups.items()}
-        groups = {name: torch.from_numpy(_codes(part, name, kind)) for name, kind in self.groups.items()}
-        return Data(
-            self._features(part),
-            self._labels(part),
-            groups,
-            self.target.values if isinstance(self.target, Classes) else (),
-            public=public,
-            unit=None if self.unit is None else _owners(part, self.unit),
-            group_names=names,
-            schema=self,
-        )
-
-    def _labels(self, part: Rows) -> Tensor:
-        if isinstance(self.target, Classes):
-            return torch.from_numpy(_codes(part, self.label, Category(self.target.values, other=False)))
-        values, absent = _numbers(part, self.label, self.missing)
-        if absent.any():
-            raise part.error(self.label, int(absent.argmax()), "a label is missing", "Fill it in or remove the row.")
-        clipped = np.clip(values, self.target.low, self.target.high) / self.target.scale
-        return torch.from_numpy(clipped.astype(np.float32))
-
-    def _features(self, part: Rows) -> Tensor:
-        x = np.zeros((len(part), self.width), np.float32)
-        at, every = 0, np.arange(len(part))
-        for name, kind in self.columns.items():
-            match kind:
-                case Number():
-                    values, absent = _numbers(part, name, self.missing)
-                    if kind.fill is None and absent.any():
-                        remedy = "Give the column `fill` in the schema (what stands for a missing number)."
-                        raise part.error(name, int(absent.argmax()), "a number is missing", remedy)
-                    x[:, at] = kind.scaled(np.where(absent, 0.0 if kind.fill is None else kind.fill, values))
-                    if kind.indicator:
-                        x[:, at + 1] = absent
-                case Category():
-                    x[every, at + _codes(part, name, kind)] = 1
-                case Hashed():
-                    x[every, at + _places(part.columns[name], kind)] = 1
-            at += len(kind.labels(name))
-        return torch.from_numpy(x)
+        return encoded_inputs(self, source)
 
     # ------------------------------------------------------------------------------- files
 
@@ -571,100 +332,5 @@ def _whom(unit: str | None) -> str:
 
 
 def _check_name(name: Any) -> None:
-    if type(name) is not str or not name or name != name.strip() or not _storable(name):
+    if type(name) is not str or not name or name != name.strip() or not storable(name):
         raise ConfigError(f"column name {name!r}: must be a text that is not empty, without spaces around it.")
-
-
-def _texts(what: str, values: Any, least: int) -> tuple[str, ...]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigError(f"{what}: {short(values)} must be a list of texts.")
-    values = tuple(values)
-    for value in values:
-        if type(value) is not str or value != value.strip() or not _storable(value):
-            raise ConfigError(f"{what}: {short(value)} must be a text without spaces around it.")
-    if len(set(values)) < len(values) or len(values) < least:
-        raise ConfigError(f"{what}: {short(values)} must list at least {least} different texts, each once.")
-    return values
-
-
-def _storable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def check_range(what: str, low: Any, high: Any) -> None:
-    """Two finite numbers, the lower one first."""
-    if not _is_number(low) or not _is_number(high) or not low < high:
-        raise ConfigError(f"{what} with range [{low!r}, {high!r}]: needs two finite numbers, the lower one first.")
-
-
-def _check_type(name: str, value: Any, kind: type) -> None:
-    if type(value) is not kind:
-        raise ConfigError(f"{name}={value!r}: must be {'true or false' if kind is bool else kind.__name__}.")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= LARGEST
-
-
-# ------------------------------------------------------------------------------------------- values to numbers
-
-
-def _numbers(part: Rows, name: str, missing: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of a column, and where one is missing."""
-    texts, absent_texts = part.columns[name], set(missing)
-    values = parsed(texts)
-    absent = np.array([text in absent_texts for text in texts], bool)
-    wrong = np.isnan(values) & ~absent
-    if wrong.any():
-        index = int(wrong.argmax())
-        remedy = f"Write it like 1234.5, list it in the schema's `missing` {short(tuple(absent_texts))}, or correct the kind."
-        raise part.error(name, index, "not a decimal number", remedy)
-    return values, absent
-
-
-def _codes(part: Rows, name: str, kind: Category) -> np.ndarray:
-    places = {value: code for code, value in enumerate(kind.values)}
-    beyond = len(kind.values)
-    codes = np.array([places.get(text, beyond) for text in part.columns[name]], np.int64)
-    if not kind.other and (codes == beyond).any():
-        index = int((codes == beyond).argmax())
-        raise part.error(name, index, f"not one of {listed(kind.values)}", "Add it to the schema, or correct the row.")
-    return codes
-
-
-def bucket(text: str, buckets: int) -> int:
-    """Public hash of a text: the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % buckets
-
-
-def _places(texts: list[str], kind: Hashed) -> np.ndarray:
-    place = {text: bucket(text, kind.buckets) for text in set(texts)}
-    if kind.kept is not None:
-        where = {kept: index for index, kept in enumerate(kind.kept)}
-        place = {text: where.get(found, len(kind.kept)) for text, found in place.items()}
-    return np.array([place[text] for text in texts], np.int64)
-
-
-def _owners(part: Rows, name: str) -> Tensor:
-    """One number for each person, the same in every part and file."""
-    texts = part.columns[name]
-    if "" in texts:
-        raise part.error(name, texts.index(""), "nobody owns this row", "Say whose row it is.")
-    number = {text: bucket(text, 1 << 63) for text in set(texts)}
-    return torch.tensor([number[text] for text in texts])
-
-
-def _joined(parts: list[Data]) -> Data:
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    return Data(
-        torch.cat([part.x for part in parts]),
-        torch.cat([part.y for part in parts]),
-        {name: torch.cat([part.groups[name] for part in parts]) for name in first.groups},
-        first.classes,
-        public=first.public,
-        unit=None if first.unit is None else torch.cat([part.unit for part in parts if part.unit is not None]),
-        group_names=first.group_names,
-        schema=first.schema,
-    )

@@ -1,0 +1,69 @@
+"""What is known of norms that were rounded: they lie between two bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisewise.persample.rounding import (
+    ENOUGH,
+    exponents,
+    lengths,
+    magnitudes,
+    restored,
+    roundoff,
+    scaled,
+)
+
+SLACK = 2.0**20  # of the smallest ordinary number that a term may lose: entries may exceed 1, and taps add up
+
+
+class Bounds(NamedTuple):
+    """What is known of norms `[batch]`, in float64: they lie between `least` and `most`."""
+
+    least: Tensor
+    most: Tensor
+
+    def certain(self) -> bool:
+        """Is every norm known well enough to use the most that it can be?"""
+        return bool((self.most <= ENOUGH * self.least).all())
+
+    def moved(self, rounding: Tensor) -> Bounds:
+        """With room for another rounding on either side."""
+        return Bounds((self.least - rounding).clamp(min=0), self.most + rounding)
+
+
+def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding: float) -> Bounds:
+    """sqrt(<L, R>) for Gram matrices of `rows` and `columns` terms each, with what the later sum may be off by.
+
+    The entry (t, s) of L is off by at most `roundoff |l_t| |l_s|`, and the same holds for R; so the product is off by at
+    most `roundoff (|l|^T |R| |l| + |r|^T |L| |r|)`, where |l_t|^2 and |r_t|^2 are the diagonals, plus the product of both
+    errors, plus what vanished below the smallest ordinary number; the sum is off by `rounding |l| |r|`.
+    """
+    time, tiny = lefts.shape[1], SLACK * torch.finfo(lefts.dtype).tiny
+    by_left, by_right = roundoff(lefts, rows), roundoff(rights, columns)
+    left = lefts.diagonal(dim1=1, dim2=2).clamp(min=tiny * rows).sqrt_().unsqueeze(2)
+    right = rights.diagonal(dim1=1, dim2=2).clamp(min=tiny * columns).sqrt_().unsqueeze(2)
+    error = (left.transpose(1, 2) @ (rights.abs() @ left)).flatten().double().mul_(by_left)
+    error += (right.transpose(1, 2) @ (lefts.abs() @ right)).flatten().double().mul_(by_right)
+    error *= 1 + 2 * roundoff(lefts, 2 * time)  # it was rounded itself
+    sizes = lengths(left[:, :, 0]), lengths(right[:, :, 0])
+    error += (by_left * sizes[0] * sizes[1]).square_().mul_(by_right / by_left)
+    error += (sizes[0].square() + sizes[1].square() + time).mul_(tiny * time * (rows + columns))
+    dot = (lefts * rights).sum((1, 2), dtype=torch.float64)
+    most = (dot + error).clamp_(min=0).sqrt_()
+    return Bounds((dot - error).clamp_(min=0).sqrt_(), most).moved(rounding * sizes[0] * sizes[1])
+
+
+def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: Tensor) -> Bounds:
+    """What is known of norms from two factors of each unit; once more from scaled ones where squares left their range."""
+    bounds = compute(left, right)
+    if bounds.certain():
+        return bounds
+    up, across = exponents(magnitudes(left), left.dtype), exponents(magnitudes(right), right.dtype)
+    some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
+    found = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
+    return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in found))

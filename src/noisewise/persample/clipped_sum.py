@@ -1,0 +1,191 @@
+"""Clipped sums of per-unit gradients: exact, one forward pass, no trace left on the model."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from noisewise import support as supports
+from noisewise.adaptive import Adaptive
+from noisewise.batches import Nest, Padded, Views, leaves, length, take
+from noisewise.bounded import Bounded, merge
+from noisewise.clipping import Clip, Samples
+from noisewise.errors import ConfigError, UnsupportedLayer
+from noisewise.losses import LossFn
+from noisewise.persample import engines
+from noisewise.persample.chance import random_state
+from noisewise.persample.examine import Versions, examine
+from noisewise.persample.formed import Summable
+from noisewise.persample.held import self_changing
+from noisewise.persample.layout import Layout, situation
+from noisewise.persample.proof import Proof
+from noisewise.persample.rounding import full_precision
+from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
+from noisewise.runtime import Runtime
+
+if TYPE_CHECKING:
+    from noisewise.support import Support
+
+
+class ClippedBatch(NamedTuple):
+    """The clipped sum (`Bounded`: opened by `release` only) and the norms `[blocks, batch]`, which are as private."""
+
+    grads: Bounded
+    norms: Tensor
+    query: Bounded | None = None  # what an adaptive rule asks of the same units
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batch: Nest,
+    clip: Clip,
+    support: Support | None = None,
+    runtime: Runtime | None = None,
+    *,
+    layout: Layout | None = None,
+    groups: Tensor | None = None,
+    seed: int | None = None,
+) -> ClippedBatch:
+    """`sum_i factor_i * (m * g_i)` over the units of a batch, with factors from the norms of the masked gradients.
+
+    `loss_fn(model, batch)` returns one loss per unit, `[batch]`; for `Views` it is given rows and returns one loss per row.
+    Units whose norm is not finite, and padding, add nothing; an empty batch gives zeros. The mask comes before the norm.
+
+    Guarantee: adding or removing one unit moves the sum by at most `clip.sensitivity` in L2 (up to rounding). The model
+    is as before: no attributes, hooks or patches, `.grad`, buffers, training mode and random state untouched.
+    `layout` is what `examine` found (made on the spot if not given, on synthetic inputs); `groups [batch]` are labels for
+    rules that look at them; `seed` gives random layers
+    (dropout) a state of their own, without it they draw from the current one, which is put back; Python's and NumPy's too.
+    """
+    runtime, support = runtime or Runtime(), support or {}
+    parameters = dict(model.named_parameters())
+    supports.check(support, parameters)
+    live = live_parameters(model, support)
+    masks = {name: mask.to(live[name].device) for name in live if isinstance(mask := support.get(name), Tensor)}
+    batch, present = batch if isinstance(batch, Padded) else (batch, None)
+    units = length(batch)
+    views = batch if isinstance(batch, Views) else Views.single(batch)
+    versions = Versions(model)
+    _check_clip(clip, live)
+    devices = {parameter.device.index or 0 for parameter in live.values() if parameter.is_cuda}
+    with random_state(devices, seed), torch.enable_grad():
+        if units == 0:
+            return _nobody(live, clip, support, groups)
+        rows = views.rows()
+        if layout is None or not layout.covers(live, situation(model, loss_fn, rows)):
+            layout = examine(model, loss_fn, rows)
+        del rows
+        size = runtime.microbatch or units
+        holders = _holders(views)
+        parts = []
+        for first in range(0, units, size):
+            part = slice(first, first + size)
+            proofs: list[Proof] = []
+            measured = engines.measure(model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs)
+            here = None if present is None else present[part]
+            labels = None if groups is None else groups[part]
+            parts.append(_clip_and_add(measured, live, clip, support, here, labels))
+            del measured
+            if _is_kept(proofs, views, holders):
+                gc.collect()
+                if _is_kept(proofs, views, holders):
+                    raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
+    versions.check(model)
+    queries = [part.query for part in parts if part.query is not None]
+    norms = torch.cat([part.norms for part in parts], 1)
+    return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
+
+
+def _holders(batch: Views) -> list[int]:
+    """How many tensors use the memory of each part of a batch."""
+    return [torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in leaves(batch)]
+
+
+def _is_kept(proofs: list[Proof], batch: Views, holders: list[int]) -> bool:
+    """Does somebody hold the batch, or what a pass computed from it? A model may use it for others, in another step."""
+    return any(proof.kept() for proof in proofs) or _holders(batch) != holders
+
+
+def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:
+    """Sums are float32 or better: bounds that under- or overflow there are refused. One's own rule must keep its promise."""
+    check_own_rules(clip, tuple(live))
+    if not LEAST <= clip.sensitivity <= MOST:
+        raise ConfigError(
+            f"{clip!r}: the sensitivity {clip.sensitivity:g} is outside {LEAST:g} to {MOST:g}, where sums under- or "
+            "overflow. Scale the loss, and the bound with it."
+        )
+
+
+def _sum_type(parameter: Tensor) -> torch.dtype:
+    """Sums are float32 at least, whatever the batch: the type of a release must not tell an empty one."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _nobody(live: Mapping[str, nn.Parameter], clip: Clip, support: Support, groups: Tensor | None) -> ClippedBatch:
+    """An empty batch: zeros in the shapes, types and places of any other."""
+    zeros = {name: torch.zeros_like(parameter, dtype=_sum_type(parameter)) for name, parameter in live.items()}
+    blocks = max(blocks_of(clip, live).values()) + 1
+    norms = torch.zeros(blocks, 0, dtype=torch.float64, device=next(iter(live.values())).device)
+    nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
+    return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
+
+
+def _ask(clip: Clip, samples: Samples) -> Bounded | None:
+    return Bounded(query_of(clip, samples), clip.query_sensitivity) if isinstance(clip, Adaptive) else None
+
+
+def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
+    """Parameters that learn: they require a gradient and the support does not freeze them."""
+    live = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and support.get(name, True) is not False
+    }
+    if not live:
+        raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
+    strange = [name for name, parameter in live.items() if parameter.is_complex()]
+    if strange:
+        raise UnsupportedLayer(
+            f"the parameters {strange} are complex: clipping and noise are for real numbers. Use torch.view_as_real(...) "
+            "of them as parameters, or freeze them with support=."
+        )
+    return live
+
+
+@torch.no_grad()
+def _clip_and_add(
+    measured: Mapping[str, tuple[Tensor, Summable]],
+    live: Mapping[str, nn.Parameter],
+    clip: Clip,
+    support: Support,
+    present: Tensor | None,
+    groups: Tensor | None,
+) -> ClippedBatch:
+    """Norms per block, factors, and the weighted sum of each parameter. Norms and factors are float64."""
+    blocks = blocks_of(clip, live)
+    squares = torch.stack([measured[name][0] for name in live])  # [parameters, batch]
+    norms = torch.stack(
+        [squares[[blocks[name] == block for name in live]].sum(0) for block in range(max(blocks.values()) + 1)]
+    ).sqrt()  # [blocks, batch]
+    keep = norms.isfinite().all(0)
+    if present is not None:
+        keep = keep & present.to(keep.device).bool()
+    everybody = bool(keep.all())
+    norms_kept = norms if everybody else torch.where(keep, norms, torch.zeros_like(norms))
+    groups = None if groups is None else groups.to(norms.device)
+    factors = factors_of(clip, Samples(norms_kept, groups))
+    if not everybody:
+        factors = torch.where(keep, factors, torch.zeros_like(factors))
+    sums = {}
+    for name, parameter in live.items():
+        gradient = measured[name][1] if everybody else measured[name][1].where(keep)
+        with full_precision(parameter):
+            total = gradient.weighted_sum(factors[blocks[name]])
+        sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
+    counted = Samples(norms[:, keep], None if groups is None else groups[keep])
+    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))

@@ -1,0 +1,218 @@
+"""Per-unit gradients of a convolution's weight."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisewise.persample.bounds import Bounds, dot_bounds, in_range
+from noisewise.persample.formed import (
+    TRAFFIC,
+    ByTap,
+    Formed,
+    PerSample,
+    Summable,
+    masked,
+    measure_formed,
+    slices_of,
+    zero_rows,
+)
+from noisewise.persample.gradients import Outer, weighted
+from noisewise.persample.rounding import (
+    lengths,
+    magnitudes,
+    roundoff,
+    squared,
+)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Gradients of a convolution's weight, over any number of axes: the padded input correlated with the output's gradient.
+
+    `g_i[o, c, u] = sum_t grad_i[o, t] padded_i[c, stride t + dilation u]`, without unfolding where it can be helped: with
+    stride 1, and the output's gradient widened to the padded size, tap u is an offset into the flattened input.
+    input `[batch, in, *axes]`, grad `[batch, out, *axes']`, padding ((before, after), ...) per axis.
+    """
+
+    input: Tensor
+    grad: Tensor
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    mask: Tensor | None = None
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """The cheapest exact way for this shape: Gram matrices or formed gradients, by shifting or by unfolding."""
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
+        size = taps * channels * out // self.groups
+        bounds = None
+        if mask is None and self._shifts:
+            area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
+            if area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps) < (time + TRAFFIC) * size:
+                bounds = self._shifted_gram(self._roundoff)
+        elif mask is None and self.groups == 1 and time * time * (taps * channels + out) < (time + TRAFFIC) * size:
+            columns = self._columns(slice(None))[:, 0].transpose(1, 2)
+            bounds = Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(self._roundoff)
+        if bounds is not None and bounds.certain():
+            return squared(bounds.most), self
+        return measure_formed(self, mask, size)
+
+    def with_mask(self, mask: Tensor | None) -> Convolution:
+        """The mask is laid on the sum."""
+        return replace(self, mask=mask)
+
+    @property
+    def units(self) -> int:
+        """Size of the batch."""
+        return self.grad.shape[0]
+
+    def rounding(self) -> Tensor:
+        """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
+        return (
+            self._roundoff
+            * math.sqrt(math.prod(self.kernel))
+            * lengths(self.input.flatten(1))
+            * lengths(self.grad.flatten(1))
+        )
+
+    @property
+    def _roundoff(self) -> float:
+        return roundoff(self.grad, math.prod(self.grad.shape[2:]), convolution=True)
+
+    @property
+    def _shifts(self) -> bool:
+        """Is a tap an offset into the flattened input, and are there channels enough for products over them?"""
+        return set(self.stride) == {1} and self.groups == 1 and self.input.shape[1] >= 8
+
+    def _sizes(self) -> list[int]:
+        """Size of each axis of the padded input."""
+        return [size + sum(pads) for size, pads in zip(self.input.shape[2:], self.padding, strict=True)]
+
+    def _padded(self, chunk: slice) -> Tensor:
+        pads = [pad for pair in reversed(self.padding) for pad in pair]
+        return F.pad(self.input[chunk], pads) if any(pads) else self.input[chunk]
+
+    def _flat(self, chunk: slice) -> tuple[Tensor, Tensor]:
+        """Gradient and input of some units with all positions in one axis."""
+        sizes = self._sizes()
+        spare = [size - have for size, have in zip(sizes, self.grad.shape[2:], strict=True)]
+        grad = F.pad(self.grad[chunk], [pad for gap in reversed(spare[1:]) for pad in (0, gap)]).flatten(2)
+        reach = sum(gap * math.prod(sizes[axis + 1 :]) for axis, gap in enumerate(spare) if axis)
+        grad = grad[:, :, : grad.shape[2] - reach]  # behind the last position nothing needs widening
+        return grad, self._padded(chunk).flatten(2)
+
+    def _offsets(self) -> list[int]:
+        """Where each tap is on the one axis."""
+        sizes = self._sizes()
+        steps = [d * math.prod(sizes[axis + 1 :]) for axis, d in enumerate(self.dilation)]
+        taps = itertools.product(*(range(k) for k in self.kernel))
+        return [sum(u * step for u, step in zip(tap, steps, strict=True)) for tap in taps]
+
+    def _shifted_gram(self, rounding: float) -> Bounds:
+        """Sum over taps of <X^T X shifted along its diagonal, G^T G>."""
+        area, offsets = math.prod(self._sizes()), self._offsets()
+
+        def bounds(grad: Tensor, inputs: Tensor) -> Bounds:
+            time = grad.shape[2]
+            grams, grads = torch.bmm(inputs.transpose(1, 2), inputs), torch.bmm(grad.transpose(1, 2), grad)
+            shifted = grams[:, :time, :time].clone()
+            for offset in offsets[1:]:
+                shifted += grams[:, offset : offset + time, offset : offset + time]
+            return dot_bounds(shifted, grads, inputs.shape[1] + len(offsets), grad.shape[1], rounding)
+
+        chunks = slices_of(self.grad, 2 * area**2 + area * self.input.shape[1])
+        found = [in_range(bounds, *self._flat(chunk)) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*found, strict=True)))
+
+    def slices(self) -> list[slice]:
+        """Units in chunks whose formed gradients, and what they are formed from, fit."""
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
+        floats = taps * out * channels // self.groups
+        if self._shifts:
+            return slices_of(self.grad, floats + math.prod(self._sizes()) * (channels + out))
+        return slices_of(self.grad, floats + channels * taps * time)
+
+    def form(self, chunk: slice, mask: Tensor | None) -> Formed | ByTap:
+        """By shifting, one batched product per tap, or by unfolding."""
+        if self._shifts:
+            (grad, inputs), offsets = self._flat(chunk), self._offsets()
+            time = grad.shape[2]
+            grads = grad.new_empty(len(offsets), grad.shape[0], grad.shape[1], inputs.shape[1])
+            for tap, offset in enumerate(offsets):
+                torch.bmm(grad, inputs[:, :, offset : offset + time].transpose(1, 2), out=grads[tap])
+            if mask is not None:
+                grads.mul_(mask.flatten(2).permute(2, 0, 1).unsqueeze(1))
+            return ByTap(grads)
+        grads = self._unfolded(chunk)
+        return Formed(grads if mask is None else grads.mul_(mask.flatten()))
+
+    def _unfolded(self, chunk: slice) -> Tensor:
+        """Gradients `[batch, out * in / groups * taps]` from unfolded inputs."""
+        grad: Tensor = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
+        return (grad @ self._columns(chunk).transpose(2, 3)).flatten(1)
+
+    def _columns(self, chunk: slice) -> Tensor:
+        """Unfolded input `[batch, groups, in / groups * taps, time]`; a strided copy is faster than `F.unfold`."""
+        padded = self._padded(chunk)
+        sizes = self.grad.shape[2:]
+        steps = padded.stride()
+        taps = tuple(d * step for d, step in zip(self.dilation, steps[2:], strict=True))
+        moves = tuple(s * step for s, step in zip(self.stride, steps[2:], strict=True))
+        view = padded.as_strided((*padded.shape[:2], *self.kernel, *sizes), (*steps[:2], *taps, *moves))
+        return view.reshape(padded.shape[0], self.groups, -1, math.prod(sizes))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """The ordinary weight gradient of the weighted output gradient."""
+        even = all(before == after for before, after in self.padding)
+        axes = len(self.kernel)
+        input = self.input if even else self._padded(slice(None))
+        grad, input = weighted(self.grad, input, magnitudes(self.input), factors)
+        weight = grad.new_empty(1).expand(grad.shape[1], self.input.shape[1] // self.groups, *self.kernel)
+        total = torch.ops.aten.convolution_backward(
+            grad,
+            input,
+            weight,
+            None,
+            self.stride,
+            [before if even else 0 for before, _ in self.padding],
+            self.dilation,
+            False,
+            [0] * axes,
+            self.groups,
+            (False, True, False),
+        )[1]
+        return masked(total, self.mask)
+
+    def formed(self) -> Tensor:
+        """By unfolding."""
+        return self._unfolded(slice(None))
+
+    def where(self, keep: Tensor) -> Convolution:
+        """Both factors zero."""
+        return replace(self, input=zero_rows(self.input, keep), grad=zero_rows(self.grad, keep))
+
+    def by_unit(self, views: int) -> PerSample:
+        """A unit's rows are one more axis, along which the kernel has size 1."""
+        if len(self.kernel) == 3:  # PyTorch has no convolution over four axes
+            return Formed(self.formed()).by_unit(views)
+        input, grad = (part.unflatten(0, (-1, views)).transpose(1, 2) for part in (self.input, self.grad))
+        return Convolution(
+            input.contiguous(),
+            grad.contiguous(),
+            (1, *self.kernel),
+            (1, *self.stride),
+            ((0, 0), *self.padding),
+            (1, *self.dilation),
+            self.groups,
+            self.mask,
+        )

@@ -1,0 +1,245 @@
+"""Per-unit gradients that are formed: kept for the sum, or formed once more and held to the norms that were promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from noisewise.persample.bounds import Bounds
+from noisewise.persample.rounding import (
+    lengths,
+    shortened,
+    squared,
+    toward_zero,
+)
+
+KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
+CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
+CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
+TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
+
+
+class Summable(Protocol):
+    """Gradients of one parameter that were measured: all that is left to do is to add them up."""
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """`sum_i factors_i g_i` with as many elements as the parameter, in its order; factors in float64."""
+        ...
+
+    def where(self, keep: Tensor) -> Summable:
+        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were."""
+        ...
+
+    def formed(self) -> Tensor:
+        """The gradients themselves, `[batch, ...]`, in the parameter's order."""
+        ...
+
+
+class PerSample(Summable, Protocol):
+    """A batch of gradients of one parameter."""
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """Squared norms `[batch]` of the masked gradients in float64, rounded up, and what is needed to sum them."""
+        ...
+
+    def by_unit(self, views: int) -> PerSample:
+        """The gradients of units that own `views` consecutive rows each: the sum over their rows."""
+        ...
+
+
+class Formable(Protocol):
+    """Gradients that can be formed chunk by chunk, and summed without forming them."""
+
+    @property
+    def units(self) -> int:
+        """Size of the batch."""
+        ...
+
+    def slices(self) -> list[slice]:
+        """Units in chunks whose formed gradients fit."""
+        ...
+
+    def form(self, chunk: slice, mask: Tensor | None) -> Formed | ByTap:
+        """The masked gradients of a chunk."""
+        ...
+
+    def formed(self) -> Tensor:
+        """All gradients, `[batch, ...]`, in the parameter's order."""
+        ...
+
+    def rounding(self) -> Tensor:
+        """How far the sum may be from what it should be, in float64 and for each unit."""
+        ...
+
+    def with_mask(self, mask: Tensor | None) -> Summable:
+        """The same with a mask laid on the sum."""
+        ...
+
+    def where(self, keep: Tensor) -> Formable:
+        """The same with the gradients of all units not in `keep [batch]` exactly zero."""
+        ...
+
+
+def zero_rows(tensor: Tensor, keep: Tensor) -> Tensor:
+    """Rows not in `keep` exactly zero, whatever they were."""
+    return torch.where(keep.view(-1, *[1] * (tensor.dim() - 1)), tensor, tensor.new_zeros(()))
+
+
+def slices_of(tensor: Tensor, floats: int) -> list[slice]:
+    """Units in chunks whose intermediate results, `floats` each, fit."""
+    size, units = max(1, (CUDA_CHUNK if tensor.is_cuda else CHUNK) // max(floats, 1)), tensor.shape[0]
+    return [slice(i, min(i + size, units)) for i in range(0, units, size)]
+
+
+def masked(total: Tensor, mask: Tensor | None) -> Tensor:
+    """Exactly zero where the mask is, whatever was there."""
+    return total if mask is None else total.masked_fill_(~mask.to(total.device).view(total.shape), 0)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """Gradients as they are, `[batch, *parameter]`."""
+
+    grads: Tensor
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """Square and add, in float64; the same numbers make the sum."""
+        masked = Formed(self._flat if mask is None else self._flat * mask.flatten())
+        return squared(masked.lengths()), masked
+
+    @property
+    def _flat(self) -> Tensor:
+        return self.grads.reshape(self.grads.shape[0], -1)
+
+    def lengths(self) -> Tensor:
+        """Norms."""
+        return lengths(self._flat)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """One product of a matrix and a vector, which no setting cuts to fewer bits."""
+        return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
+
+    def formed(self) -> Tensor:
+        """Themselves."""
+        return self.grads
+
+    def where(self, keep: Tensor) -> Formed:
+        """Zero rows."""
+        return Formed(zero_rows(self.grads, keep))
+
+    def by_unit(self, views: int) -> PerSample:
+        """Add up."""
+        return Formed(self.grads.unflatten(0, (-1, views)).sum(1))
+
+
+@dataclass(frozen=True)
+class ByTap:
+    """Formed gradients of a convolution, `[taps, batch, out, in]`."""
+
+    grads: Tensor
+
+    def lengths(self) -> Tensor:
+        """Norms."""
+        flat = self.grads.flatten(2)
+        norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
+        return norms
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """A product of a matrix and a vector per tap."""
+        taps, _, out, channels = self.grads.shape
+        weights, flat = toward_zero(factors, self.grads.dtype), self.grads.flatten(2)
+        cut = shortened(flat) > 0  # which a product with several matrices at once would be
+        total = torch.stack([torch.mv(grads.T, weights) for grads in flat]) if cut else weights @ flat
+        return total.view(taps, out, channels).permute(1, 2, 0)
+
+    def formed(self) -> Tensor:
+        """In the parameter's order."""
+        return self.grads.permute(1, 2, 3, 0).flatten(1)
+
+    def where(self, keep: Tensor) -> ByTap:
+        """Zero rows."""
+        return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Formed gradients in chunks of units: the numbers that were measured are those that are summed."""
+
+    chunks: Sequence[Formed | ByTap]
+    sizes: Sequence[int]
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Chunk by chunk."""
+        parts = factors.split(self.sizes)
+        total = self.chunks[0].weighted_sum(parts[0])
+        for chunk, part in zip(self.chunks[1:], parts[1:], strict=True):
+            total = total.add_(chunk.weighted_sum(part))
+        return total
+
+    def formed(self) -> Tensor:
+        """All chunks."""
+        return torch.cat([chunk.formed() for chunk in self.chunks])
+
+    def where(self, keep: Tensor) -> Kept:
+        """Zero rows."""
+        parts = zip(self.chunks, keep.split(self.sizes), strict=True)
+        return Kept([chunk.where(part) for chunk, part in parts], self.sizes)
+
+
+@dataclass(frozen=True)
+class Again:
+    """Gradients too large to keep that are formed once more, chunk by chunk, and held to the norms that were promised.
+
+    Whatever the second rounding did: `||f g'|| min(1, norm / ||g'||) <= f norm`.
+    """
+
+    gradient: Formable
+    mask: Tensor | None
+    norms: Tensor
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Chunk by chunk."""
+        total: Tensor | None = None
+        for chunk in self.gradient.slices():
+            part, promised = self.gradient.form(chunk, self.mask), self.norms[chunk]
+            found = part.lengths()
+            held = torch.where(found > promised, promised / found, torch.ones_like(found))
+            more = part.weighted_sum(factors[chunk] * held)
+            total = more if total is None else total.add_(more)
+        assert total is not None  # a batch has units
+        return total
+
+    def formed(self) -> Tensor:
+        """All at once, for those who have the memory."""
+        return self.gradient.formed()
+
+    def where(self, keep: Tensor) -> Again:
+        """Zero rows."""
+        return Again(self.gradient.where(keep), self.mask, self.norms)
+
+
+def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[Tensor, Summable]:
+    """Norms of formed gradients of `size` floats each: kept for the sum, or computed once more for it.
+
+    Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
+    """
+    units = gradient.units
+    keep = units * size <= KEPT
+    norms, kept, sizes = [], [], []
+    for chunk in gradient.slices():
+        part = gradient.form(chunk, mask)
+        norms.append(part.lengths())
+        if keep:
+            kept.append(part)
+            sizes.append(chunk.stop - chunk.start)
+    found = torch.cat(norms)
+    if keep:
+        return squared(found), Kept(kept, sizes)
+    bounds = Bounds(found, found).moved(2 * gradient.rounding())
+    if bounds.certain():
+        return squared(bounds.most), gradient.with_mask(mask)
+    return squared(found), Again(gradient, mask, found)
