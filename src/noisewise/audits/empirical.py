@@ -17,8 +17,8 @@ import numpy as np
 from noisewise.accounting.defaults import default_delta
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import BATCH, device_of, evaluating
-from noisewise.audits.parts import dress, name_rows, tracked
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import dress, name_rows, tracked
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
