@@ -16,6 +16,7 @@ import numpy as np
 
 from noisewise.accounting.defaults import default_delta
 from noisewise.adaptive import Adaptive
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress, name_rows, tracked
@@ -843,3 +844,8 @@ def _guess(scores: np.ndarray, coins: np.ndarray, delta: float, level: float) ->
 
     best = max(((top, bottom) for top in SHARES for bottom in SHARES), key=merit)
     return attempt(scores[half:], coins[half:], best)
+
+
+AUDIT = Audit(
+    "engine-epsilon", engine_epsilon, takes=TAKES_ENGINE, needs=("mechanism", "loss_fn"), twin=False, model=False
+)

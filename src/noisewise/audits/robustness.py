@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import device_of, evaluating, logits, status_of
 from noisewise.audits.people import (
     SMALLEST,
@@ -885,3 +886,6 @@ def _tick_labels(radii: list[float], norm: str) -> list[str]:
         labels.append(_radius(value, norm) if last - value >= room else "")
         last = value if labels[-1] else last
     return labels[::-1]
+
+
+AUDIT = Audit("robustness", robustness, takes=TAKES, usual=True, classes=True)
