@@ -16,9 +16,10 @@ import numpy as np
 
 from noisewise.accounting.defaults import default_delta
 from noisewise.adaptive import Adaptive
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import BATCH, device_of, evaluating
-from noisewise.audits.parts import dress, name_rows, tracked
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import dress, name_rows, tracked
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.losses import LossFn, cross_entropy
@@ -836,3 +837,8 @@ def _guess(scores: np.ndarray, coins: np.ndarray, delta: float, level: float) ->
 
     best = max(((top, bottom) for top in SHARES for bottom in SHARES), key=merit)
     return attempt(scores[half:], coins[half:], best)
+
+
+AUDIT = Audit(
+    "engine-epsilon", engine_epsilon, takes=TAKES_ENGINE, needs=("mechanism", "loss_fn"), twin=False, model=False
+)

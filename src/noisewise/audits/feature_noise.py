@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits.clipping_bias import (
+from noisewise.audits.audit import Audit
+from noisewise.audits.gradients import (
     block_norms,
     chosen_loss,
     chosen_rule,
@@ -25,20 +26,9 @@ from noisewise.audits.clipping_bias import (
     partitions,
     rule_factors,
 )
-from noisewise.audits.parts import (
-    MOST_ROWS,
-    SMALLEST,
-    Bar,
-    cell,
-    dots,
-    dress,
-    fixed_cell,
-    hidden_in_words,
-    name_rows,
-    row_name,
-    share_cell,
-)
+from noisewise.audits.people import SMALLEST, hidden_in_words
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import MOST_ROWS, Bar, cell, dots, dress, fixed_cell, name_rows, row_name, share_cell
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
@@ -729,3 +719,6 @@ def _called(by: str) -> str:
 
 def _steps(part: Part) -> str:
     return f"{math.ceil(part.steps):,}" if math.isfinite(part.steps) else "∞"
+
+
+AUDIT = Audit("feature-noise", feature_noise, takes=TAKES, needs=("mechanism", "loss_fn"), usual=True)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.calibration import BINS as ECE_BINS
-from noisewise.audits.calibration import calibration_error, equal_width
+from noisewise.audits.confidence import calibration_error, equal_width
 from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
-from noisewise.audits.parts import Bar, cell, dress
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, cell, dress
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
@@ -709,3 +710,6 @@ def _histograms(columns: Mapping[str, np.ndarray], *, log: bool = False) -> dict
 def _legend(ax: Axes) -> Axes:
     ax.legend(frameon=False, labelcolor=INK, fontsize="small")
     return ax
+
+
+AUDIT = Audit("landscape", landscape, takes=TAKES, needs=("start", "loss_fn"))

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import logits
-from noisewise.audits.parts import dress, tracked
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import dress, tracked
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
@@ -624,3 +625,6 @@ def _auc_cell(e: Estimate) -> str:
 
 def _change_cell(e: Estimate) -> str:
     return f"{_signed(e.value)} ({_signed(e.low)} to {_signed(e.high)})"
+
+
+AUDIT = Audit("membership", membership, takes=TAKES, needs=("members",), usual=True, classes=True)

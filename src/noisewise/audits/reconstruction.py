@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import evaluating
-from noisewise.audits.parts import Bar, cell, owners
+from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
+from noisewise.audits.show import Bar, cell
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
@@ -532,3 +534,6 @@ def _pictures(images: Mapping[str, Tensor], low: float, span: float) -> tuple[di
         return [one[0] if len(one) == 1 else np.moveaxis(np.asarray(one), 0, 2).tolist() for one in rounded]
 
     return {name: drawn(x) for name, x in images.items()}, shrink > 1
+
+
+AUDIT = Audit("reconstruction", reconstruction, takes=TAKES, needs=("mechanism", "loss_fn"), classes=True)

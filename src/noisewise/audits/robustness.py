@@ -14,34 +14,37 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import device_of, evaluating, logits, status_of
-from noisewise.audits.parts import (
-    MOST_ROWS,
+from noisewise.audits.people import (
     SMALLEST,
-    Advance,
-    Bar,
     Part,
-    accuracy_cells,
     divided,
-    dots,
-    dress,
     extremes,
-    fixed_cell,
     hidden_in_words,
     means,
-    name_rows,
     named_parts,
     owners,
     part_of,
-    row_name,
     rows_in_words,
     several,
-    share_cell,
     shares,
-    shares_in_words,
     titled,
 )
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import (
+    MOST_ROWS,
+    Advance,
+    Bar,
+    accuracy_cells,
+    dots,
+    dress,
+    fixed_cell,
+    name_rows,
+    row_name,
+    share_cell,
+    shares_in_words,
+)
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import level as level_of
@@ -883,3 +886,6 @@ def _tick_labels(radii: list[float], norm: str) -> list[str]:
         labels.append(_radius(value, norm) if last - value >= room else "")
         last = value if labels[-1] else last
     return labels[::-1]
+
+
+AUDIT = Audit("robustness", robustness, takes=TAKES, usual=True, classes=True)
