@@ -2321,7 +2321,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: the attack leaves its ball",
-        "audits/robustness.py",
+        "attacks/pgd.py",
         "moved = space.move(start, rule.project(change, radius))",
         "moved = space.move(start, change)",
         ("audits/test_robustness.py::test_adversarial_points_stay_in_the_ball_and_the_box",),
@@ -2335,7 +2335,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: early stopping forgets who was misled",
-        "audits/robustness.py",
+        "attacks/pgd.py",
         "                worst = _worse(worst, seen, rows)\n",
         "                worst = worst if stop else _worse(worst, seen, rows)\n",
         ("audits/test_robustness.py::test_stopping_at_misled_rows_changes_no_verdict",),
@@ -5120,14 +5120,14 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: an L2 ball with all its points outside the middle",
-        "audits/robustness.py",
+        "attacks/pgd.py",
         "** (1 / like[0].numel())",
         "** 1",
         ("audits/test_robustness.py::test_starts_and_noise_have_the_sizes_they_should",),
     ),
     Mutant(
         "fresh: audit: the worse of two answers by the first loss",
-        "audits/robustness.py",
+        "attacks/pgd.py",
         "torch.where(_per_row(larger, first.x), second.x, first.x)",
         "torch.where(_per_row(larger, first.x), first.x, second.x)",
         ("audits/test_robustness.py::test_adversarial_points_stay_in_the_ball_and_the_box",),
