@@ -19,12 +19,13 @@ from noisewise.audits.calibration import Calibration, calibration
 from noisewise.audits.clipping_bias import ClippingBias, clipping_bias
 from noisewise.audits.convergence import Convergence, convergence
 from noisewise.audits.disparity import Disparity, ErrorDisparity, disparity
-from noisewise.audits.empirical import EngineEpsilon, OneRun, engine_epsilon, one_run
+from noisewise.audits.engine_epsilon import EngineEpsilon, engine_epsilon
 from noisewise.audits.feature_noise import FeatureNoise, feature_noise
 from noisewise.audits.feature_story import FeatureStory, story
 from noisewise.audits.landscape import Landscape, OverSteps, landscape, over_steps
 from noisewise.audits.membership import Membership, lira, membership, rmia
 from noisewise.audits.ntk import Ntk, ntk
+from noisewise.audits.one_run import OneRun, one_run
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
