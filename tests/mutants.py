@@ -2244,17 +2244,17 @@ MUTANTS = [
     ),
     Mutant(
         "price: rows are called people",
-        "audits/parts.py",
+        "audits/people.py",
         'Part(by, name, accuracy["private"].n, accuracy,',
         "Part(by, name, len(rows), accuracy,",
-        ("audits/test_parts.py::test_people_with_several_rows_are_described_as_people",),
+        ("audits/test_people.py::test_people_with_several_rows_are_described_as_people",),
     ),
     Mutant(
         "price: the worst part without allowance for the choice",
-        "audits/parts.py",
+        "audits/people.py",
         "single, both = intervals.each(level, len(rows)), intervals.each(level, 2 * len(rows))",
         "single, both = level, level",
-        ("audits/test_parts.py::test_extremes_hold_for_all_parts_together",),
+        ("audits/test_people.py::test_extremes_hold_for_all_parts_together",),
     ),
     Mutant(
         "price: parity of the other class",
@@ -2430,7 +2430,7 @@ MUTANTS = [
     ),
     Mutant(
         "reason: a sample's R is not debiased",
-        "audits/clipping_bias.py",
+        "audits/gradients.py",
         "- (1 - b / self.population) * trace / b",
         "- 0 * trace / b",
         ("audits/test_clipping_bias.py::test_debiasing_is_right_on_average_and_the_plain_figure_is_not",),
@@ -5071,10 +5071,10 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: groups of 20 people are hidden",
-        "audits/parts.py",
+        "audits/people.py",
         "if people(data, index) >= SMALLEST}",
         "if people(data, index) > SMALLEST}",
-        ("audits/test_parts.py::test_parts_of_fewer_than_twenty_people_are_hidden",),
+        ("audits/test_people.py::test_parts_of_fewer_than_twenty_people_are_hidden",),
     ),
     Mutant(
         "fresh: audit: ties are wins",
@@ -5141,14 +5141,14 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: projections are not divided by the mean's length",
-        "audits/clipping_bias.py",
+        "audits/gradients.py",
         "return float(self.on_clipped.mean(1).sum()) / self.mean_norm",
         "return float(self.on_clipped.mean(1).sum())",
         ("audits/test_clipping_bias.py::test_the_corrected_bound_is_attained_by_the_second",),
     ),
     Mutant(
         "fresh: audit: the general bound with its halves",
-        "audits/clipping_bias.py",
+        "audits/gradients.py",
         "((2 * signal - lengths) * mean_norms)",
         "((signal - lengths) * mean_norms)",
         ("audits/test_clipping_bias.py::test_the_general_form_always_holds",),

@@ -12,7 +12,9 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 MOVED = {
+    "audits.empirical": "audits.engine_epsilon, audits.one_run, attacks.distinguishing",
     "audits.intervals": "estimates.intervals",
+    "audits.parts": "audits.people, audits.show",
     "audits.roc": "estimates.roc",
     "audits.shadows": "attacks.shadows",
     "augmentation": "training.augmentation",
@@ -39,10 +41,15 @@ class _Moved(types.ModuleType):
     """A module that lies elsewhere; `noisewise.train` is a function as well."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(f"noisewise.{MOVED[self.__name__.removeprefix('noisewise.')]}"), name)
+        homes = [importlib.import_module(f"noisewise.{home}") for home in _homes(self.__name__)]
+        return getattr(next((home for home in homes if hasattr(home, name)), homes[0]), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.train(*args, **kwargs)
+
+
+def _homes(old: str) -> list[str]:
+    return MOVED[old.removeprefix("noisewise.")].split(", ")
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -54,9 +61,9 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         """What hands out the names."""
-        new = MOVED[spec.name.removeprefix("noisewise.")]
+        new = " and ".join(f"noisewise.{home}" for home in _homes(spec.name))
         warnings.warn(
-            f"{spec.name} is noisewise.{new} now; the old path goes with the next version.",
+            f"{spec.name} is {new} now; the old path goes with the next version.",
             DeprecationWarning,
             stacklevel=2,
         )

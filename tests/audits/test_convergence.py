@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 from torch import nn
 
-from noisewise.audits.clipping_bias import Moments
 from noisewise.audits.convergence import (
     Constants,
     Convergence,
@@ -27,6 +26,7 @@ from noisewise.audits.convergence import (
     private_bound,
     smoothness,
 )
+from noisewise.audits.gradients import Moments
 from noisewise.clipping import Automatic, Flat
 from noisewise.data import Data
 from noisewise.errors import ConfigError

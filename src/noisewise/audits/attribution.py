@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.parts import (
-    MOST_ROWS,
-    SMALLEST,
-    Bar,
-    divided,
-    dress,
-    hidden_in_words,
-    name_rows,
-    named_parts,
-    row_name,
-    several,
-)
+from noisewise.audits.people import SMALLEST, divided, hidden_in_words, named_parts, several
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

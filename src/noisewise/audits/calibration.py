@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits.outputs import logits, status_of
-from noisewise.audits.parts import (
+from noisewise.audits.people import (
     PAIRS,
     SMALLEST,
-    Advance,
-    Bar,
     Estimates,
-    dress,
-    fixed_cell,
     large_enough,
     means,
     named_parts,
@@ -26,11 +22,10 @@ from noisewise.audits.parts import (
     owners,
     pairs,
     people,
-    points_cell,
-    share_cell,
     shares,
 )
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
+from noisewise.audits.show import Advance, Bar, dress, fixed_cell, points_cell, share_cell
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

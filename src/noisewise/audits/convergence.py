@@ -21,17 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits.clipping_bias import (
-    Moments,
-    batch_of,
-    chosen_loss,
-    chosen_rule,
-    gradient_status,
-    measure,
-)
+from noisewise.audits.gradients import Moments, batch_of, chosen_loss, chosen_rule, gradient_status, measure
 from noisewise.audits.outputs import BATCH, device_of, evaluating
-from noisewise.audits.parts import Bar, dress
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, dress
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import number

@@ -14,36 +14,38 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits.outputs import logits, outputs, status_of
-from noisewise.audits.parts import (
+from noisewise.audits.people import (
     ERROR,
     MODELS,
-    MOST_ROWS,
     SMALLEST,
     Outcomes,
     Part,
-    accuracy_cells,
     divided,
-    dot,
-    dots,
-    dress,
     extremes,
-    fixed_cell,
     hidden_in_words,
     large_enough,
     means,
-    name_rows,
     named_parts,
     of_rows,
     owners,
     part_of,
     people,
-    row_name,
     rows_in_words,
     several,
-    shares_in_words,
     titled,
 )
 from noisewise.audits.result import INK, PRIVATE, Figure, Result, Table
+from noisewise.audits.show import (
+    MOST_ROWS,
+    accuracy_cells,
+    dot,
+    dots,
+    dress,
+    fixed_cell,
+    name_rows,
+    row_name,
+    shares_in_words,
+)
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

@@ -13,8 +13,8 @@ import numpy as np
 
 from noisewise.attacks.canaries import built_in, canary_of, play
 from noisewise.attacks.distinguishing import Errors, best_threshold, discriminant, epsilon_of, mu_bounds
-from noisewise.audits.parts import Bar, dress, name_rows
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
 from noisewise.runs.folder import Status

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits.clipping_bias import (
+from noisewise.audits.gradients import (
     block_norms,
     chosen_loss,
     chosen_rule,
@@ -25,20 +25,9 @@ from noisewise.audits.clipping_bias import (
     partitions,
     rule_factors,
 )
-from noisewise.audits.parts import (
-    MOST_ROWS,
-    SMALLEST,
-    Bar,
-    cell,
-    dots,
-    dress,
-    fixed_cell,
-    hidden_in_words,
-    name_rows,
-    row_name,
-    share_cell,
-)
+from noisewise.audits.people import SMALLEST, hidden_in_words
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import MOST_ROWS, Bar, cell, dots, dress, fixed_cell, name_rows, row_name, share_cell
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

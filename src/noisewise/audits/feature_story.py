@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noisewise.audits.clipping_bias import rule_factors
 from noisewise.audits.feature_noise import Factors, exact, noise_of_a_step
-from noisewise.audits.parts import Bar, cell, dress, name_rows
+from noisewise.audits.gradients import rule_factors
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, cell, dress, name_rows
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

@@ -17,8 +17,8 @@ import numpy as np
 from noisewise.audits.calibration import BINS as ECE_BINS
 from noisewise.audits.calibration import calibration_error, equal_width
 from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
-from noisewise.audits.parts import Bar, cell, dress
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, cell, dress
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.outputs import logits
-from noisewise.audits.parts import dress, tracked
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import dress, tracked
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

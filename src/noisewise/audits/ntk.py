@@ -15,18 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from noisewise.audits.clipping_bias import (
-    block_norms,
-    chosen_loss,
-    chosen_rule,
-    gradient_status,
-    gradients,
-    group_labels,
-)
-from noisewise.audits.clipping_bias import rule_factors as clip_factors
+from noisewise.audits.gradients import block_norms, chosen_loss, chosen_rule, gradient_status, gradients, group_labels
+from noisewise.audits.gradients import rule_factors as clip_factors
 from noisewise.audits.outputs import evaluating
-from noisewise.audits.parts import Bar, dress, name_rows
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import number

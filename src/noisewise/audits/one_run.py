@@ -16,8 +16,8 @@ import numpy as np
 from noisewise.accounting.defaults import default_delta
 from noisewise.attacks.canaries import canary_loss, check_canaries, scores_of, with_canaries
 from noisewise.attacks.distinguishing import guess
-from noisewise.audits.parts import dress
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import dress
 from noisewise.errors import DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status

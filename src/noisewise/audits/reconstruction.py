@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from noisewise.audits.outputs import evaluating
-from noisewise.audits.parts import Bar, cell, owners
+from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
+from noisewise.audits.show import Bar, cell
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate

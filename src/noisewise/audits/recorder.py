@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noisewise.audits.gradients import clipped_units, group_labels, layout_of, measure, partitions, rule_factors
+from noisewise.audits.people import SMALLEST
+from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure
+from noisewise.audits.show import dress
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.runs.folder import RunFolder, write_atomically
 
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
-    from noisewise.audits.result import Figure
     from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from noisewise.training.loop import Observation
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-SMALLEST = 20  # people; classes and groups with fewer in the data are not recorded
 
 
 @dataclass
@@ -136,8 +138,6 @@ class ClipRecorder:
         )
 
     def _line(self, observation: Observation) -> dict[str, Any]:
-        from noisewise.audits.clipping_bias import clipped_units, group_labels, rule_factors
-
         step, units = observation.step, observation.units.cpu()
         norms = observation.norms[:, : len(units)].detach().cpu().double()  # what is behind them is padding
         rule = self._rule(observation, step)
@@ -175,8 +175,6 @@ class ClipRecorder:
 
     def _directions(self, rule: Clip, units: Tensor, support: Support) -> dict[str, Any]:
         """Cosine and R of the batch, taken for itself."""
-        from noisewise.audits.clipping_bias import layout_of, measure
-
         assert self.model is not None
         assert self.loss_fn is not None
         if self._layout is None:
@@ -195,8 +193,6 @@ class ClipRecorder:
 def _large_parts(data: Data) -> list[tuple[str, str, np.ndarray]]:
     """(column, name, which units) of each class and group that is large enough."""
     import torch
-
-    from noisewise.audits.clipping_bias import partitions
 
     found = []
     for by, parts in partitions(data, torch.arange(data.units)).items():
@@ -304,8 +300,6 @@ class Recording:
 
     def plot(self, ax: Axes) -> Axes:
         """Quantiles of the norms over the steps, and the bound."""
-        from noisewise.audits.result import INK, PRIVATE, TWIN
-
         steps, norms = self.series("norms")
         bands = np.maximum(np.array(norms, dtype=float).reshape(len(steps), -1), 1e-12)
         if len(steps):
@@ -315,12 +309,10 @@ class Recording:
         ax.plot(*self.series("bound"), color=TWIN, linestyle="--", label="bound")
         ax.set_yscale("log")
         ax.legend(frameon=False, fontsize="small", labelcolor=INK)
-        return _dress(ax, "gradient norm")
+        return dress(ax, "step", "gradient norm", grid="y")
 
     def plot_parts(self, ax: Axes, by: str = "class", key: str = "clipped", window: int = 1) -> Axes:
         """Share clipped (or `factor`) over the steps, means over `window` recorded steps: highest and lowest part in colour."""
-        from noisewise.audits.result import FAINT, PRIVATE, TWIN
-
         names = self.names(by)
         if not names:
             raise DataError(f"nothing is recorded by {by!r}; recorded are {self.partitions}.")
@@ -334,23 +326,19 @@ class Recording:
                     label=_plain(f"{by} {name}") if coloured else None)  # fmt: skip
         ax.set_ylim(-2, 102)
         ax.legend(frameon=False, fontsize="small")
-        return _dress(ax, {"clipped": "units clipped, %", "factor": "length kept, %"}[key])
+        return dress(ax, "step", {"clipped": "units clipped, %", "factor": "length kept, %"}[key], grid="y")
 
     def plot_cosine(self, ax: Axes) -> Axes:
         """Cosine of the clipped and the true sum of the batch."""
-        from noisewise.audits.result import PRIVATE
-
         steps, cosines = self.series("cosine")
         if not steps:
             raise DataError("no cosines were recorded: give the recorder model=, loss_fn= and cosine_every=.")
         ax.plot(steps, cosines, "o-", color=PRIVATE, markersize=4)
         ax.set_ylim(min(0.0, *cosines) - 0.03, 1.03)
-        return _dress(ax, "cosine, clipped and true")
+        return dress(ax, "step", "cosine, clipped and true", grid="y")
 
     def figures(self) -> list[Figure]:
         """Norms, shares clipped by class and group, cosines."""
-        from noisewise.audits.result import Figure
-
         steps, shares = self.series("clipped")
         if not steps:
             return []
@@ -387,16 +375,3 @@ def _smoothed(
 
 def _plain(text: str) -> str:
     return text.replace("$", r"\$").lstrip("_")  # a name is a name: no formula, and not hidden from the legend
-
-
-def _dress(ax: Axes, label: str) -> Axes:
-    from noisewise.audits.result import FAINT, INK
-
-    ax.set_xlabel("step", color=INK)
-    ax.set_ylabel(label, color=INK)
-    ax.tick_params(which="both", colors=INK, length=0)
-    ax.grid(axis="y", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return ax

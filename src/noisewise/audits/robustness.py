@@ -16,33 +16,35 @@ import numpy as np
 from noisewise.attacks.campaign import Answers, Campaign, Check, attack_all, checks, refuse_unattackable
 from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
 from noisewise.audits.outputs import logits, status_of
-from noisewise.audits.parts import (
-    MOST_ROWS,
+from noisewise.audits.people import (
     SMALLEST,
-    Bar,
     Estimates,
     Part,
-    accuracy_cells,
     divided,
-    dots,
-    dress,
     extremes,
-    fixed_cell,
     hidden_in_words,
     means,
-    name_rows,
     named_parts,
     owners,
     part_of,
-    row_name,
     rows_in_words,
     several,
-    share_cell,
     shares,
-    shares_in_words,
     titled,
 )
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.audits.show import (
+    MOST_ROWS,
+    Bar,
+    accuracy_cells,
+    dots,
+    dress,
+    fixed_cell,
+    name_rows,
+    row_name,
+    share_cell,
+    shares_in_words,
+)
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import level as level_of

@@ -168,7 +168,7 @@ def _results(folder: RunFolder) -> list[Any]:
 def _price(results: list[Any]) -> dict[str, Any]:
     """The second and third card: what privacy cost overall, and whom."""
     from noisewise.audits import Disparity, ErrorDisparity
-    from noisewise.audits.parts import rows_in_words
+    from noisewise.audits.people import rows_in_words
 
     errors = next((result for result in results if isinstance(result, ErrorDisparity)), None)
     if errors is not None:
@@ -222,7 +222,7 @@ def _price(results: list[Any]) -> dict[str, Any]:
 
 def _price_of_errors(found: Any) -> dict[str, Any]:
     """The same for a regression: squared errors, where more is worse."""
-    from noisewise.audits.parts import rows_in_words
+    from noisewise.audits.people import rows_in_words
 
     own, twin, change = (found.headline.get(name) for name in ("mse", "twin mse", "cost"))
     assert own is not None

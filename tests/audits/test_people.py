@@ -8,29 +8,23 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
-from noisewise.audits.parts import (
+from noisewise.audits.people import (
     ERROR,
     MODELS,
-    Bar,
-    accuracy_cells,
     divided,
-    dots,
-    dress,
     extremes,
-    fixed_cell,
     hidden,
     hidden_in_words,
     large_enough,
     means,
-    name_rows,
     named_parts,
     pairs,
     part_of,
     people,
     rows_in_words,
     shares,
-    tracked,
 )
+from noisewise.audits.show import Bar, accuracy_cells, dots, dress, fixed_cell, name_rows, tracked
 from noisewise.data import Data
 from noisewise.errors import DataError
 from noisewise.estimates.estimate import Estimate
