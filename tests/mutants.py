@@ -1693,8 +1693,8 @@ MUTANTS = [
     Mutant(
         "seen: membership, rows ignored",
         "audits/membership.py",
-        "_balanced(members, data, rows, generator)",
-        "_balanced(members, data, ROWS, generator)",
+        "balanced(members, data, rows, generator)",
+        "balanced(members, data, ROWS, generator)",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[membership-rows]",),
     ),
     Mutant(
@@ -1722,16 +1722,16 @@ MUTANTS = [
     ),
     Mutant(
         "seen: engine epsilon, delta ignored",
-        "audits/empirical.py",
-        "found = _statistics(coins, seen, mu, delta, level)",
-        "found = _statistics(coins, seen, mu, DELTA, level)",
+        "audits/engine_epsilon.py",
+        "statistics = _statistics(coins, seen, mu, delta, level)",
+        "statistics = _statistics(coins, seen, mu, DELTA, level)",
         ("audits/test_audit_options.py::test_delta_is_that_of_the_measured_epsilon_too",),
     ),
     Mutant(
         "seen: one run, optimizer ignored",
-        "audits/empirical.py",
-        "(optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.5)))(own.parameters()),",
-        "torch.optim.SGD(own.parameters(), lr=0.5),",
+        "audits/one_run.py",
+        "(optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.5)))(audited.parameters()),",
+        "torch.optim.SGD(audited.parameters(), lr=0.5),",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[one_run-optimizer]",),
     ),
     Mutant(
@@ -1743,16 +1743,16 @@ MUTANTS = [
     ),
     Mutant(
         "seen: one run, loss ignored",
-        "audits/empirical.py",
-        "_canary_loss(own, loss_fn or _cross_entropy, canary,",
-        "_canary_loss(own, _cross_entropy, canary,",
+        "audits/one_run.py",
+        "canary_loss(audited, loss_fn or cross_entropy, canary,",
+        "canary_loss(audited, cross_entropy, canary,",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[one_run-loss_fn]",),
     ),
     Mutant(
         "seen: reconstruction, loss ignored",
         "audits/reconstruction.py",
-        "given, sparsity, loss_fn or _cross_entropy, attack, rng",
-        "given, sparsity, _cross_entropy, attack, rng",
+        "given, sparsity, loss_fn or cross_entropy, attack, rng",
+        "given, sparsity, cross_entropy, attack, rng",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[reconstruction-loss_fn]",),
     ),
     Mutant(
@@ -2820,16 +2820,16 @@ MUTANTS = [
     ),
     Mutant(
         "page: mu and epsilon swapped",
-        "audits/empirical.py",
-        "f\"{fixed(s['mu'].value)} (",
-        "f\"{fixed(s['epsilon'].value)} (",
+        "audits/engine_epsilon.py",
+        'f"{fixed(s.mu.value)} (',
+        'f"{fixed(s.epsilon.value)} (',
         ("report/test_numbers.py::test_tables_of_audits_hold_the_numbers_of_their_files[engine-epsilon]",),
     ),
     Mutant(
         "page: exact error and bound swapped",
         "audits/reconstruction.py",
-        'number(t["expected"]), number(t["bound"])',
-        'number(t["bound"]), number(t["expected"])',
+        "number(t.expected), number(t.bound)",
+        "number(t.bound), number(t.expected)",
         ("report/test_numbers.py::test_tables_of_audits_hold_the_numbers_of_their_files[reconstruction]",),
     ),
     Mutant(
