@@ -1623,22 +1623,22 @@ MUTANTS = [
     Mutant(
         "seen: calibration, bins of the diagram ignored",
         "audits/calibration.py",
-        "_bins(a, bins, smallest_bin, level)",
-        "_bins(a, BINS, smallest_bin, level)",
+        "bins_of(a, bins, smallest_bin, level)",
+        "bins_of(a, BINS, smallest_bin, level)",
         ("audits/test_audit_options.py::test_the_diagram_has_as_many_bins_as_the_error",),
     ),
     Mutant(
         "seen: calibration, level of groups ignored",
         "audits/calibration.py",
-        '"groups": _groups(data, answers, level),',
-        '"groups": _groups(data, answers, LEVEL),',
+        "groups=_groups(data, answers, level),",
+        "groups=_groups(data, answers, LEVEL),",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[calibration-level]",),
     ),
     Mutant(
         "seen: calibration, resamples ignored",
         "audits/calibration.py",
-        "drawn = _bootstrapped(binned, owner, generator, level, resamples, advance)",
-        "drawn = _bootstrapped(binned, owner, generator, level, RESAMPLES, advance)",
+        "drawn = bootstrapped(binned, owner, generator, level, resamples, advance)",
+        "drawn = bootstrapped(binned, owner, generator, level, RESAMPLES, advance)",
         ("audits/test_audit_options.py::test_intervals_of_calibration_errors_are_of_as_many_resamples_as_asked_for",),
     ),
     Mutant(
@@ -2258,7 +2258,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: parity of the other class",
-        "audits/disparity.py",
+        "audits/fairness.py",
         "labels = [1] if width == 2 else list(range(width))",
         "labels = [0]",
         ("audits/test_disparity.py::test_fairness_measures_are_fairlearns",),
@@ -2279,7 +2279,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: bins closed on the left",
-        "audits/calibration.py",
+        "audits/confidence.py",
         'np.searchsorted(edges, confidence, side="left")',
         'np.searchsorted(edges, confidence, side="right")',
         (
@@ -2289,7 +2289,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: MCE of small bins",
-        "audits/calibration.py",
+        "audits/confidence.py",
         "if answers.has(rows := np.flatnonzero(bin_of == b), smallest)",
         "if answers.has(rows := np.flatnonzero(bin_of == b), 1)",
         (
@@ -2300,7 +2300,7 @@ MUTANTS = [
     ),
     Mutant(
         "price: errors not seen are impossible",
-        "audits/calibration.py",
+        "audits/confidence.py",
         "alike = right.value in (0.0, 1.0)",
         "alike = False",
         ("audits/test_calibration.py::test_a_model_that_is_always_right_or_wrong_is_not_known_to_be",),
@@ -2729,30 +2729,30 @@ MUTANTS = [
     ),
     Mutant(
         "page: the twin's accuracy is the private one",
-        "report/__init__.py",
+        "audits/price.py",
         'percent(shares["twin"]), percent_interval(shares["twin"])',
         "percent(own), percent_interval(own)",
         ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
     ),
     Mutant(
         "page: who pays, right and wrong way round",
-        "report/__init__.py",
+        "audits/price.py",
         "f\"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without",
         "f\"{percent(part.accuracy['twin'])} right, {percent(part.accuracy['private'])} without",
         ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
     ),
     Mutant(
         "page: another class pays",
-        "report/__init__.py",
-        'if part.name == extremes["pays_most"])',
-        'if part.name == extremes["worst"])',
+        "audits/price.py",
+        "if part.name == payer)",
+        "if part.name == worst.name)",
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files[classes]",),
     ),
     Mutant(
         "page: the gap is the twin's",
-        "report/__init__.py",
-        "class are {points(extremes['gap'])",
-        "class are {points(extremes['twin_gap'])",
+        "audits/price.py",
+        "class are {points(worst.gap)",
+        "class are {points(extremes.cost.twin_gap)",
         ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
     ),
     Mutant(
@@ -2778,7 +2778,7 @@ MUTANTS = [
     ),
     Mutant(
         "page: errors of the twin in the private column",
-        "audits/disparity.py",
+        "audits/error_disparity.py",
         "*(fixed_cell(e) for e in getattr(part, measure).values())",
         "*(fixed_cell(e) for e in reversed(getattr(part, measure).values()))",
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files[numbers]",),
@@ -4652,16 +4652,16 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: page: rows of a regression's interval are the value",
-        "report/__init__.py",
-        '"interval": f"interval {fixed(change.low)} to {fixed(change.high)}",',
-        '"interval": f"interval {fixed(change.high)} to {fixed(change.low)}",',
+        "audits/price.py",
+        'f"interval {fixed(change.low)} to {fixed(change.high)}",',
+        'f"interval {fixed(change.high)} to {fixed(change.low)}",',
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files",),
     ),
     Mutant(
         "fresh: page: a regression's worst part is the least paid",
-        "report/__init__.py",
-        'by, extremes = max(paying, key=lambda pair: pair[1]["largest_cost"].value)',
-        'by, extremes = min(paying, key=lambda pair: pair[1]["largest_cost"].value)',
+        "audits/price.py",
+        "max(paying, key=lambda column: column[1].largest.value)",
+        "min(paying, key=lambda column: column[1].largest.value)",
         ("report/test_page.py::test_whoever_pays_most_among_all_columns_is_named",),
     ),
     Mutant(
@@ -5099,14 +5099,14 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: equal counts cut ties apart",
-        "audits/calibration.py",
+        "audits/confidence.py",
         '[np.maximum(last, 0)], confidence, side="left")',
         '[np.maximum(last, 0)], confidence, side="right")',
         ("audits/test_calibration.py::test_equal_counts",),
     ),
     Mutant(
         "fresh: audit: calibration errors may cancel",
-        "audits/calibration.py",
+        "audits/confidence.py",
         "return float(np.abs(np.bincount(bin_of, hits - confidence)).sum() / len(hits))",
         "return float(abs(np.bincount(bin_of, hits - confidence).sum()) / len(hits))",
         ("audits/test_calibration.py::test_errors_are_torchmetrics",),

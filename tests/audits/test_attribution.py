@@ -98,8 +98,8 @@ def test_a_tiny_bound_is_clippings_fault_and_the_minority_pays() -> None:
         assert part.effects["interaction"].value == pytest.approx(0, abs=1e-12)
         assert part.effects["total"].value == pytest.approx(part.effects["clipping"].value)
     found = result.extremes("rule")
-    assert found["pays_most"] == "minority"
-    assert found["largest_total"].low > 0
+    assert found.most.name == "minority"
+    assert found.most.total.low > 0
     assert result.everyone.effects["clipping"].excludes_zero
     assert any("Rule minority pays most" in sentence for sentence in result.sentences())
 

@@ -9,7 +9,7 @@ import copy
 import inspect
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -244,6 +244,8 @@ def plain(value, path=()):
     """(where, what) of everything in a result; of estimates the interval, not the level that they repeat."""
     if isinstance(value, Estimate):
         yield path, (value.value, value.low, value.high, value.n)
+    elif is_dataclass(value):
+        yield from plain(vars(value), path)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from plain(item, (*path, key))

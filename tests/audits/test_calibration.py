@@ -14,20 +14,15 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from confident import Told, honest
-from noisewise.audits.calibration import (
-    OVER,
-    RESAMPLES,
-    TAKES,
-    UNDER,
-    Calibration,
-    _Answers,
-    _bootstrapped,
-    _chance,
-    _from_zero,
-    calibration,
+from noisewise.audits.calibration import AUDIT, OVER, RESAMPLES, UNDER, Calibration, calibration
+from noisewise.audits.confidence import (
+    Answers,
+    bootstrapped,
     calibration_error,
+    chance_of,
     equal_count,
     equal_width,
+    from_zero,
     largest_error,
 )
 from noisewise.data import Data, mnist
@@ -135,17 +130,15 @@ def test_the_interval_of_ece_holds_the_truth(truth: float) -> None:
         second = (generator.random(500) < confidence - 0.1).astype(float)
         bin_of = equal_width(confidence, 15)
         models = {"private": hits, "twin": second}
-        binned = {
-            "ECE": {which: (_Answers(np.arange(500), confidence, h, h, h), bin_of) for which, h in models.items()}
-        }
+        binned = {"ECE": {which: (Answers(np.arange(500), confidence, h, h, h), bin_of) for which, h in models.items()}}
         chance = {
             "ECE": {
-                which: _chance(a, {"ECE": bin_of}, generator, 200, silent)["ECE"]
+                which: chance_of(a, {"ECE": bin_of}, generator, 200, silent)["ECE"]
                 for which, (a, _) in binned["ECE"].items()
             }
         }
-        raw = _bootstrapped(binned, np.arange(500), generator, 0.95, 200, silent)
-        found = _from_zero(raw, chance, 0.95)["ECE"]
+        raw = bootstrapped(binned, np.arange(500), generator, 0.95, 200, silent)
+        found = from_zero(raw, chance, 0.95)["ECE"]
         held.append(found["private"].low <= truth <= found["private"].high)
         width.append(found["private"].high - found["private"].low)
         other.append(found["difference"].low <= truth - 0.1 <= found["difference"].high)
@@ -183,8 +176,8 @@ def test_an_overconfident_model_is_found_and_repaired() -> None:
     assert found.value == pytest.approx(5.0, rel=0.1)
     result = calibration(model, data, temperature=found)
     assert result.headline["over-confidence"].low > 0.1
-    assert result.values["sides"]["private"]["over"] > 10 * result.values["sides"]["private"]["under"]
-    assert result.chance()["p"] < 0.01
+    assert result.values.sides["private"].over > 10 * result.values.sides["private"].under
+    assert result.chance().p < 0.01
     assert any("is over-confident" in sentence for sentence in result.sentences())
     assert result.headline["ECE with temperature"].high < result.headline["ECE"].low / 3
     assert result.scores("ECE")["gain"].high < 0
@@ -193,22 +186,22 @@ def test_an_overconfident_model_is_found_and_repaired() -> None:
     assert result.status.status == "private"
     repaired = calibration(Scaled(model, found), data)
     assert repaired.headline["ECE"].value == pytest.approx(result.headline["ECE with temperature"].value)
-    assert repaired.chance()["p"] > 0.01
+    assert repaired.chance().p > 0.01
 
 
 def test_an_underconfident_model_is_found() -> None:
     result = calibration(Told(0.3), honest(2000))
     assert result.headline["over-confidence"].high < -0.1
     assert any("is under-confident" in sentence for sentence in result.sentences())
-    assert result.values["sides"]["private"]["under"] > 10 * result.values["sides"]["private"]["over"]
+    assert result.values.sides["private"].under > 10 * result.values.sides["private"].over
 
 
 def test_a_calibrated_model_is_not_accused() -> None:
     results = [calibration(Told(), honest(1500, seed=seed), resamples=300) for seed in range(8)]
     assert sum(not result.headline["over-confidence"].excludes_zero for result in results) >= 7
-    assert sum(result.chance()["p"] > 0.05 for result in results) >= 6
+    assert sum(result.chance().p > 0.05 for result in results) >= 6
     assert sum(result.headline["ECE"].low < 0.005 for result in results) >= 7
-    assert np.mean([r.headline["ECE"].value / r.chance()["mean"] for r in results]) == pytest.approx(1.0, abs=0.25)
+    assert np.mean([r.headline["ECE"].value / r.chance().mean for r in results]) == pytest.approx(1.0, abs=0.25)
 
 
 def test_what_privacy_changed_is_told_from_chance() -> None:
@@ -240,12 +233,12 @@ def test_people_are_counted_not_rows() -> None:
     owned = replace(few, unit=torch.arange(300) // 10)  # 30 people, who all have rows in both wards
     crowd = replace(few, unit=torch.arange(300) // 20)
     shown = [calibration(Told(), data, resamples=20) for data in (few, owned, crowd)]
-    assert [len(result.values["groups"]) for result in shown] == [2, 2, 0]
+    assert [len(result.values.groups) for result in shown] == [2, 2, 0]
     assert [any(b.accuracy for b in result.bins()) for result in shown] == [True, True, False]
     assert "MCE" not in shown[2].headline
     assert any(f"({len([b for b in shown[2].bins() if b.n])} of 15)" in words for words in shown[2].sentences())
     assert max(b.n for b in shown[1].bins()) <= 30
-    assert {group["n"] for group in shown[1].values["groups"]} == {30}
+    assert {group.n for group in shown[1].values.groups} == {30}
     assert shown[1].headline["ECE"].n == shown[1].scores("NLL")["private"].n == 30
 
 
@@ -279,7 +272,7 @@ def test_groups_of_enough_people_are_listed() -> None:
     group = torch.zeros(600, dtype=torch.long)
     group[:200], group[-10:] = 1, 2
     result = calibration(Told(), Data(sure, data.y, groups={"ward": group}), twin=Told())
-    found = {entry["name"]: entry["gap"]["private"] for entry in result.values["groups"]}
+    found = {entry.name: entry.gap["private"] for entry in result.values.groups}
     assert set(found) == {"0", "1"}
     assert found["1"].low > 0.05
     assert not found["0"].excludes_zero
@@ -337,7 +330,7 @@ def test_mistakes_are_named() -> None:
         calibration(Told(), honest(50), resamples=30).settings["resamples"] == 30
     )  # not a multiple of what is drawn at once
     assert RESAMPLES >= 1000
-    assert "retrain" in TAKES
+    assert "retrain" in AUDIT.takes
 
 
 @pytest.mark.slow
@@ -358,7 +351,7 @@ def test_intervals_by_person_do_not_shrink_with_copies_of_rows() -> None:
     for score in ("over-confidence", "Brier", "NLL"):
         ours, theirs = (result.scores(score)["private"] for result in (single, together))
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-    gaps = [result.values["groups"][0]["gap"]["private"] for result in (single, together)]
+    gaps = [result.values.groups[0].gap["private"] for result in (single, together)]
     assert (gaps[0].low, gaps[0].high) == pytest.approx((gaps[1].low, gaps[1].high))
     for name in ("accuracy", "MCE"):
         narrow, wide = (result.scores(name)["private"] for result in (single, together))
@@ -372,8 +365,8 @@ def test_chance_lets_rows_of_one_person_fall_together() -> None:
     bin_of = equal_width(confidence, 15)
 
     def mean(owner: np.ndarray) -> float:
-        a = _Answers(owner, confidence, np.ones(4000), confidence, confidence)
-        return _chance(a, {"ECE": bin_of}, generator, 400, silent)["ECE"]["mean"]
+        a = Answers(owner, confidence, np.ones(4000), confidence, confidence)
+        return chance_of(a, {"ECE": bin_of}, generator, 400, silent)["ECE"].mean
 
     expected = np.sqrt(2 / np.pi * 0.16 / np.array([4000, 200]))  # mean of |N(0, p (1 - p) / n)|
     assert [mean(np.arange(4000)), mean(np.arange(4000) // 20)] == pytest.approx(expected, rel=0.15)

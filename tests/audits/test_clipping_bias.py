@@ -14,7 +14,14 @@ from torch import nn
 
 from noisewise.adaptive import GroupBounds, Quantile
 from noisewise.audits import read
-from noisewise.audits.clipping_bias import ClippingBias, clipping_bias, corrected_bound, one_sided_bound, printed_bound
+from noisewise.audits.clipping_bias import (
+    ClippingBias,
+    Hidden,
+    clipping_bias,
+    corrected_bound,
+    one_sided_bound,
+    printed_bound,
+)
 from noisewise.audits.gradients import Moments, general_bound, gradients, measure
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
 from noisewise.data import Data
@@ -202,10 +209,10 @@ def test_figures_are_those_of_the_definition() -> None:
     assert result.headline["cosine"].value == pytest.approx(cosine(mean, clipped), rel=1e-6)
     assert result.headline["clipped"].value == pytest.approx((norms > bound).mean())
     assert result.headline["factor"].value == pytest.approx(factors.mean(), rel=1e-6)
-    assert result.values["projection"] == pytest.approx(clipped @ mean / np.linalg.norm(mean), rel=1e-6)
-    assert result.values["alignment"] == pytest.approx(np.mean([cosine(row, mean) for row in rows]), rel=1e-6)
-    assert result.bounds["general"]["holds"]
-    assert not result.bounds["printed"]["applies"]
+    assert result.values.projection == pytest.approx(clipped @ mean / np.linalg.norm(mean), rel=1e-6)
+    assert result.values.alignment == pytest.approx(np.mean([cosine(row, mean) for row in rows]), rel=1e-6)
+    assert result.bounds["general"].holds
+    assert not result.bounds["printed"].applies
     parts = {"class": data.y.numpy(), "sex": data.groups["sex"].numpy()}
     for by, labels in parts.items():
         assert len(result.parts(by)) == len(set(labels))
@@ -250,13 +257,13 @@ def test_the_invariant_holds_on_real_gradients(rule) -> None:
         optimizer.step()
     rule = per_layer(dict(model.named_parameters()), Flat(0.05)) if rule == "layers" else rule
     result = clipping_bias(model, data, clip=rule, batches=10, batch_size=16)
-    assert result.bounds["general"]["holds"]
+    assert result.bounds["general"].holds
     assert len(result.batches) == 10
     for batch in result.batches:
-        assert batch["projection"] >= batch["general"] - 1e-9
-        assert batch["alignment"] >= batch["corrected"] - 1e-9
+        assert batch.projection >= batch.general - 1e-9
+        assert batch.alignment >= batch.corrected - 1e-9
     if isinstance(rule, Normalized):
-        assert result.bounds["corrected"] == {
+        assert vars(result.bounds["corrected"]) == {
             "value": pytest.approx(corrected_bound(1.0, result.headline["R"].value)), "applies": True, "holds": True
         }  # fmt: skip
     everybody = isinstance(rule, Normalized | Automatic) or rule == Flat(1e-9)
@@ -308,7 +315,7 @@ def test_small_parts_are_counted_not_shown() -> None:
     data = people(50)
     result = clipping_bias(small_model(), data, clip=Flat(1.0), batches=0)
     assert result.parts() == []
-    assert result.values["hidden"]["class"] == {"parts": 3, "people": 50}
+    assert result.values.hidden["class"] == Hidden(parts=3, people=50)
     assert any("3 parts by class" in sentence for sentence in result.sentences())
 
 
@@ -387,7 +394,7 @@ def test_batches_of_one_unit_have_no_spread() -> None:
     """R of a single gradient is 0 and its cosine with itself 1."""
     model, data = separable()
     result = clipping_bias(model, data, clip=Flat(1.0), batch_size=1, batches=3)
-    assert [batch["debiased_ratio"] for batch in result.batches] == [0, 0, 0]
-    assert [batch["alignment"] for batch in result.batches] == pytest.approx([1, 1, 1])
+    assert [batch.debiased_ratio for batch in result.batches] == [0, 0, 0]
+    assert [batch.alignment for batch in result.batches] == pytest.approx([1, 1, 1])
     some = Moments.of(np.random.default_rng(0).normal(1, 1, (12, 3)), np.ones(12), population=50)
     assert some.debiased_ratio == some.ratio().value

@@ -63,7 +63,7 @@ def test_numbers_are_scikit_learns(planted) -> None:
 def test_a_planted_victim_is_found(planted) -> None:
     _, result = planted
     extremes = result.extremes()
-    assert (extremes["worst"], extremes["pays_most"]) == ("c", "c")
+    assert (extremes.worst.name, extremes.cost.name) == ("c", "c")
     assert result.headline["worst class"].value == pytest.approx(0.5)
     assert result.headline["gap"].value == pytest.approx(0.5)
     assert result.headline["gap"].low > 0.2
@@ -98,8 +98,8 @@ def test_small_classes_are_counted_not_shown() -> None:
     data = people([50, 19, 20, 7])
     result = disparity(model_with(data, {1: 1.0}), data)
     assert [part.name for part in result.parts()] == ["a", "c"]
-    assert result.extremes()["hidden_parts"] == 2
-    assert result.extremes()["hidden_people"] == 26
+    assert result.extremes().hidden_parts == 2
+    assert result.extremes().hidden_people == 26
     assert any("2 classes with fewer than 20 people each (26 people in all)" in s for s in result.sentences())
     assert '"b"' not in json.dumps(result.to_dict())
     assert result.everyone.n == 96
@@ -199,19 +199,19 @@ def test_fairness_measures_are_fairlearns(classes: int) -> None:
         worst_difference = max(metrics.demographic_parity_difference(*pair, **columns) for pair in pairs)
         worst_ratio = min(metrics.demographic_parity_ratio(*pair, **columns) for pair in pairs)
         worst_odds = max(metrics.equalized_odds_difference(*pair, **columns) for pair in pairs)
-        assert found["demographic parity difference"][which].value == pytest.approx(worst_difference)
-        assert found["demographic parity ratio"][which].value == pytest.approx(worst_ratio)
-        assert found["equalised odds difference"][which].value == pytest.approx(worst_odds)
+        assert found.parity[which].value == pytest.approx(worst_difference)
+        assert found.parity_ratio[which].value == pytest.approx(worst_ratio)
+        assert found.odds[which].value == pytest.approx(worst_odds)
         frame = metrics.MetricFrame(metrics=accuracy_score, y_true=data.y.numpy(), y_pred=said.numpy(), **columns)
         assert [part.accuracy[which].value for part in result.parts("origin")] == pytest.approx(list(frame.by_group))
         if which == "private":
-            assert result.extremes("origin")["gap"].value == pytest.approx(frame.difference())
-            assert result.extremes("origin")["ratio"].value == pytest.approx(frame.ratio())
-            assert result.extremes("origin")["lowest"].value == pytest.approx(frame.group_min())
-    odds = found["equalised odds difference"]
+            assert result.extremes("origin").worst.gap.value == pytest.approx(frame.difference())
+            assert result.extremes("origin").worst.ratio.value == pytest.approx(frame.ratio())
+            assert result.extremes("origin").worst.served.value == pytest.approx(frame.group_min())
+    odds = found.odds
     assert odds["excess"].value == pytest.approx(odds["private"].value - odds["twin"].value)
     assert odds["private"].low > 0.1  # the planted injustice
-    assert found["hidden"] == 0
+    assert found.hidden == 0
     by_cell = metrics.MetricFrame(
         metrics=accuracy_score,
         y_true=data.y.numpy(),
@@ -231,9 +231,7 @@ def test_odds_look_at_false_and_at_right_predictions(wrong: int) -> None:
     y, group = torch.arange(200) % 2, torch.arange(200) // 100
     data = Data(torch.arange(200).float().unsqueeze(1), y, groups={"g": group})
     said = torch.where((group == 1) & (y == wrong) & (torch.arange(200) % 3 > 0), 1 - y, y)
-    found = disparity(Table(torch.nn.functional.one_hot(said, 2) * 3.0), data).fairness("g")[
-        "equalised odds difference"
-    ]
+    found = disparity(Table(torch.nn.functional.one_hot(said, 2) * 3.0), data).fairness("g").odds
     theirs = equalized_odds_difference(y.numpy(), said.numpy(), sensitive_features=group.numpy())
     assert theirs > 0.6
     assert found["private"].value == pytest.approx(theirs)
@@ -248,7 +246,7 @@ def test_equal_groups_differ_by_no_more_than_chance() -> None:
         data = Data(torch.arange(300).float().unsqueeze(1), y, groups={"g": group})
         found = disparity(Table(torch.randn(300, 2, generator=generator)), data).fairness("g")
         for measure in told:
-            told[measure] += found[measure]["private"].low > 0
+            told[measure] += found.measures()[measure]["private"].low > 0
     assert max(told.values()) <= 7  # 0.05 each: P(more than 7) < 0.01
 
 
@@ -257,9 +255,9 @@ def test_small_cells_are_not_shown_and_not_compared() -> None:
     data = Data(torch.arange(200).float().unsqueeze(1), y, groups={"g": group}, classes=("no", "yes"))
     result = disparity(model_with(data, {0: 0.2}), data)
     assert [part.name for part in result.cells("g")] == ["no, 0", "yes, 0"]
-    assert result.cell_extremes("g")["hidden_parts"] == 2
-    assert result.fairness("g")["hidden"] == 2
-    assert set(result.fairness("g")) == {"demographic parity difference", "demographic parity ratio", "hidden"}
+    assert result.cell_extremes("g").hidden_parts == 2
+    assert result.fairness("g").hidden == 2
+    assert set(result.fairness("g").measures()) == {"demographic parity difference", "demographic parity ratio"}
     assert any("2 cells, class × g, with fewer than 20" in sentence for sentence in result.sentences())
 
 
@@ -297,9 +295,9 @@ def test_training_with_privacy_is_paid_for_by_a_tenth_that_follows_another_rule(
         models[ablation] = model
     result = disparity(models["private"], test, twin=models["plain"])
     found = result.extremes("rule")
-    assert (found["worst"], found["pays_most"]) == ("minority", "minority")
-    assert found["largest_cost"].high < -0.2
-    assert found["excess_gap"].low > 0.2
+    assert (found.worst.name, found.cost.name) == ("minority", "minority")
+    assert found.cost.largest.high < -0.2
+    assert found.cost.excess_gap.low > 0.2
     assert result.parts("rule")[0].accuracy["difference"].value > -0.1  # the majority pays little
     assert any("Rule minority pays most" in sentence for sentence in result.sentences())
 
@@ -316,8 +314,8 @@ def test_difficulty_is_the_reference_ensembles_and_hard_rows_pay() -> None:
     assert [part.n for part in result.deciles] == [40] * 10
     assert [part.accuracy["private"].value for part in result.deciles] == [1.0] * 9 + [0.0]
     assert [part.accuracy["twin"].value for part in result.deciles] == [1.0] * 10
-    assert result.difficulty["drop"].value == -1
-    assert result.difficulty["largest_rise"].value == 0
+    assert result.difficulty.drop.value == -1
+    assert result.difficulty.largest_rise.value == 0
     extra = result.headline["extra cost of the hardest tenth"]
     assert (extra.value, extra.excludes_zero) == (-1, True)
     easiest = result.deciles[0].accuracy["difference"]
@@ -328,8 +326,8 @@ def test_difficulty_is_the_reference_ensembles_and_hard_rows_pay() -> None:
     # the same failures among the easy rows: no extra cost of the hard ones
     easy = Table(torch.nn.functional.one_hot(torch.where(rows.long() < 40, 1 - data.y, data.y), 2) * 3.0)
     other = disparity(easy, data, twin=twin, reference=[hard])
-    assert other.difficulty["extra_cost"].low > 0
-    assert other.difficulty["largest_rise"].low > 0
+    assert other.difficulty.extra_cost.low > 0
+    assert other.difficulty.largest_rise.low > 0
 
 
 def test_a_reference_must_be_apart_and_the_tenths_large() -> None:
@@ -378,12 +376,12 @@ def test_errors_of_a_regression_are_scikit_learns(width: int) -> None:
             assert found == pytest.approx(list(frame.by_group))
         assert result.everyone.bias[which].value == pytest.approx((values - y.double().numpy()).mean())
     extremes = result.extremes("site")
-    assert (extremes["worst"], extremes["pays_most"]) == ("c", "c")
+    assert (extremes.worst.name, extremes.cost.name) == ("c", "c")
     values = [part.mse["private"].value for part in result.parts("site")]
-    assert extremes["gap"].value == pytest.approx(max(values) - min(values))
-    assert extremes["ratio"].value == pytest.approx(min(values) / max(values))
-    assert extremes["largest_cost"].low > 1
-    assert extremes["excess_gap"].low > 0
+    assert extremes.worst.gap.value == pytest.approx(max(values) - min(values))
+    assert extremes.worst.ratio.value == pytest.approx(min(values) / max(values))
+    assert extremes.cost.largest.low > 1
+    assert extremes.cost.excess_gap.low > 0
     assert result.headline["cost"].low > 0
     assert result.headline["bias"].low > 0
     assert "accuracy" not in json.dumps(result.to_dict())
@@ -417,11 +415,16 @@ def test_rows_of_one_person_are_not_taken_for_several_people() -> None:
                 assert mine.loss[which].low == pytest.approx(theirs.loss[which].low)
                 assert mine.accuracy[which].value == pytest.approx(theirs.accuracy[which].value)
                 assert mine.accuracy[which].low <= theirs.accuracy[which].low + 1e-9
-    for name in ("lowest", "gap", "largest_cost", "excess_gap"):
-        mine, theirs = often.extremes("g")[name], once.extremes("g")[name]
-        assert mine.high - mine.low >= theirs.high - theirs.low - 1e-9
+    mine, theirs = often.extremes("g"), once.extremes("g")
+    for one, other in (
+        (mine.worst.served, theirs.worst.served),
+        (mine.worst.gap, theirs.worst.gap),
+        (mine.cost.largest, theirs.cost.largest),
+        (mine.cost.excess_gap, theirs.cost.excess_gap),
+    ):
+        assert one.high - one.low >= other.high - other.low - 1e-9
     for measure in ("demographic parity difference", "equalised odds difference"):
-        mine, theirs = (result.fairness("g")[measure]["private"] for result in (often, once))
+        mine, theirs = (result.fairness("g").measures()[measure]["private"] for result in (often, once))
         assert mine.high > theirs.high
 
 
@@ -430,7 +433,7 @@ def test_tenths_of_many_rows_but_few_people() -> None:
     data = people([600, 600])
     judge, model = model_with(data, {0: 0.2}, seed=1), model_with(data, {0: 0.2, 1: 0.3})
     owned = Data(data.x, data.y, unit=torch.arange(1200) // 5, classes=data.classes)
-    rows, own = (disparity(model, part, reference=[judge]).difficulty["largest_rise"] for part in (data, owned))
+    rows, own = (disparity(model, part, reference=[judge]).difficulty.largest_rise for part in (data, owned))
     assert own.value == rows.value
     assert own.high - own.low > rows.high - rows.low
     few = Data(data.x, data.y, unit=torch.arange(1200) % 200 + 200 * (torch.arange(1200) < 600), classes=data.classes)
@@ -449,7 +452,7 @@ def test_a_regression_counts_people_too() -> None:
     for by in ("everyone", "g"):
         for mine, theirs in zip(often.parts(by), once.parts(by), strict=True):
             assert (mine.n, mine.mse["private"].high) == (theirs.n, pytest.approx(theirs.mse["private"].high))
-    assert often.extremes("g")["gap"].high == pytest.approx(once.extremes("g")["gap"].high)
+    assert often.extremes("g").worst.gap.high == pytest.approx(once.extremes("g").worst.gap.high)
     assert "on 270 test rows of 90 people" in often.sentences()[0]
 
 
@@ -472,8 +475,8 @@ def test_a_group_without_anybody_of_a_class_has_no_rate_of_it() -> None:
     group = (torch.arange(120) >= 40).long()
     data = Data(torch.arange(120).float().unsqueeze(1), y, groups={"g": group}, classes=("no", "yes"))
     found = disparity(model_with(data, {}), data).fairness("g")
-    assert found["equalised odds difference"]["private"].value == 0
-    assert found["hidden"] == 1
+    assert found.odds["private"].value == 0
+    assert found.hidden == 1
     theirs = equalized_odds_difference(y.numpy(), y.numpy(), sensitive_features=group.numpy())
     assert theirs == 1
 

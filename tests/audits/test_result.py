@@ -3,19 +3,26 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from noisewise import audits
 from noisewise.audits import AUDITS, RESULTS, Disparity, Estimate, read
+from noisewise.audits.difficulty import Difficulty
+from noisewise.audits.disparity import Values
 from noisewise.audits.result import Result
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.folder import Status, read_json, write_json
 
+NOTHING = Values(parts=[], extremes={}, cells={}, fairness={}, difficulty=Difficulty())
 E = Estimate(0.5, 0.4, 0.65, 30, 0.95, "Wilson")
 
 
 class Plain(Disparity):
     """A result without anything of disparity's."""
+
+    values: Any
 
 
 def plain(**values) -> Plain:
@@ -30,7 +37,7 @@ def test_a_result_survives_json() -> None:
 
 def test_a_result_is_written_and_read_back_by_kind(tmp_path) -> None:
     path = tmp_path / "disparity.json"
-    result = Disparity(headline={"a": E}, values={"parts": []}, settings={}, status=Status("private", "x"))
+    result = Disparity(headline={"a": E}, values=NOTHING, settings={}, status=Status("private", "x"))
     write_json(path, result.to_dict())
     assert read(path) == result
 
@@ -65,7 +72,7 @@ def test_compare_is_the_difference_with_both_uncertainties() -> None:
     assert found.low == pytest.approx(0.3 - math.hypot(0.1, 0.04))
     assert found.high == pytest.approx(0.3 + math.hypot(0.15, 0.1))
     with pytest.raises(ConfigError, match="same audit"):
-        plain().compare(Disparity(headline={}, values={}, settings={}, status=other.status))  # type: ignore[arg-type]
+        plain().compare(Disparity(headline={}, values=NOTHING, settings={}, status=other.status))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="equal levels"):
         plain().compare(replace(other, headline={"share": replace(E, level=0.9)}))
 
@@ -74,6 +81,17 @@ def test_every_audit_has_its_result() -> None:
     assert set(AUDITS) <= set(RESULTS)
     assert all(issubclass(result, Result) and result.title for result in RESULTS.values())
     assert all(audit.asks and "retrain" in audit.takes for audit in AUDITS.values())
+
+
+def test_every_audit_is_offered_by_its_name_and_under_its_functions() -> None:
+    assert {name: audit.name for name, audit in AUDITS.items()} == {name: name for name in AUDITS}
+    assert all(getattr(audits, audit.run.__name__) is audit.run for audit in AUDITS.values())
+    assert all(getattr(audits, result.__name__) is result for result in RESULTS.values())
+    assert {result.__name__ for result in RESULTS.values()} <= set(audits.__all__)
+
+
+def test_results_have_no_cards_unless_they_say_so() -> None:
+    assert Result.cards(plain()) == []
 
 
 def test_numbers_that_are_not_finite_survive_and_names_stay_names(tmp_path) -> None:

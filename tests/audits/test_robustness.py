@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from noisewise.attacks import campaign
 from noisewise.attacks.campaign import Answers, Campaign, checks
 from noisewise.attacks.pgd import NORMS, Space, fgsm, margin, noise, pgd
-from noisewise.audits.robustness import ROWS, TAKES, Extremes, Robustness, robustness
+from noisewise.audits.people import Extremes
+from noisewise.audits.robustness import ROWS, TAKES, Robustness, robustness
 from noisewise.data import Data, digits, mnist
 from noisewise.errors import ConfigError, DataError
 from noisewise.models import build

@@ -493,7 +493,7 @@ def test_tables_by_group_hold_the_numbers_of_their_files(run: RunFolder, tmp_pat
     y = (x[:, 0] + noise > 0).long() if task == "classes" else x[:, 0] + noise
     data = Data(x, y, **({"classes": ("a", "b")} if task == "classes" else {}), **groups)
     found = disparity(private, data, twin=twin)
-    assert all(extremes["worst"] != extremes["pays_most"] for extremes in map(found.extremes, found.partitions))
+    assert all(extremes.worst.name != extremes.cost.name for extremes in map(found.extremes, found.partitions))
     write_json(folder.sensitive / "audits/disparity.json", found.to_dict())
     if task == "classes":
         write_json(folder.sensitive / "audits/calibration.json", calibration(private, data, twin=twin).to_dict())

@@ -13,6 +13,8 @@ import torch
 
 from noisewise import report
 from noisewise.audits import disparity
+from noisewise.audits.people import Cost, Extremes, WorstError
+from noisewise.audits.price import cards_of_errors
 from noisewise.audits.result import Figure
 from noisewise.data import Data
 from noisewise.errors import RunError
@@ -230,7 +232,7 @@ def test_cards_name_groups_and_say_what_chance_explains(run: RunFolder, tmp_path
     saved = folder.sensitive / "audits/disparity.json"
     found = disparity(private, Data(x, (x[:, 0] > 0).long(), classes=("a", "b"), **parts), twin=twin)
     write_json(saved, found.to_dict())
-    pays = found.extremes("side")["pays_most"]
+    pays = found.extremes("side").cost.name
     assert f"By side {pays} pays most:" in Text(report.render(folder.path)).words
     line = torch.nn.Linear(2, 1)
     same = disparity(line, Data(x, x[:, 0], **parts), twin=line)
@@ -282,11 +284,13 @@ def test_whoever_pays_most_among_all_columns_is_named(order):
         settings={"rows": 100},
         everyone=SimpleNamespace(n=100),
         partitions=list(order),
-        extremes=lambda by: {
-            "pays_most": costs[by][0], "largest_cost": estimate(costs[by][1]), "worst": costs[by][0],
-            "highest": estimate(3.0),
-        },
-    )  # fmt: skip
-    pays = report._price_of_errors(found)["pays"]
-    assert pays["value"] == "age over 60"
-    assert "0.50 above the twin's (interval 0.45 to 0.55" in pays["lines"][0]
+        extremes=lambda by: Extremes(
+            0,
+            0,
+            WorstError(costs[by][0], estimate(3.0), estimate(1.0), None),
+            Cost(costs[by][0], estimate(costs[by][1]), estimate(1.0), estimate(0.0)),
+        ),
+    )
+    _, pays = cards_of_errors(found)
+    assert (pays.place, pays.value) == ("pays", "age over 60")
+    assert "0.50 above the twin's (interval 0.45 to 0.55" in pays.lines[0]

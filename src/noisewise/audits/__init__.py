@@ -1,5 +1,8 @@
 """Audits: what privacy costs, who pays, and why. One file each: a function `(model, data, ...) -> Result` and its result.
 
+An `AUDIT` in the file says what it needs of a finished run, and the file's name in `ORDER` puts it into the lists below, on
+the command line and into the report.
+
 Not in `AUDITS`, since they need more than a finished run: `attribution` (trains four ways), `one_run` (trains with
 canaries), `lira` and `rmia` (shadow models), `over_steps` (saved states), `story` (made-up data).
 """
@@ -7,19 +10,19 @@ canaries), `lira` and `rmia` (shadow models), `over_steps` (saved states), `stor
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from noisewise.attacks.shadows import Shadows, train_shadows
 from noisewise.audits.attribution import Attribution, attribution
+from noisewise.audits.audit import Audit, results_in
 from noisewise.audits.calibration import Calibration, calibration
 from noisewise.audits.clipping_bias import ClippingBias, clipping_bias
 from noisewise.audits.convergence import Convergence, convergence
-from noisewise.audits.disparity import Disparity, ErrorDisparity, disparity
+from noisewise.audits.disparity import Disparity, disparity
 from noisewise.audits.engine_epsilon import EngineEpsilon, engine_epsilon
+from noisewise.audits.error_disparity import ErrorDisparity
 from noisewise.audits.feature_noise import FeatureNoise, feature_noise
 from noisewise.audits.feature_story import FeatureStory, story
 from noisewise.audits.landscape import Landscape, OverSteps, landscape, over_steps
@@ -42,55 +45,18 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Audit:
-    """An audit of a finished run: its function, and what that needs beside model, data and twin.
+ORDER = (
+    "disparity", "calibration", "robustness", "membership", "clipping_bias", "feature_noise", "landscape", "ntk",
+    "convergence", "engine_epsilon", "one_run", "reconstruction", "attribution", "feature_story",
+)  # fmt: skip
+"""Files of audits, in the order of the report: each has results, and an `AUDIT` where a finished run is all it needs."""
 
-    needs: members (training rows), mechanism, loss_fn, lr and momentum of SGD, start (the model before training), path
-    (models along the run: the start). usual: `noisewise audit DIR`
-    asks it unless told otherwise. classes: only for classification. twin: it compares with one.
-    model: it looks at the run's model and data, not only at its mechanism.
-    """
-
-    run: Callable[..., Result]
-    needs: tuple[str, ...] = ()
-    usual: bool = False
-    classes: bool = False
-    twin: bool = True
-    model: bool = True
-
-    @property
-    def takes(self) -> str:
-        """Whether it retrains, and how long it takes."""
-        home = vars(sys.modules[self.run.__module__])
-        return home.get(f"TAKES_{self.run.__name__.split('_')[0].upper()}", home["TAKES"])
-
-    @property
-    def asks(self) -> str:
-        """The first line of what its function says of itself."""
-        return (self.run.__doc__ or "").strip().splitlines()[0]
-
-
-AUDITS = {
-    "disparity": Audit(disparity, usual=True),
-    "calibration": Audit(calibration, usual=True, classes=True),
-    "robustness": Audit(robustness, usual=True, classes=True),
-    "membership": Audit(membership, ("members",), usual=True, classes=True),
-    "clipping-bias": Audit(clipping_bias, ("mechanism", "loss_fn"), usual=True),
-    "feature-noise": Audit(feature_noise, ("mechanism", "loss_fn"), usual=True),
-    "landscape": Audit(landscape, ("start", "loss_fn")),
-    "ntk": Audit(ntk, ("mechanism", "loss_fn")),
-    "convergence": Audit(convergence, ("mechanism", "loss_fn", "lr", "momentum", "path"), twin=False),
-    "engine-epsilon": Audit(engine_epsilon, ("mechanism", "loss_fn"), twin=False, model=False),
-    "reconstruction": Audit(reconstruction, ("mechanism", "loss_fn"), classes=True),
-}
+_MODULES = [import_module(f"{__name__}.{name}") for name in ORDER]
+AUDITS: dict[str, Audit] = {home.AUDIT.name: home.AUDIT for home in _MODULES if hasattr(home, "AUDIT")}
 RESULTS: dict[str, type[Result]] = {
     result.kind: result
-    for result in (
-        Attribution, Calibration, ClippingBias, Convergence, Disparity, EngineEpsilon, ErrorDisparity, FeatureNoise,
-        FeatureStory, Landscape, Membership, Ntk, OneRun, OverSteps, Reconstruction, Robustness,
-    )
-}  # fmt: skip
+    for result in sorted({kind for home in _MODULES for kind in results_in(home)}, key=lambda kind: kind.__name__)
+}
 
 
 def read(path: str | os.PathLike[str]) -> Result:

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -51,6 +51,31 @@ class Share:
     effects: dict[str, Estimate]
 
 
+@dataclass(frozen=True)
+class Payer:
+    """Who pays most, and how much, with an interval that allows for the choice."""
+
+    name: str = field(metadata={"key": "pays_most"})
+    total: Estimate = field(metadata={"key": "largest_total"})
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """How many parts and people of a partition are not shown; with two parts or more who pays most."""
+
+    hidden_parts: int
+    hidden_people: int
+    most: Payer | None = field(default=None, metadata={"inline": True})
+
+
+@dataclass(frozen=True)
+class Values:
+    """Everyone and every part that is large enough; the extremes of each partition."""
+
+    parts: list[Share]
+    extremes: dict[str, Extremes]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attribution(Result):
     """What privacy took from everyone, each class and each group, split into clipping, noise and their interaction.
@@ -67,6 +92,8 @@ class Attribution(Result):
     kind: ClassVar[str] = "attribution"
     title: ClassVar[str] = "Clipping or noise"
 
+    values: Values
+
     @property
     def everyone(self) -> Share:
         """All people together."""
@@ -75,15 +102,15 @@ class Attribution(Result):
     @property
     def partitions(self) -> list[str]:
         """`class` (where there are classes), then the group columns."""
-        return list(self.values["extremes"])
+        return list(self.values.extremes)
 
     def parts(self, by: str = "class") -> list[Share]:
         """The classes, or the groups of a column, that are large enough to be shown."""
-        return [Share(**raw) for raw in self.values["parts"] if raw["by"] == by]
+        return [part for part in self.values.parts if part.by == by]
 
-    def extremes(self, by: str = "class") -> dict[str, Any]:
-        """`pays_most` (name), `largest_total`, and how many parts and people are not shown."""
-        return self.values["extremes"][by]
+    def extremes(self, by: str = "class") -> Extremes:
+        """Who pays most, and how many parts and people are not shown."""
+        return self.values.extremes[by]
 
     @property
     def _percent(self) -> bool:
@@ -161,16 +188,16 @@ class Attribution(Result):
         said.append(f"Over {total.n} seeds, {known} be told from chance.")
         for by in self.partitions:
             found = self.extremes(by)
-            if "pays_most" in found:
-                part = next(part for part in self.parts(by) if part.name == found["pays_most"])
-                largest = found["largest_total"]
+            if found.most is not None:
+                part = next(part for part in self.parts(by) if part.name == found.most.name)
+                largest = found.most.total
                 sure = "" if largest.low > 0 else ", which chance can still explain"
                 split_up = ", ".join(f"{name} {self._said(part.effects[name])}" for name in EFFECTS)
                 said.append(
                     f"{by.capitalize()} {part.name} pays most, {self._said(largest)} (interval {self._interval(largest)} "
                     f"after allowing for the choice{sure}): {split_up}."
                 )
-            said += hidden_in_words(found, several(by), self.settings["smallest_part"])
+            said += hidden_in_words(vars(found), several(by), self.settings["smallest_part"])
         return said
 
     def tables(self) -> list[Table]:
@@ -259,12 +286,11 @@ def attribution(
                 advance(label=f"attribution: seed {seed}, {run} done", note=note)
     reach = 1.0 if measure == "accuracy" else math.inf
     share = partial(_share, scores=scores, level=level, reach=reach)
-    parts, extremes = divided(test, named_parts(test), share, lambda mine, _: _extremes(mine, level, reach))
-    parts.insert(0, share("everyone", "all", np.arange(len(test))))
-    everyone = parts[0].effects
+    parts, found = divided(test, named_parts(test), share, lambda shares, _: {"most": _most(shares, level, reach)})
+    everyone = share("everyone", "all", np.arange(len(test)))
     return Attribution(
-        headline={name: everyone[name] for name in ("total", *EFFECTS)},
-        values={"parts": [vars(part) for part in parts], "extremes": extremes},
+        headline={name: everyone.effects[name] for name in ("total", *EFFECTS)},
+        values=Values([everyone, *parts], {by: Extremes(**of) for by, of in found.items()}),
         settings={
             "seeds": list(seeds), "measure": measure, "rows": len(test), "level": level, "smallest_part": SMALLEST,
             "mechanism": mechanism.to_dict(),
@@ -298,16 +324,14 @@ def _over_seeds(values: np.ndarray, level: float, reach: float) -> Estimate:
     return replace(found, low=max(found.low, -reach), high=min(found.high, reach))
 
 
-def _extremes(parts: Sequence[Share], level: float, reach: float) -> dict[str, Any]:
+def _most(parts: Sequence[Share], level: float, reach: float) -> Payer | None:
     """Who pays most, with an interval that allows for the choice."""
     if len(parts) < 2:
-        return {}
+        return None
     single = intervals.each(level, len(parts))
     totals = [_over_seeds(split(part.runs)["total"], single, reach) for part in parts]
-    return {
-        "pays_most": max(parts, key=lambda part: part.effects["total"].value).name,
-        "largest_total": intervals.largest(totals, level),
-    }
+    payer = max(parts, key=lambda part: part.effects["total"].value)
+    return Payer(payer.name, intervals.largest(totals, level))
 
 
 def _refuse_adaptive(mechanism: Mechanism) -> None:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
+from noisewise.audits.confidence import (
+    ALSO,
+    Answers,
+    Bin,
+    Chance,
+    Scores,
+    Sides,
+    answers_of,
+    binned_by_score,
+    bins_of,
+    bootstrapped,
+    chance_of,
+    from_zero,
+    largest_errors,
+    sides_of,
+    with_unseen,
+)
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
-    PAIRS,
     SMALLEST,
     Estimates,
     large_enough,
@@ -20,74 +36,59 @@ from noisewise.audits.people import (
     named_parts,
     of_rows,
     owners,
-    pairs,
     people,
     shares,
 )
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
-from noisewise.audits.show import Advance, Bar, dress, fixed_cell, points_cell, share_cell
-from noisewise.errors import ConfigError, DataError
-from noisewise.estimates import intervals
+from noisewise.audits.show import Bar, dress, fixed_cell, points_cell, share_cell
+from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from torch import Tensor, nn
+    from torch import nn
 
     from noisewise.data import Data
     from noisewise.repairs.temperature import Temperature
 
-TAKES = "Does not retrain; seconds."
 BINS = 15
-ALSO = (10, 20)
 RESAMPLES = 1000
-_AT_ONCE = 20  # resamples in one matrix product
 OVER, UNDER = "#c8443c", "#2a9d8f"  # more confident than right, and less: readable on light and dark, and without red
 _NAMES = {"private": "private model", "twin": "twin", "scaled": "private model with temperature"}
 
 
-def equal_width(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Number of each row's bin: `(b/M, (b+1)/M]`, b = 0 .. M-1. Reference: Guo et al. 2017, arXiv:1706.04599, sec. 2."""
-    edges = np.linspace(0, 1, bins + 1)
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+@dataclass(frozen=True)
+class Group:
+    """Over-confidence of `n` people of a group."""
 
-
-def equal_count(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Number of each row's bin when bins hold equally many rows, up to ties, which stay together.
-
-    Reference: Nguyen, O'Connor 2015, arXiv:1508.05154, sec. 4.
-    """
-    n = len(confidence)
-    last = np.ceil(n * np.arange(1, bins + 1) / bins).astype(int) - 1
-    return np.searchsorted(np.sort(confidence)[np.maximum(last, 0)], confidence, side="left")
-
-
-def calibration_error(confidence: np.ndarray, hits: np.ndarray, bin_of: np.ndarray) -> float:
-    """Expected calibration error `sum_b |b|/n |acc(b) - conf(b)|`. Reference: Naeini et al. 2015; Guo et al. 2017, eq. 3."""
-    return float(np.abs(np.bincount(bin_of, hits - confidence)).sum() / len(hits))
-
-
-def largest_error(confidence: np.ndarray, hits: np.ndarray, bin_of: np.ndarray, smallest: int = 1) -> float:
-    """Maximum calibration error `max_b |acc(b) - conf(b)|` over bins of at least `smallest` rows; nan if there are none.
-
-    Reference: Guo et al. 2017, arXiv:1706.04599, eq. 5.
-    """
-    count = np.bincount(bin_of)
-    gaps = np.abs(np.bincount(bin_of, hits - confidence)[count >= max(smallest, 1)])
-    return float((gaps / count[count >= max(smallest, 1)]).max()) if len(gaps) else math.nan
+    by: str
+    name: str
+    n: int
+    gap: Estimates
 
 
 @dataclass(frozen=True)
-class Bin:
-    """People with a confidence in `(low, high]`; `accuracy` has an interval and is hidden (None) for small bins."""
+class Scaling:
+    """A temperature, the people it was fitted to, and whether it is private."""
 
-    low: float
-    high: float
+    value: float
     n: int
-    confidence: float | None
-    accuracy: Estimate | None
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Values:
+    """Scores by name and model; by model chance, bins and the two sides of ECE; groups; the temperature if there is one."""
+
+    scores: Scores
+    chance: dict[str, Chance]
+    bins: dict[str, list[Bin]]
+    sides: dict[str, Sides]
+    groups: list[Group]
+    temperature: Scaling | None = field(default=None, metadata={"absent": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,22 +106,24 @@ class Calibration(Result):
     kind: ClassVar[str] = "calibration"
     title: ClassVar[str] = "Does confidence mean what it says"
 
+    values: Values
+
     @property
     def models(self) -> list[str]:
         """`private`, and if given `twin` and `scaled` (the private model with a temperature)."""
-        return list(self.values["bins"])
+        return list(self.values.bins)
 
     def bins(self, which: str = "private") -> list[Bin]:
         """The bins of a model, by confidence."""
-        return [Bin(**raw) for raw in self.values["bins"][which]]
+        return self.values.bins[which]
 
     def scores(self, name: str) -> dict[str, Estimate]:
         """Estimates of a score by model, e.g. `ECE`, `adaptive ECE`, `Brier`, `NLL`; differences to the private model."""
-        return self.values["scores"][name]
+        return self.values.scores[name]
 
-    def chance(self, which: str = "private") -> dict[str, float]:
+    def chance(self, which: str = "private") -> Chance:
         """ECE of a perfectly calibrated model with the same confidences: `mean`, `high` (95 % are below), `p`."""
-        return self.values["chance"][which]
+        return self.values.chance[which]
 
     def plot(self, ax: Axes) -> Axes:
         """Reliability diagram of the private model."""
@@ -201,12 +204,12 @@ class Calibration(Result):
                 f"Bins of the private model with fewer than {self.settings['smallest_bin']} people ({len(hidden)} of "
                 f"{len(self.bins())}) are counted, not shown, and left out of MCE."
             )
-        if "scaled" in self.models:
-            scaled = self.values["temperature"]
+        scaling = self.values.temperature
+        if scaling is not None:
             ece = self.scores("ECE")
-            free = "" if scaled["status"] == "private" else f" It is {scaled['status']}: {scaled['reason']}."
+            free = "" if scaling.status == "private" else f" It is {scaling.status}: {scaling.reason}."
             said.append(
-                f"Dividing outputs by a temperature of {number(scaled['value'])} changes the calibration error from "
+                f"Dividing outputs by a temperature of {number(scaling.value)} changes the calibration error from "
                 f"{percent(ece['private'])} to {percent(ece['scaled'])} and no decision.{free}"
             )
         return said
@@ -216,7 +219,7 @@ class Calibration(Result):
         name = f"The {_NAMES[which]}"
         first = (
             f"{name} misjudges how sure it can be by {percent(ece)} on average (ECE, {level_of(ece)} interval "
-            f"{percent_interval(ece)}; a perfectly calibrated model would show {100 * chance['mean']:.1f} % by chance)."
+            f"{percent_interval(ece)}; a perfectly calibrated model would show {100 * chance.mean:.1f} % by chance)."
         )
         if not gap.excludes_zero:
             return [first, f"{name} is neither over- nor under-confident overall, as far as chance lets one see."]
@@ -238,18 +241,18 @@ class Calibration(Result):
                 ["", *(heads.get(name, name) for name in columns)],
                 [
                     [name, *(_score_cell(name, which, scores[which]) for which in columns)]
-                    for name, scores in self.values["scores"].items()
+                    for name, scores in self.values.scores.items()
                 ],
             )
         ]
-        if self.values["groups"]:
+        if self.values.groups:
             found.append(
                 Table(
                     f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals",
-                    ["", "people", *(heads.get(name, name) for name in self.values["groups"][0]["gap"])],
+                    ["", "people", *(heads.get(name, name) for name in self.values.groups[0].gap)],
                     [
-                        [f"{group['by']} {group['name']}", f"{group['n']:,}", *map(points_cell, group["gap"].values())]
-                        for group in self.values["groups"]
+                        [f"{group.by} {group.name}", f"{group.n:,}", *map(points_cell, group.gap.values())]
+                        for group in self.values.groups
                     ],
                 )
             )
@@ -300,45 +303,40 @@ def calibration(
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} {value!r}: must be a whole number above 0.")
     generator = np.random.default_rng(0) if generator is None else generator
-    found = {"private": logits(model, data)}
+    spoken = {"private": logits(model, data)}
     if twin is not None:
-        found["twin"] = logits(twin, data)
+        spoken["twin"] = logits(twin, data)
     if temperature is not None:
-        found["scaled"] = found["private"] / temperature.value
+        spoken["scaled"] = spoken["private"] / temperature.value
     owner = np.arange(len(data)) if data.unit is None else np.unique(data.unit.numpy(), return_inverse=True)[1]
-    answers = {which: _answers(z, data.y, owner, which) for which, z in found.items()}
-    binned = _binned(answers, bins)
+    answers = {which: answers_of(z, data.y, owner, which) for which, z in spoken.items()}
+    binned = binned_by_score(answers, bins)
     with Bar(progress, resamples * (1 + len(answers)), "resampling") as advance:
-        drawn = _bootstrapped(binned, owner, generator, level, resamples, advance)
+        drawn = bootstrapped(binned, owner, generator, level, resamples, advance)
         by_model = {
-            which: _chance(a, {name: of[which][1] for name, of in binned.items()}, generator, resamples, advance)
+            which: chance_of(a, {name: of[which][1] for name, of in binned.items()}, generator, resamples, advance)
             for which, a in answers.items()
         }
-    chance = {name: {which: found[name] for which, found in by_model.items()} for name in binned}
-    near = _from_zero(drawn, chance, level)
-    ece = {name: _with_unseen(found, answers, level, signed=False) for name, found in near.items()}
+    chance = {name: {which: of[name] for which, of in by_model.items()} for name in binned}
+    near = from_zero(drawn, chance, level)
+    ece = {name: with_unseen(estimates, answers, level, signed=False) for name, estimates in near.items()}
     scores = _scores(answers, ece, owner, level, bins, smallest_bin)
-    values: dict[str, Any] = {
-        "scores": scores,
-        "chance": chance["ECE"],
-        "bins": {which: _bins(a, bins, smallest_bin, level) for which, a in answers.items()},
-        "sides": {which: _sides(a, bins) for which, a in answers.items()},
-        "groups": _groups(data, answers, level),
-    }
-    status = status_of(data, twin)
+    status, scaling = status_of(data, twin), None
     if temperature is not None:
         given = temperature.status
-        values["temperature"] = {
-            "value": temperature.value,
-            "n": temperature.n,
-            "status": given.status,
-            "reason": given.reason,
-        }
+        scaling = Scaling(temperature.value, temperature.n, given.status, given.reason)
         if status.status == "private" and given.status != "private":
             status = given
     return Calibration(
         headline=_headline(scores),
-        values=values,
+        values=Values(
+            scores=scores,
+            chance=chance["ECE"],
+            bins={which: bins_of(a, bins, smallest_bin, level) for which, a in answers.items()},
+            sides={which: sides_of(a, bins) for which, a in answers.items()},
+            groups=_groups(data, answers, level),
+            temperature=scaling,
+        ),
         settings={
             "rows": len(data),
             "people": int(owner.max()) + 1,
@@ -352,56 +350,17 @@ def calibration(
     )
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """Of every row: whose it is, confidence, right or wrong, Brier score and cross-entropy."""
-
-    owner: np.ndarray
-    confidence: np.ndarray
-    hits: np.ndarray
-    brier: np.ndarray
-    nll: np.ndarray
-
-    def has(self, rows: np.ndarray, smallest: int) -> bool:
-        """Do at least so many people own these rows?"""
-        return len(np.unique(self.owner[rows])) >= smallest
-
-
-def _answers(z: Tensor, y: Tensor, owner: np.ndarray, which: str) -> _Answers:
-    import torch
-    from torch.nn.functional import cross_entropy, one_hot
-
-    if not bool(torch.isfinite(z).all()):
-        raise DataError(f"the {which} model gives outputs that are not finite: it has no confidence to look at.")
-    p = z.softmax(1)
-    confidence, said = p.max(1)
-    brier = (p - one_hot(y, z.shape[1])).square().sum(1)
-    nll = cross_entropy(z, y, reduction="none")
-    return _Answers(owner, confidence.numpy(), (said == y).double().numpy(), brier.numpy(), nll.numpy())
-
-
-Scores = dict[str, Estimates]
-Binned = dict[str, dict[str, tuple[_Answers, np.ndarray]]]
-
-
-def _binned(answers: dict[str, _Answers], bins: int) -> Binned:
-    """By score and model: the answers, and the bin of every row."""
-    rules = {"ECE": partial(equal_width, bins=bins), "adaptive ECE": partial(equal_count, bins=bins)}
-    rules |= {f"ECE, {count} bins": partial(equal_width, bins=count) for count in ALSO if count != bins}
-    return {name: {which: (a, rule(a.confidence)) for which, a in answers.items()} for name, rule in rules.items()}
-
-
 def _scores(
-    answers: dict[str, _Answers], ece: Scores, owner: np.ndarray, level: float, bins: int, smallest_bin: int
+    answers: dict[str, Answers], ece: Scores, owner: np.ndarray, level: float, bins: int, smallest_bin: int
 ) -> Scores:
     """Every score by model; `difference` is private - twin, `gain` scaled - private."""
     found = dict(ece)
     for name, smallest in {"MCE": smallest_bin, "MCE, all bins": 1}.items():
-        largest = _largest_errors(answers, bins, smallest, level)
+        largest = largest_errors(answers, bins, smallest, level)
         if largest is not None:
             found[name] = largest
     gaps = {which: a.confidence - a.hits for which, a in answers.items()}
-    found["over-confidence"] = _with_unseen(means(gaps, level, owner=owner), answers, level, signed=True)
+    found["over-confidence"] = with_unseen(means(gaps, level, owner=owner), answers, level, signed=True)
     found["accuracy"] = shares({which: a.hits for which, a in answers.items()}, level, owner)
     found["Brier"] = means({which: a.brier for which, a in answers.items()}, level, 0.0, owner)
     found["NLL"] = means({which: a.nll for which, a in answers.items()}, level, 0.0, owner)
@@ -414,198 +373,16 @@ def _in_order(estimates: Estimates) -> Estimates:
     return {name: estimates[name] for name in ("private", "twin", "difference", "scaled", "gain") if name in estimates}
 
 
-def _from_zero(ece: Scores, chance: dict[str, dict[str, dict[str, float]]], level: float) -> Scores:
-    """Intervals start at 0 where a perfectly calibrated model would not be surprising: there the bootstrap fails.
-
-    Differences to such a model reach as far as the ends of both intervals do: its ECE is bias, which resamples share, so
-    that pairing them shows too little of it.
-    """
-    found: Scores = {}
-    for name, estimates in ece.items():
-        calm = {which for which, drawn in chance[name].items() if drawn["p"] > (1 - level) / 2}
-        mine = {which: replace(e, low=0.0) if which in calm else e for which, e in estimates.items()}
-        for pair, (first, second) in pairs(mine).items():
-            if calm & {first, second}:
-                apart = intervals.difference(mine[first], mine[second], level)
-                paired = mine[pair]
-                mine[pair] = replace(paired, low=min(paired.low, apart.low), high=max(paired.high, apart.high))
-        found[name] = mine
-    return found
-
-
-def _with_unseen(estimates: Estimates, answers: dict[str, _Answers], level: float, *, signed: bool) -> Estimates:
-    """Intervals of a model that is always right, or always wrong, reach as far as that of its accuracy does.
-
-    Rows that all end alike show no variance, so t and bootstrap would claim to know the rate of what was not seen. An
-    accuracy that is lower moves mean confidence - accuracy (`signed`) up by as much; ECE moves by at most as much.
-    """
-    reach = {}
-    for which, a in answers.items():
-        right = intervals.share(a.hits, level, a.owner)
-        alike = right.value in (0.0, 1.0)
-        reach[which] = (right.high - right.value, right.value - right.low) if alike else (0.0, 0.0)
-    found = {}
-    for name, e in estimates.items():
-        first, *second = PAIRS.get(name, (name,))
-        below = reach[first][0] + sum(reach[other][1] for other in second)
-        above = reach[first][1] + sum(reach[other][0] for other in second)
-        if not signed:
-            below = above = below + above
-        floor = -1.0 if signed or second else 0.0
-        wider = replace(e, low=max(e.low - below, floor), high=min(e.high + above, 1.0))
-        found[name] = wider if below or above else e
-    return found
-
-
-def _bootstrapped(
-    binned: Binned, owner: np.ndarray, generator: np.random.Generator, level: float, resamples: int, advance: Advance
-) -> Scores:
-    """ECE of every binning and model, and paired differences, from the same resampled people."""
-    count = int(owner.max()) + 1
-    blocks: dict[tuple[str, str], slice] = {}
-    columns: list[np.ndarray] = []
-    for name, models in binned.items():
-        for which, (a, bin_of) in models.items():
-            sums = np.zeros((count, int(bin_of.max()) + 1))
-            np.add.at(sums, (owner, bin_of), a.hits - a.confidence)
-            start = sum(c.shape[1] for c in columns)
-            blocks[name, which] = slice(start, start + sums.shape[1])
-            columns.append(sums)
-    table = np.hstack([*columns, np.bincount(owner, minlength=count)[:, None]])
-    parts = []
-    for done in range(0, resamples, _AT_ONCE):
-        times = min(_AT_ONCE, resamples - done)
-        parts.append(_resampled(count, times, generator) @ table)
-        advance(times)
-    totals = np.vstack(parts)
-    drawn = {key: np.abs(totals[:, block]).sum(1) / totals[:, -1] for key, block in blocks.items()}
-    seen = {key: float(np.abs(table[:, block].sum(0)).sum() / len(owner)) for key, block in blocks.items()}
-    found: Scores = {}
-    for name, models in binned.items():
-        found[name] = {
-            which: replace(e, low=max(e.low, 0.0), high=min(e.high, 1.0))
-            for which in models
-            for e in [_both_ways(seen[name, which], drawn[name, which], count, level)]
-        }
-        for pair, (first, second) in pairs(models).items():
-            value = seen[name, first] - seen[name, second]
-            found[name][pair] = _both_ways(value, drawn[name, first] - drawn[name, second], count, level)
-    return found
-
-
-def _resampled(count: int, times: int, generator: np.random.Generator) -> np.ndarray:
-    """How often each person is drawn, in some of the resamples: `[times, count]`."""
-    drawn = [np.bincount(generator.integers(count, size=count), minlength=count) for _ in range(times)]
-    return np.stack(drawn).astype(np.float64)
-
-
-def _both_ways(value: float, drawn: np.ndarray, n: int, level: float) -> Estimate:
-    """The hull of the percentile and the basic bootstrap interval, `q` and `2 value - q`.
-
-    A resample has about twice the upward bias of the sample: mirrored quantiles correct for it and may end too low,
-    plain ones do not and may start too high. The hull errs on the wide side.
-    """
-    low, high = (float(q) for q in np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]))
-    ends = (low, high, 2 * value - low, 2 * value - high, value)
-    return Estimate(value, min(ends), max(ends), n, level, "bootstrap over people, hull")
-
-
-def _largest_errors(answers: dict[str, _Answers], bins: int, smallest: int, level: float) -> dict[str, Estimate] | None:
-    """MCE of each model, and differences that hold whatever the dependence; None if no bin is large enough."""
-    found = {which: _largest_error(a, bins, smallest, level) for which, a in answers.items()}
-    if any(estimate is None for estimate in found.values()):
-        return None
-    result = {which: estimate for which, estimate in found.items() if estimate is not None}
-    for name, pair in pairs(answers).items():
-        first, second = (_largest_error(answers[w], bins, smallest, intervals.each(level, 2)) for w in pair)
-        assert first is not None
-        assert second is not None
-        result[name] = intervals.difference(first, second, level)
-    return result
-
-
-def _largest_error(answers: _Answers, bins: int, smallest: int, level: float) -> Estimate | None:
-    """If every bin's accuracy is in its interval, the largest gap is between the largest low and the largest high."""
-    bin_of = equal_width(answers.confidence, bins)
-    kept = [rows for b in range(bins) if answers.has(rows := np.flatnonzero(bin_of == b), smallest)]
-    if not kept:
-        return None
-    gaps = []
-    for rows in kept:
-        right = intervals.share(answers.hits[rows], intervals.each(level, len(kept)), answers.owner[rows])
-        sure = float(answers.confidence[rows].mean())
-        near = max(right.low - sure, sure - right.high, 0.0)
-        gaps.append((abs(right.value - sure), near, max(abs(right.low - sure), abs(right.high - sure)), right.n))
-    largest = max(gaps)
-    low, high = max(gap[1] for gap in gaps), max(gap[2] for gap in gaps)
-    return Estimate(largest[0], low, high, largest[3], level, "Wilson, Bonferroni")
-
-
-def _chance(
-    answers: _Answers, binnings: dict[str, np.ndarray], generator: np.random.Generator, resamples: int, advance: Advance
-) -> dict[str, dict[str, float]]:
-    """ECE if every row were right just as likely as its confidence says: mean, 95 % quantile, p-value, by binning.
-
-    People are independent; rows of one person are right and wrong together, the most that chance can do.
-    """
-    order, count = np.argsort(answers.confidence), int(answers.owner.max()) + 1
-    sure, owner = answers.confidence[order], answers.owner[order]
-    starts = {name: np.flatnonzero(np.diff(bin_of[order], prepend=-1)) for name, bin_of in binnings.items()}
-
-    def errors(hits: np.ndarray) -> list[float]:
-        # a bin's rows are neighbours here, so its sum needs no sorting
-        off = hits - sure
-        return [float(np.abs(np.add.reduceat(off, first)).sum() / len(off)) for first in starts.values()]
-
-    drawn = []
-    for _ in range(resamples):
-        drawn.append(errors(generator.random(count)[owner] < sure))
-        advance()
-    seen = errors(answers.hits[order])
-    return {
-        name: {
-            "mean": float(column.mean()),
-            "high": float(np.quantile(column, 0.95)),
-            "p": (1 + int((column >= own).sum())) / (1 + resamples),
-        }
-        for name, column, own in zip(binnings, np.array(drawn).T, seen, strict=True)
-    }
-
-
-def _sides(answers: _Answers, bins: int) -> dict[str, float]:
-    """ECE in two: the part of bins that are over-confident, and of those that are under-confident."""
-    gaps = np.bincount(equal_width(answers.confidence, bins), answers.confidence - answers.hits) / len(answers.hits)
-    return {"over": float(gaps[gaps > 0].sum()), "under": float(-gaps[gaps < 0].sum())}
-
-
-def _bins(answers: _Answers, bins: int, smallest: int, level: float) -> list[dict[str, Any]]:
-    edges, bin_of = np.linspace(0, 1, bins + 1), equal_width(answers.confidence, bins)
-    found = []
-    for b in range(bins):
-        rows = np.flatnonzero(bin_of == b)
-        shown = answers.has(rows, smallest)
-        found.append(
-            Bin(
-                float(edges[b]),
-                float(edges[b + 1]),
-                len(np.unique(answers.owner[rows])),
-                float(answers.confidence[rows].mean()) if shown else None,
-                intervals.share(answers.hits[rows], level, answers.owner[rows]) if shown else None,
-            )
-        )
-    return [vars(b) for b in found]
-
-
-def _groups(data: Data, answers: dict[str, _Answers], level: float) -> list[dict[str, Any]]:
+def _groups(data: Data, answers: dict[str, Answers], level: float) -> list[Group]:
     """Over-confidence of each group that is large enough; a model can be right on average and wrong for everyone."""
     gaps, owner = {which: a.confidence - a.hits for which, a in answers.items()}, owners(data)
     return [
-        {
-            "by": by,
-            "name": name,
-            "n": people(data, rows),
-            "gap": _in_order(means({w: gap[rows] for w, gap in gaps.items()}, level, owner=of_rows(owner, rows))),
-        }
+        Group(
+            by,
+            name,
+            people(data, rows),
+            _in_order(means({w: gap[rows] for w, gap in gaps.items()}, level, owner=of_rows(owner, rows))),
+        )
         for by, members in named_parts(data).items()
         if by != "class"  # unknown when the model speaks: confidence is not meant to match it by class
         for name, rows in large_enough(data, members).items()
@@ -631,3 +408,6 @@ def _score_cell(name: str, which: str, e: Estimate) -> str:
         return fixed_cell(e, 3)
     signed = which in ("difference", "gain") or name == "over-confidence"
     return points_cell(e) if signed else share_cell(e)
+
+
+AUDIT = Audit("calibration", calibration, takes="Does not retrain; seconds.", usual=True, classes=True)

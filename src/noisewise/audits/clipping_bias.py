@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     Measured,
     Moments,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from noisewise.persample import LossFn
     from noisewise.support import Support
 
-TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 ROUNDING = 1e-9  # by which a bound that holds in real numbers may be missed in double precision
 
@@ -85,6 +84,54 @@ class Part:
     clipped_step: float
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the projection: its value, whether its condition is met, and whether it holds."""
+
+    value: float
+    applies: bool
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A random batch taken for itself: R, alignment and projection, and the bounds on these.
+
+    `debiased_ratio` is None where the batch's mean cannot be told from 0.
+    """
+
+    ratio: float
+    debiased_ratio: float | None
+    alignment: float
+    printed: float
+    corrected: float
+    projection: float
+    general: float
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Parts that are too small to be shown, and the people in them."""
+
+    parts: int
+    people: int
+
+
+@dataclass(frozen=True)
+class Values:
+    """Figures of the mean gradients; the bounds by name; random batches; parts, and what is hidden of each partition."""
+
+    projection: float
+    alignment: float
+    mean_norm: float
+    clipped_mean_norm: float
+    norm_quantiles: dict[str, float]
+    bounds: dict[str, Bound]
+    batches: list[Batch]
+    parts: list[Part]
+    hidden: dict[str, Hidden]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClippingBias(Result):
     """How clipping changes the mean gradient, and whom it shortens.
@@ -100,36 +147,35 @@ class ClippingBias(Result):
     kind: ClassVar[str] = "clipping-bias"
     title: ClassVar[str] = "How clipping turns the gradient"
 
+    values: Values
+
     @property
     def partitions(self) -> list[str]:
         """`class` (unless it is a regression), then the group columns."""
-        return list(self.values["hidden"])
+        return list(self.values.hidden)
 
     def parts(self, by: str = "class") -> list[Part]:
         """The classes, or the groups of a column, that are large enough to be shown."""
-        return [Part(**raw) for raw in self.values["parts"] if raw["by"] == by]
+        return [part for part in self.values.parts if part.by == by]
 
     @property
-    def bounds(self) -> dict[str, dict[str, Any]]:
-        """`printed`, `corrected`, `one-sided`, `general`: value, applies (its condition is met), holds."""
-        return self.values["bounds"]
+    def bounds(self) -> dict[str, Bound]:
+        """`printed`, `corrected`, `one-sided`, `general`."""
+        return self.values.bounds
 
     @property
-    def batches(self) -> list[dict[str, float]]:
-        """Random batches: their own R, alignment, projection and bounds.
-
-        `debiased_ratio` is None where the batch's mean cannot be told from 0.
-        """
-        return self.values["batches"]
+    def batches(self) -> list[Batch]:
+        """Random batches, each taken for itself."""
+        return self.values.batches
 
     def printed_holds(self) -> Estimate | None:
         """In which share of batches `1 - R/2` is kept; None without batches."""
-        kept = [batch["alignment"] >= batch["printed"] - ROUNDING for batch in self.batches]
+        kept = self._kept("printed")
         return intervals.share(kept, self.settings["level"]) if kept else None
 
     def plot(self, ax: Axes) -> Axes:
         """Alignment of random batches over their R, with the printed and the proven lower bound."""
-        ratios = [batch["ratio"] for batch in self.batches] or [self.headline["R"].value]
+        ratios = [batch.ratio for batch in self.batches] or [self.headline["R"].value]
         low, high = min([*ratios, 0.05]) / 1.5, max([*ratios, 3.0]) * 1.5
         grid = np.geomspace(low, high, 200)
         ax.axhline(0, color=FAINT, linewidth=1)
@@ -137,7 +183,7 @@ class ClippingBias(Result):
         ax.plot(grid, printed, color=TWIN, linestyle="--", label="printed, false: 1 − R/2")
         ax.plot(grid, [corrected_bound(1, r) for r in grid], color=INK, label="proven: (1 − R)/(1 + R)")
         if self.batches:
-            alignments = [batch["alignment"] for batch in self.batches]
+            alignments = [batch.alignment for batch in self.batches]
             ax.plot(ratios, alignments, "o", color=PRIVATE, markersize=5, label="random batches")
         ax.set_xscale("log")
         ax.set_ylim(-1.1, 1.1)
@@ -203,7 +249,7 @@ class ClippingBias(Result):
             said.append(
                 f"The published bound 1 − R/2, which is not a theorem, holds in {sum(self._kept('printed'))} of {kept.n} "
                 f"random batches; the proven (1 − R)/(1 + R) in {sum(self._kept('corrected'))}, the general one in "
-                f"{sum(batch['projection'] >= batch['general'] - ROUNDING for batch in self.batches)}."
+                f"{sum(batch.projection >= batch.general - ROUNDING for batch in self.batches)}."
             )
         for by in self.partitions:
             parts = self.parts(by)
@@ -213,22 +259,22 @@ class ClippingBias(Result):
                     f"{titled(by)} {most.name} is clipped most ({percent(most.clipped)}), "
                     f"{least.name} least ({percent(least.clipped)})."
                 )
-            if (hidden := self.values["hidden"][by])["parts"]:
+            if (hidden := self.values.hidden[by]).parts:
                 said.append(
-                    f"{hidden['parts']} parts by {by} with fewer than {SMALLEST} people each ({hidden['people']} people in "
+                    f"{hidden.parts} parts by {by} with fewer than {SMALLEST} people each ({hidden.people} people in "
                     "all) are not shown."
                 )
         return said
 
-    def _kept(self, name: str) -> list[bool]:
-        return [batch["alignment"] >= batch[name] - ROUNDING for batch in self.batches]
+    def _kept(self, name: Literal["printed", "corrected"]) -> list[bool]:
+        """In which batches a bound on the alignment is kept."""
+        return [batch.alignment >= getattr(batch, name) - ROUNDING for batch in self.batches]
 
     def tables(self) -> list[Table]:
         """The bounds; the parts."""
         level = level_of(self.headline["clipped"])
         rows = [
-            [name, number(entry["value"]), "yes" if entry["applies"] else "no", _said(entry)]
-            for name, entry in self.bounds.items()
+            [name, number(bound.value), _yes(bound.applies), _yes(bound.holds)] for name, bound in self.bounds.items()
         ]
         parts = [
             [
@@ -243,7 +289,7 @@ class ClippingBias(Result):
             for by in self.partitions
             for part in self.parts(by)
         ]
-        projection = number(self.values["projection"])
+        projection = number(self.values.projection)
         return [
             Table(f"Lower bounds on the clipped step's way in the true direction, {projection}",
                   ["bound", "value", "its condition is met", "holds"], rows),
@@ -252,8 +298,8 @@ class ClippingBias(Result):
         ]  # fmt: skip
 
 
-def _said(entry: Mapping[str, Any]) -> str:
-    return "yes" if entry["holds"] else "no"
+def _yes(true: bool) -> str:
+    return "yes" if true else "no"
 
 
 def _with_interval(e: Estimate) -> str:
@@ -332,30 +378,27 @@ def clipping_bias(
         headline |= {"twin R": other.ratio(level), "twin cosine": other.cosine(level)}
     headline = {name: e for name, e in headline.items() if not math.isnan(e.value)}
     parts = [
-        vars(Part(by, name, len(rows), intervals.share(clipped[rows], level), intervals.mean(factor[rows], level, floor=0.0),
-                  *_turns(found, place)))
+        Part(by, name, len(rows), intervals.share(clipped[rows], level), intervals.mean(factor[rows], level, floor=0.0),
+             *_turns(found, place))
         for place, (by, name, rows) in enumerate(flat)
     ]  # fmt: skip
     hidden = {
-        by: {
-            "parts": len(parts_of) - len(shown[by]),
-            "people": len(index) - sum(len(rows) for rows in shown[by].values()),
-        }
+        by: Hidden(len(parts_of) - len(shown[by]), len(index) - sum(len(rows) for rows in shown[by].values()))
         for by, parts_of in by_name.items()
     }
     return ClippingBias(
         headline=headline,
-        values={
-            "projection": moments.projection,
-            "alignment": moments.alignment,
-            "mean_norm": moments.mean_norm,
-            "clipped_mean_norm": float(found.clipped.norm()),
-            "norm_quantiles": {f"{q:g}": float(np.quantile(moments.lengths, q)) for q in QUANTILES},
-            "bounds": _bounds(moments, rule),
-            "batches": checks,
-            "parts": parts,
-            "hidden": hidden,
-        },
+        values=Values(
+            projection=moments.projection,
+            alignment=moments.alignment,
+            mean_norm=moments.mean_norm,
+            clipped_mean_norm=float(found.clipped.norm()),
+            norm_quantiles={f"{q:g}": float(np.quantile(moments.lengths, q)) for q in QUANTILES},
+            bounds=_bounds(moments, rule),
+            batches=checks,
+            parts=parts,
+            hidden=hidden,
+        ),
         settings={
             "clip": repr(rule), "units": len(index), "population": data.units, "batches": batches,
             "batch_size": batch_size, "level": level, "smallest_part": SMALLEST,
@@ -387,35 +430,35 @@ def _clipped_and_factor(rule: Clip, data: Data, units: Tensor, moments: Moments)
     return clipped, kept
 
 
-def _check(moments: Moments) -> dict[str, float | None]:
+def _check(moments: Moments) -> Batch:
     """A batch taken for itself: every inequality is about exactly these gradients."""
     ratio = moments.plain_ratio
-    return {
-        "ratio": ratio,
-        "debiased_ratio": value if math.isfinite(value := moments.debiased_ratio) else None,
-        "alignment": moments.alignment,
-        "printed": printed_bound(1.0, ratio),
-        "corrected": corrected_bound(1.0, ratio),
-        "projection": moments.projection,
-        "general": moments.general_bound,
-    }
+    return Batch(
+        ratio=ratio,
+        debiased_ratio=value if math.isfinite(value := moments.debiased_ratio) else None,
+        alignment=moments.alignment,
+        printed=printed_bound(1.0, ratio),
+        corrected=corrected_bound(1.0, ratio),
+        projection=moments.projection,
+        general=moments.general_bound,
+    )
 
 
-def _bounds(moments: Moments, rule: Clip) -> dict[str, dict[str, Any]]:
+def _bounds(moments: Moments, rule: Clip) -> dict[str, Bound]:
     """All lower bounds on the projection, of the measured gradients themselves."""
     bound, ratio = rule.sensitivity, moments.plain_ratio
     full = moments.norms.shape[0] == 1 and bool(np.allclose(moments.clipped_lengths, bound, rtol=1e-6))
     forward = full and bool((moments.on_mean.sum(0) >= 0).all())
     projection = moments.projection
-    found = {
+    bounds = {
         "printed": (printed_bound(bound, ratio), full),
         "corrected": (corrected_bound(bound, ratio), full),
         "one-sided": (one_sided_bound(bound, ratio), forward),
         "general": (moments.general_bound, True),
     }
     return {
-        name: {"value": value, "applies": applies, "holds": bool(projection >= value - ROUNDING * bound)}
-        for name, (value, applies) in found.items()
+        name: Bound(value, applies, holds=bool(projection >= value - ROUNDING * bound))
+        for name, (value, applies) in bounds.items()
     }
 
 
@@ -427,3 +470,12 @@ def _turns(found: Measured, part: int) -> tuple[float, float, float]:
 def _angle(first: Tensor, second: Tensor) -> float:
     lengths = float(first.norm() * second.norm())
     return float(first @ second) / lengths if lengths > 0 else 0.0  # a mean of length 0 has no direction
+
+
+AUDIT = Audit(
+    "clipping-bias",
+    clipping_bias,
+    takes="Does not retrain; two passes over the gradients of all units, seconds to minutes.",
+    needs=("mechanism", "loss_fn"),
+    usual=True,
+)

@@ -1,7 +1,8 @@
 """Results of audits as JSON and back, by the types that they declare.
 
 A dataclass becomes an object with its fields as entries (`metadata={"key": ...}` where the entry is called otherwise,
-`metadata={"absent": True}` where it is left out while it is None), an `Estimate` likewise; lists, tuples, dicts with text as
+`metadata={"absent": True}` where it is left out while it is None, `metadata={"inline": True}` where the entries of a
+dataclass, unless it is None, stand among those of the outer one), an `Estimate` likewise; lists, tuples, dicts with text as
 keys, text, numbers and None as they are. JSON has no infinite numbers: they are `{"number": "inf"}`, since a text may be "inf".
 """
 
@@ -27,8 +28,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, Estimate):
         return asdict(value)
     if is_dataclass(value) and not isinstance(value, type):
-        parts = [(field, getattr(value, field.name)) for field in fields(value)]
-        return {_key(f): encode(part) for f, part in parts if part is not None or not f.metadata.get("absent")}
+        return _encode_dataclass(value)
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -52,7 +52,7 @@ def decode(raw: Any, hint: Any = Any) -> Any:
             return tuple(decode(item, part) for item, part in zip(raw, arguments, strict=True))
         items = [decode(item, arguments[0] if arguments else Any) for item in raw]
         return tuple(items) if origin is tuple else items
-    if origin in (dict, Mapping) and isinstance(raw, Mapping) and set(raw) != {NUMBER}:
+    if origin in (dict, Mapping) and isinstance(raw, Mapping) and not _is_infinite(raw):
         return {key: decode(item, arguments[1]) for key, item in raw.items()}
     if hint is Estimate:
         return Estimate.from_dict(raw)
@@ -78,21 +78,44 @@ def _decode_union(raw: Any, hints: tuple[Any, ...]) -> Any:
     raise TypeError(f"{raw!r} fits none of {hints}")
 
 
+def _encode_dataclass(value: Any) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if field.metadata.get("inline"):
+            entries |= {} if part is None else encode(part)
+        elif part is not None or not field.metadata.get("absent"):
+            entries[_key(field)] = encode(part)
+    return entries
+
+
 def _decode_dataclass(raw: Any, kind: Any) -> Any:
-    known = {_key(field): field for field in fields(kind)}
-    unknown = set(raw) - set(known)
-    if unknown:
+    hints, known, given = _hints(kind), set(), {}
+    for field in fields(kind):
+        hint = hints[field.name]
+        if field.metadata.get("inline"):
+            given[field.name], keys = _decode_inline(raw, hint)
+            known |= keys
+        elif _key(field) in raw or not field.metadata.get("absent"):
+            given[field.name] = decode(raw[_key(field)], hint)
+            known.add(_key(field))
+    if unknown := set(raw) - known:
         raise KeyError(f"unknown entries {sorted(unknown)}")
-    hints = _hints(kind)
-    given = {key: field for key, field in known.items() if key in raw or not field.metadata.get("absent")}
-    return kind(**{field.name: decode(raw[key], hints[field.name]) for key, field in given.items()})
+    return kind(**given)
+
+
+def _decode_inline(raw: Any, hint: Any) -> tuple[Any, set[str]]:
+    """A dataclass (one of several) from the entries around it, and which these are; None where it has none."""
+    wanted = [{_key(field) for field in fields(part)} for part in get_args(hint) if part is not type(None)]
+    entries = {key: item for key, item in raw.items() if any(key in keys for keys in wanted)}
+    return decode(entries, hint) if entries else None, set(entries)
 
 
 def _decode_anything(raw: Any) -> Any:
     if isinstance(raw, Mapping):
         if set(raw) == _ESTIMATE:
             return Estimate.from_dict(raw)
-        if set(raw) == {NUMBER}:
+        if _is_infinite(raw):
             return _infinite(raw)
         return {key: _decode_anything(item) for key, item in raw.items()}
     return [_decode_anything(item) for item in raw] if isinstance(raw, list) else raw
@@ -100,6 +123,10 @@ def _decode_anything(raw: Any) -> Any:
 
 def _infinite(raw: Mapping[str, Any]) -> float:
     return float(raw[NUMBER])
+
+
+def _is_infinite(raw: Any) -> bool:
+    return isinstance(raw, Mapping) and set(raw) == {NUMBER} and isinstance(raw[NUMBER], str)
 
 
 def _key(field: Any) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import Moments, batch_of, chosen_loss, chosen_rule, gradient_status, measure
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
@@ -499,3 +500,8 @@ def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = BATCH) -
             losses = unit_losses(model, loss, batch.rows()).double()
             total += float((losses * batch.weights.flatten().double()).sum())
     return total / data.units
+
+
+AUDIT = Audit(
+    "convergence", convergence, takes=TAKES, needs=("mechanism", "loss_fn", "lr", "momentum", "path"), twin=False
+)

@@ -5,36 +5,34 @@ For real-valued targets: squared and absolute error and bias of everyone and of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from noisewise.audits.outputs import logits, outputs, status_of
+from noisewise.audits.audit import Audit
+from noisewise.audits.difficulty import DECILES, Difficulty, difficulty_of, largest_rise, tenths_of
+from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
+from noisewise.audits.fairness import ODDS, PARITY, Fairness, between_groups
+from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
-    ERROR,
-    MODELS,
     SMALLEST,
-    Outcomes,
+    Extremes,
     Part,
     divided,
     extremes,
-    hidden_in_words,
     large_enough,
-    means,
     named_parts,
-    of_rows,
     owners,
     part_of,
-    people,
     rows_in_words,
     several,
     titled,
 )
-from noisewise.audits.result import INK, PRIVATE, Figure, Result, Table
+from noisewise.audits.price import cards_of_shares
+from noisewise.audits.result import INK, PRIVATE, Card, Figure, Result, Table
 from noisewise.audits.show import (
     MOST_ROWS,
     accuracy_cells,
@@ -47,7 +45,6 @@ from noisewise.audits.show import (
     shares_in_words,
 )
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, percent, percent_interval, points, points_interval
@@ -59,9 +56,16 @@ if TYPE_CHECKING:
 
     from noisewise.data import Data
 
-DECILES = 10
-TAKES = "Does not retrain; seconds."
-PARITY, PARITY_RATIO, ODDS = "demographic parity difference", "demographic parity ratio", "equalised odds difference"
+
+@dataclass(frozen=True)
+class Values:
+    """Everyone, every part that is large enough and the tenths; extremes by partition, and by crossing; fairness by column."""
+
+    parts: list[Part]
+    extremes: dict[str, Extremes]
+    cells: dict[str, Extremes]
+    fairness: dict[str, Fairness]
+    difficulty: Difficulty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class Disparity(Result):
     title: ClassVar[str] = "Who gets how much"
     version: ClassVar[int] = 2
 
+    values: Values
+
     @property
     def everyone(self) -> Part:
         """All people together."""
@@ -88,31 +94,27 @@ class Disparity(Result):
     @property
     def partitions(self) -> list[str]:
         """`class`, then the names of the group columns."""
-        return list(self.values["extremes"])
+        return list(self.values.extremes)
 
     def parts(self, by: str = "class") -> list[Part]:
         """The classes, or the groups of a column, that are large enough to be shown."""
-        return [Part(**raw) for raw in self.values["parts"] if raw["by"] == by]
+        return [part for part in self.values.parts if part.by == by]
 
-    def extremes(self, by: str = "class") -> dict[str, Any]:
-        """Names (`worst`, `pays_most`) and estimates of the extremes, and how many parts and people are not shown."""
-        return self.values["extremes"][by]
+    def extremes(self, by: str = "class") -> Extremes:
+        """Who is served worst and who pays most, and how many parts and people are not shown."""
+        return self.values.extremes[by]
 
     def cells(self, column: str) -> list[Part]:
         """Each class within each group of a column, where it is large enough to be shown."""
         return self.parts(_crossing(column))
 
-    def cell_extremes(self, column: str) -> dict[str, Any]:
+    def cell_extremes(self, column: str) -> Extremes:
         """`extremes` among the cells of a column."""
-        return self.values["cells"][column]
+        return self.values.cells[column]
 
-    def fairness(self, column: str) -> dict[str, Any]:
-        """Demographic parity and equalised odds between the groups of a column, as `disparity` defines them.
-
-        `{measure: {"private": ..., "twin": ..., "excess": ...}}`, and `hidden`: shares of fewer than 20 people that
-        were left out. Empty with fewer than two groups that can be shown.
-        """
-        return self.values["fairness"].get(column, {})
+    def fairness(self, column: str) -> Fairness:
+        """Demographic parity and equalised odds between the groups of a column, as `disparity` defines them."""
+        return self.values.fairness.get(column, Fairness())
 
     @property
     def deciles(self) -> list[Part]:
@@ -120,9 +122,9 @@ class Disparity(Result):
         return self.parts("difficulty")
 
     @property
-    def difficulty(self) -> dict[str, Estimate]:
+    def difficulty(self) -> Difficulty:
         """`drop` (hardest - easiest tenth, private), `largest_rise` between neighbours, with a twin `extra_cost`."""
-        return self.values["difficulty"]
+        return self.values.difficulty
 
     @property
     def has_twin(self) -> bool:
@@ -169,7 +171,7 @@ class Disparity(Result):
     def figures(self) -> list[Figure]:
         """Accuracy and its cost, by class, by each group column and by class within groups; accuracy by difficulty."""
         found = []
-        crossings = [_crossing(column) for column in self.values["cells"]]
+        crossings = [_crossing(column) for column in self.values.cells]
         for by in [*self.partitions, *crossings]:
             count = len(self.parts(by))
             rows = min(count, MOST_ROWS)
@@ -212,7 +214,7 @@ class Disparity(Result):
         for by in self.partitions:
             said += self._extremes_in_words(by, self.extremes(by))
             said += self._fairness_in_words(by)
-        for column, found in self.values["cells"].items():
+        for column, found in self.values.cells.items():
             said += self._extremes_in_words(_crossing(column), found)
         return said + self._difficulty_in_words()
 
@@ -227,29 +229,29 @@ class Disparity(Result):
         verb = "cost" if cost.value < 0 else "gained"
         return f"privacy {verb} {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
 
-    def _extremes_in_words(self, by: str, found: dict[str, Any]) -> list[str]:
+    def _extremes_in_words(self, by: str, found: Extremes) -> list[str]:
         said = []
-        what = titled(by)
-        if "worst" in found and not found["gap"].value:
-            said.append(f"All {several(by)} are served alike, {percent(found['lowest'])}.")
-        elif "worst" in found:
-            times = f" (ratio {fixed(found['ratio'].value)})" if found.get("ratio") else ""
+        what, worst = titled(by), found.worst
+        if worst is not None and not worst.gap.value:
+            said.append(f"All {several(by)} are served alike, {percent(worst.served)}.")
+        elif worst is not None:
+            times = f" (ratio {fixed(worst.ratio.value)})" if worst.ratio else ""
             said.append(
-                f"{what} {found['worst']} is served worst, {percent(found['lowest'])}; the best and the worst are "
-                f"{points(found['gap']).lstrip('+')} points apart{times}."
+                f"{what} {worst.name} is served worst, {percent(worst.served)}; the best and the worst are "
+                f"{points(worst.gap).lstrip('+')} points apart{times}."
             )
-        if "pays_most" in found:
-            cost = found["largest_cost"]
+        if found.cost is not None:
+            cost = found.cost.largest
             sure = "" if cost.high < 0 else ", which chance can still explain"
             said.append(
-                f"{what} {found['pays_most']} pays most: {points(cost)} points (interval {points_interval(cost)} after "
+                f"{what} {found.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)} after "
                 f"allowing for the choice{sure})."
             )
         parts = several(by) if by in self.partitions else f"cells, {by},"
-        return said + hidden_in_words(found, parts, self.settings["smallest_part"])
+        return said + found.hidden_in_words(parts, self.settings["smallest_part"])
 
     def _fairness_in_words(self, by: str) -> list[str]:
-        found, said = self.fairness(by) if by != "class" else {}, []
+        found, said = self.fairness(by).measures() if by != "class" else {}, []
         names = {
             PARITY: "the shares that are predicted a class",
             ODDS: "the rates of right and of false predictions of a class",
@@ -268,15 +270,16 @@ class Disparity(Result):
     def _difficulty_in_words(self) -> list[str]:
         if not self.deciles:
             return []
-        drop, rise = self.difficulty["drop"], self.difficulty["largest_rise"]
+        drop, rise, extra = self.difficulty.drop, self.difficulty.largest_rise, self.difficulty.extra_cost
+        assert drop is not None
+        assert rise is not None
         order = "rises from one tenth to the next" if rise.low > 0 else "falls, or changes no more than chance explains"
         here = "are hard here too" if drop.high < 0 else "are not clearly harder here"
         said = [
             f"Rows that are hard for the reference ensemble {here}: {points(drop)} points from the easiest to the "
             f"hardest tenth (interval {points_interval(drop)}); in between accuracy {order}."
         ]
-        if "extra_cost" in self.difficulty:
-            extra = self.difficulty["extra_cost"]
+        if extra is not None:
             verdict = (
                 "which chance can explain" if not extra.excludes_zero
                 else "so hard rows pay more" if extra.value < 0 else "so hard rows pay less"
@@ -286,6 +289,10 @@ class Disparity(Result):
                 f"{points_interval(extra)}), {verdict}."
             )
         return said
+
+    def cards(self) -> list[Card]:
+        """What privacy cost overall, and which class pays most."""
+        return cards_of_shares(self)
 
     def tables(self) -> list[Table]:
         """Accuracy, then loss: everyone, each class, each group; extremes, fairness, cells and difficulty."""
@@ -310,15 +317,14 @@ class Disparity(Result):
         found = []
         rows = [
             [f"{name}, {column}", *(_measure_cell(of.get(key)) for key in ("private", "twin", "excess"))]
-            for column in self.values["fairness"]
-            for name, of in self.fairness(column).items()
-            if name != "hidden"
+            for column in self.values.fairness
+            for name, of in self.fairness(column).measures().items()
         ]
         if rows:
             columns = ["", "private", "twin", "excess"] if self.has_twin else ["", "private"]
             caption = f"Fairness between groups (from 0 to 1), {level} intervals that hold together"
             found.append(Table(caption, columns, [row[: len(columns)] for row in rows]))
-        for column in self.values["cells"]:
+        for column in self.values.cells:
             if cells := self.cells(column):
                 where = f"by class and {column}, {level} intervals"
                 found.append(self._accuracy_table(f"Accuracy in % {where}", cells))
@@ -329,122 +335,6 @@ class Disparity(Result):
         return found
 
     def _all_parts(self) -> list[Part]:
-        return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
-
-
-@dataclass(frozen=True)
-class ErrorPart:
-    """A group or everyone, real-valued targets: estimates under `private`, with a twin `twin` and `difference`."""
-
-    by: str
-    name: str
-    n: int
-    mse: dict[str, Estimate]
-    mae: dict[str, Estimate]
-    bias: dict[str, Estimate]
-
-
-ERRORS = {"mse": "mean squared error", "mae": "mean absolute error", "bias": "bias (prediction − target)"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorDisparity(Result):
-    """Errors of a regression, of everyone and by group, and how much of them is privacy's.
-
-    `mse = mean (f(x) - y)^2`, `mae = mean |f(x) - y|`, `bias = mean (f(x) - y)`; intervals are Student's t.
-    headline: `mse`, `mae`, `bias`; with a twin `twin mse` and `cost` (private - twin: here a *positive* cost is a loss).
-    Guarantee: intervals of the extremes allow for having picked them among all groups of a column.
-    """
-
-    kind: ClassVar[str] = "disparity-regression"
-    title: ClassVar[str] = "Who gets how much"
-
-    @property
-    def everyone(self) -> ErrorPart:
-        """All people together."""
-        return self.parts("everyone")[0]
-
-    @property
-    def partitions(self) -> list[str]:
-        """Names of the group columns."""
-        return list(self.values["extremes"])
-
-    def parts(self, by: str) -> list[ErrorPart]:
-        """The groups of a column that are large enough to be shown."""
-        return [ErrorPart(**raw) for raw in self.values["parts"] if raw["by"] == by]
-
-    def extremes(self, by: str) -> dict[str, Any]:
-        """`worst` (name), `highest`, `gap`, `ratio` (best / worst) of the squared error; with a twin what it cost."""
-        return self.values["extremes"][by]
-
-    @property
-    def has_twin(self) -> bool:
-        """Was there a non-private model to compare with?"""
-        return "twin" in self.everyone.mse
-
-    def plot(self, ax: Axes) -> Axes:
-        """Squared error of everyone and of every group with intervals, highest on top; the twin hollow."""
-        parts = sorted(self._all_parts(), key=lambda part: part.mse["private"].value)[-MOST_ROWS:]
-        dots(ax, [part.mse for part in parts], scale=1)
-        name_rows(ax, [row_name(part) for part in parts])
-        ax.set_xlim(left=0)
-        return dress(ax, "mean squared error")
-
-    def figures(self) -> list[Figure]:
-        """Squared errors."""
-        both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
-        caption = f"Mean squared error of the {both}: everyone and groups, highest on top"
-        words = "; ".join(f"{row_name(part)}: {fixed_cell(part.mse['private'])}" for part in self._all_parts())
-        return [Figure(caption, f"{caption}. {words}.", self.plot, min(len(self._all_parts()), MOST_ROWS) + 1)]
-
-    def sentences(self) -> list[str]:
-        """Overall error and its cost; which group is served worst; what is not shown."""
-        own = self.everyone.mse["private"]
-        said = [
-            f"The private model's mean squared error on {rows_in_words(self.settings['rows'], self.everyone.n)} is "
-            f"{fixed(own.value)} ({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
-        ]
-        if self.has_twin:
-            cost = self.everyone.mse["difference"]
-            sure = "" if cost.excludes_zero else ", which chance can explain"
-            said.append(
-                f"Its non-private twin's is {fixed(self.everyone.mse['twin'].value)}: a change of {fixed(cost.value)} "
-                f"(interval {fixed(cost.low)} to {fixed(cost.high)}{sure})."
-            )
-        for by in self.partitions:
-            found = self.extremes(by)
-            if "worst" in found:
-                said.append(
-                    f"{by.capitalize()} {found['worst']} is served worst, {fixed(found['highest'].value)}; the best and the "
-                    f"worst are {fixed(found['gap'].value)} apart."
-                )
-            if "pays_most" in found:
-                cost = found["largest_cost"]
-                sure = "" if cost.low > 0 else ", which chance can still explain"
-                said.append(
-                    f"{by.capitalize()} {found['pays_most']} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
-                    f"{fixed(cost.high)} after allowing for the choice{sure})."
-                )
-            said += hidden_in_words(found, several(by), self.settings["smallest_part"])
-        return said
-
-    def tables(self) -> list[Table]:
-        """Squared error, absolute error and bias of everyone and each group."""
-        level = level_of(self.everyone.mse["private"])
-        columns = ["", "people", "private", *(["twin", "private − twin"] if self.has_twin else [])]
-        return [
-            Table(
-                f"{words.capitalize()} on the test part, {level} intervals",
-                columns,
-                [
-                    [row_name(part), f"{part.n:,}", *(fixed_cell(e) for e in getattr(part, measure).values())]
-                    for part in self._all_parts()
-                ],
-            )
-            for measure, words in ERRORS.items()
-        ]
-
-    def _all_parts(self) -> list[ErrorPart]:
         return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
 
 
@@ -486,7 +376,7 @@ def disparity(
             raise ConfigError(
                 "reference= ranks rows by cross-entropy: it needs classes, these targets are real-valued."
             )
-        return _error_disparity(model, data, twin, level)
+        return error_disparity(model, data, twin, level)
     outcomes = {"private": _outcomes(model, data)}
     if twin is not None:
         outcomes["twin"] = _outcomes(twin, data)
@@ -501,22 +391,26 @@ def disparity(
         lambda _, shown: extremes(hits, shown, level, owner=owner),
     )
     everyone = describe("everyone", "all", np.arange(len(data)))
-    fairness = {column: _fairness(data, large_enough(data, by_name[column]), outcomes, level) for column in data.groups}
-    tenths = _tenths(model, data, twin, reference) if reference else []
+    fairness = {
+        column: between_groups(data, large_enough(data, by_name[column]), outcomes, level) for column in data.groups
+    }
+    tenths = tenths_of(data, (model, twin), reference, _losses) if reference else []
     deciles = [describe("difficulty", str(number), rows) for number, rows in enumerate(tenths, start=1)]
-    difficulty = _difficulty(deciles, _largest_rise(hits["private"], tenths, owner, level)) if deciles else {}
+    difficulty = Difficulty()
+    if deciles:
+        difficulty = difficulty_of(deciles, largest_rise(hits["private"], tenths, owner, level))
     status = status_of(data, twin)
     if reference:
         status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
     return Disparity(
-        headline=_headline(everyone, found["class"], difficulty),
-        values={
-            "parts": [vars(part) for part in [everyone, *parts, *deciles]],
-            "extremes": {by: found[by] for by in by_name},
-            "cells": {column: found[_crossing(column)] for column in data.groups},
-            "fairness": fairness,
-            "difficulty": difficulty,
-        },
+        headline=_headline(everyone, Extremes.of(found["class"]), difficulty),
+        values=Values(
+            parts=[everyone, *parts, *deciles],
+            extremes={by: Extremes.of(found[by]) for by in by_name},
+            cells={column: Extremes.of(found[_crossing(column)]) for column in data.groups},
+            fairness=fairness,
+            difficulty=difficulty,
+        ),
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST, "reference_models": len(reference)},
         status=status,
     )
@@ -536,89 +430,6 @@ def _crossed(classes: Mapping[str, np.ndarray], groups: Mapping[str, np.ndarray]
     return {name: index for name, index in found.items() if len(index)}
 
 
-def _fairness(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outcomes, level: float) -> dict[str, Any]:
-    """Demographic parity and equalised odds between groups, as `disparity` defines them."""
-    if len(groups) < 2:
-        return {}
-    truth, width, owner = data.y.numpy(), int(outcomes["private"]["classes"][0]), owners(data)
-    labels = [1] if width == 2 else list(range(width))
-    conditions = [index[truth[index] == label] for label in labels for index in groups.values()]
-    conditions += [index[truth[index] != label] for label in labels for index in groups.values()]
-    hidden = sum(people(data, index) < SMALLEST for index in conditions)
-    found: dict[str, Any] = {PARITY: {}, PARITY_RATIO: {}, ODDS: {}, "hidden": hidden}
-
-    def compared(which: str, among: Sequence[Mapping[str, np.ndarray]], chosen: Sequence[int], models: int) -> Any:
-        """Spreads and ratios over groups of the share that is said to be each class, holding together."""
-        kept = [
-            (label, shown)
-            for label, rows in zip(chosen, among, strict=True)
-            if len(shown := large_enough(data, rows)) > 1
-        ]
-        if not kept:
-            return [], []
-        said, single = outcomes[which]["said"], intervals.each(level, models * sum(len(rows) for _, rows in kept))
-        shares = [
-            [intervals.share(said[index] == label, single, of_rows(owner, index)) for index in rows.values()]
-            for label, rows in kept
-        ]
-        return [intervals.spread(of, level) for of in shares], [intervals.ratio(of, level) for of in shares]
-
-    everyone = [groups for _ in labels]
-    odds = [
-        {name: index[(truth[index] == label) == right] for name, index in groups.items()}
-        for right in (True, False)
-        for label in labels
-    ]
-    for measure, among, chosen in ((PARITY, everyone, labels), (ODDS, odds, labels * 2)):
-        for which in outcomes:
-            spreads, ratios = compared(which, among, chosen, 1)
-            if spreads:
-                found[measure][which] = intervals.largest(spreads, level)
-            if measure == PARITY and any(ratios):
-                found[PARITY_RATIO][which] = intervals.smallest([r for r in ratios if r is not None], level)
-        if "twin" in found[measure]:
-            private, twin = (intervals.largest(compared(m, among, chosen, 2)[0], level) for m in MODELS)
-            found[measure]["excess"] = intervals.difference(private, twin, level)
-    return {name: value for name, value in found.items() if value != {}}
-
-
-def _tenths(model: nn.Module, data: Data, twin: nn.Module | None, reference: Sequence[nn.Module]) -> list[np.ndarray]:
-    """Ten equal parts of the rows, easiest first for the reference ensemble."""
-    if any(judge is audited for judge in reference for audited in (model, twin)):
-        raise ConfigError(
-            "a reference model is one of the audited models: rows would be called hard because that model fails on them. "
-            "Train the reference ensemble apart, from other seeds."
-        )
-    if people(data, np.arange(len(data))) < DECILES * SMALLEST:
-        raise DataError(
-            f"{len(data)} rows make tenths of fewer than {SMALLEST} people: difficulty needs more test data."
-        )
-    difficulty = np.mean([_outcomes(judge, data)["losses"] for judge in reference], axis=0)
-    order = np.argsort(difficulty, kind="stable")
-    tenths = [np.sort(rows) for rows in np.array_split(order, DECILES)]
-    if min(people(data, rows) for rows in tenths) < SMALLEST:
-        raise DataError(f"a tenth of the {len(data)} rows is of fewer than {SMALLEST} people: needs more test data.")
-    return tenths
-
-
-def _difficulty(deciles: Sequence[Part], rise: Estimate) -> dict[str, Estimate]:
-    """Falls and rises of accuracy over the deciles, which are different rows."""
-    own = [part.accuracy["private"] for part in deciles]
-    found = {"drop": intervals.independent_difference(own[-1], own[0]), "largest_rise": rise}
-    if "difference" in deciles[0].accuracy:
-        hardest, easiest = deciles[-1].accuracy["difference"], deciles[0].accuracy["difference"]
-        found["extra_cost"] = intervals.independent_difference(hardest, easiest)
-    return found
-
-
-def _largest_rise(hits: np.ndarray, tenths: Sequence[np.ndarray], owner: np.ndarray | None, level: float) -> Estimate:
-    """Largest step up between neighbours, from intervals that hold together."""
-    single = intervals.each(level, len(tenths) - 1)
-    shares = [intervals.share(hits[rows], single, of_rows(owner, rows)) for rows in tenths]
-    steps = [intervals.independent_difference(after, before) for before, after in pairwise(shares)]
-    return intervals.largest(steps, level)
-
-
 def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
     """Right or wrong, and the cross-entropy, of every row."""
     from torch.nn.functional import cross_entropy
@@ -636,66 +447,28 @@ def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
     }
 
 
-def _headline(everyone: Part, extreme: dict[str, Any], difficulty: dict[str, Estimate]) -> dict[str, Estimate]:
-    found = {
+def _losses(model: nn.Module, data: Data) -> np.ndarray:
+    return _outcomes(model, data)["losses"]
+
+
+def _headline(everyone: Part, extremes: Extremes, difficulty: Difficulty) -> dict[str, Estimate]:
+    worst, cost = extremes.worst, extremes.cost
+    named = {
         "accuracy": everyone.accuracy["private"],
         "twin accuracy": everyone.accuracy.get("twin"),
         "cost": everyone.accuracy.get("difference"),
-        "worst class": extreme.get("lowest"),
-        "largest cost": extreme.get("largest_cost"),
-        "gap": extreme.get("gap"),
-        "twin gap": extreme.get("twin_gap"),
-        "excess gap": extreme.get("excess_gap"),
-        "extra cost of the hardest tenth": difficulty.get("extra_cost"),
+        "worst class": worst.served if worst else None,
+        "largest cost": cost.largest if cost else None,
+        "gap": worst.gap if worst else None,
+        "twin gap": cost.twin_gap if cost else None,
+        "excess gap": cost.excess_gap if cost else None,
+        "extra cost of the hardest tenth": difficulty.extra_cost,
     }
-    return {name: estimate for name, estimate in found.items() if estimate is not None}
-
-
-def _error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level: float) -> ErrorDisparity:
-    if not len(data):
-        raise DataError("no rows: an audit needs at least one.")
-    residuals = {"private": _residuals(model, data)}
-    if twin is not None:
-        residuals["twin"] = _residuals(twin, data)
-    squares, owner = {which: np.square(of) for which, of in residuals.items()}, owners(data)
-    describe = partial(_error_part, residuals=residuals, level=level, owner=owner)
-    parts, found = divided(
-        data,
-        named_parts(data),
-        describe,
-        lambda _, shown: extremes(squares, shown, level, ERROR, owner),
-    )
-    everyone = describe("everyone", "all", np.arange(len(data)))
-    headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
-    if twin is not None:
-        headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
-    return ErrorDisparity(
-        headline=headline,
-        values={"parts": [vars(part) for part in [everyone, *parts]], "extremes": found},
-        settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
-        status=status_of(data, twin),
-    )
-
-
-def _residuals(model: nn.Module, data: Data) -> np.ndarray:
-    """Prediction minus target of every row."""
-    found = outputs(model, data.x)
-    if found.shape not in ((len(data),), (len(data), 1)):
-        raise DataError(f"the model gives outputs of shape {list(found.shape)}: a regression needs one number per row.")
-    if not bool(found.isfinite().all()):
-        raise DataError("a model gives outputs that are not finite: it has no error. Did training diverge?")
-    return (found.reshape(-1) - data.y.double()).numpy()
-
-
-def _error_part(
-    by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None
-) -> ErrorPart:
-    def measured(change: Callable[[np.ndarray], np.ndarray], floor: float) -> dict[str, Estimate]:
-        return means({which: change(of[rows]) for which, of in residuals.items()}, level, floor, of_rows(owner, rows))
-
-    mse = measured(np.square, 0.0)
-    return ErrorPart(by, name, mse["private"].n, mse, measured(np.abs, 0.0), measured(lambda r: r, -np.inf))
+    return {name: estimate for name, estimate in named.items() if estimate is not None}
 
 
 def _measure_cell(e: Estimate | None) -> str:
     return "–" if e is None else fixed_cell(e, 3)
+
+
+AUDIT = Audit("disparity", disparity, takes="Does not retrain; seconds.", usual=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from noisewise.attacks.canaries import built_in, canary_of, play
 from noisewise.attacks.distinguishing import Errors, best_threshold, discriminant, epsilon_of, mu_bounds
+from noisewise.audits.audit import Audit
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError
@@ -293,3 +294,6 @@ def _statistics(coins: np.ndarray, seen: np.ndarray, mu: float, delta: float, le
             errors=errors,
         )
     return statistics
+
+
+AUDIT = Audit("engine-epsilon", engine_epsilon, takes=TAKES, needs=("mechanism", "loss_fn"), twin=False, model=False)

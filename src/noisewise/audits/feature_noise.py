@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     block_norms,
     chosen_loss,
@@ -718,3 +719,6 @@ def _called(by: str) -> str:
 
 def _steps(part: Part) -> str:
     return f"{math.ceil(part.steps):,}" if math.isfinite(part.steps) else "∞"
+
+
+AUDIT = Audit("feature-noise", feature_noise, takes=TAKES, needs=("mechanism", "loss_fn"), usual=True)

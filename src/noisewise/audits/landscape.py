@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.calibration import BINS as ECE_BINS
-from noisewise.audits.calibration import calibration_error, equal_width
+from noisewise.audits.confidence import calibration_error, equal_width
 from noisewise.audits.outputs import device_of, evaluating, logits, row_losses, status_of
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
@@ -714,3 +715,6 @@ def _histograms(columns: Mapping[str, np.ndarray], *, log: bool = False) -> dict
 def _legend(ax: Axes) -> Axes:
     ax.legend(frameon=False, labelcolor=INK, fontsize="small")
     return ax
+
+
+AUDIT = Audit("landscape", landscape, takes=TAKES, needs=("start", "loss_fn"))

@@ -24,6 +24,7 @@ from noisewise.attacks.members import (
     sigmoid,
 )
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import logits
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress, tracked
@@ -481,3 +482,6 @@ def _auc_cell(e: Estimate) -> str:
 
 def _change_cell(e: Estimate) -> str:
     return f"{_signed(e.value)} ({_signed(e.low)} to {_signed(e.high)})"
+
+
+AUDIT = Audit("membership", membership, takes=TAKES, needs=("members",), usual=True, classes=True)

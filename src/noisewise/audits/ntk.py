@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import block_norms, chosen_loss, chosen_rule, gradient_status, gradients, group_labels
 from noisewise.audits.gradients import rule_factors as clip_factors
 from noisewise.audits.outputs import evaluating
@@ -555,3 +556,6 @@ def measured_rate(
                 parameters[name].copy_(start + sign * way / length * part.view_as(start))
             losses.append(float(loss_fn(moved, (data.x, data.y)).mean()))
     return (losses[0] - losses[1]) / (2 * way) * length
+
+
+AUDIT = Audit("ntk", ntk, takes=TAKES, needs=("mechanism", "loss_fn"))

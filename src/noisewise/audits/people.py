@@ -176,6 +176,58 @@ def part_of(
     return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, mine))
 
 
+@dataclass(frozen=True)
+class Worst:
+    """Who is served worst: the name, how well or badly, best - worst, and their ratio (None where it has no value)."""
+
+    name: str = field(metadata={"key": "worst"})
+    served: Estimate = field(metadata={"key": "lowest"})
+    gap: Estimate
+    ratio: Estimate | None
+
+
+@dataclass(frozen=True)
+class WorstError(Worst):
+    """The same of errors, where the highest is the worst."""
+
+    served: Estimate = field(metadata={"key": "highest"})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Who pays most for privacy, how much, the twin's gap between best and worst, and gap - twin gap."""
+
+    name: str = field(metadata={"key": "pays_most"})
+    largest: Estimate = field(metadata={"key": "largest_cost"})
+    twin_gap: Estimate
+    excess_gap: Estimate
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """How many parts and people of a partition are not shown; with two parts or more the worst one, and with a twin costs."""
+
+    hidden_parts: int
+    hidden_people: int
+    worst: Worst | WorstError | None = field(default=None, metadata={"inline": True})
+    cost: Cost | None = field(default=None, metadata={"inline": True})
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Extremes:
+        """From what `divided` found with `extremes`."""
+        worst = cost = None
+        if "worst" in found:
+            kind, word = (Worst, SHARE.word) if SHARE.word in found else (WorstError, ERROR.word)
+            worst = kind(found["worst"], found[word], found["gap"], found["ratio"])
+        if "pays_most" in found:
+            cost = Cost(found["pays_most"], found["largest_cost"], found["twin_gap"], found["excess_gap"])
+        return cls(found["hidden_parts"], found["hidden_people"], worst, cost)
+
+    def hidden_in_words(self, several: str, smallest: int) -> list[str]:
+        """What is not shown, if anything."""
+        return hidden_in_words(vars(self), several, smallest)
+
+
 class Measure(NamedTuple):
     """How a column becomes an estimate, how two are paired, and which end is the worst, with the word for it."""
 

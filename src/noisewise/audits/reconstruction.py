@@ -18,6 +18,7 @@ from noisewise.attacks.inversion import (
     observe,
     zeros,
 )
+from noisewise.audits.audit import Audit
 from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.audits.show import Bar, cell
@@ -354,3 +355,6 @@ def _pictures(images: Mapping[str, Tensor], low: float, span: float) -> tuple[di
         return [one[0] if len(one) == 1 else np.moveaxis(np.asarray(one), 0, 2).tolist() for one in rounded]
 
     return {name: drawn(x) for name, x in images.items()}, shrink > 1
+
+
+AUDIT = Audit("reconstruction", reconstruction, takes=TAKES, needs=("mechanism", "loss_fn"), classes=True)

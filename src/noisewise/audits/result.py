@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
 
 from noisewise.audits.codec import decode, encode
 from noisewise.errors import ConfigError, RunError
@@ -33,6 +33,25 @@ class Figure(NamedTuple):
     words: str
     draw: Callable[[Axes], Axes]
     rows: int
+
+
+Row = tuple[str, str, str]  # of a card: name, value, interval
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card of the report's first screen: `cost`, what privacy cost overall, or `pays`, who pays most.
+
+    value, unit and interval stand large; rows are name, value and interval; lines are sentences; the note is small.
+    """
+
+    place: Literal["cost", "pays"]
+    value: str
+    unit: str = ""
+    interval: str = ""
+    rows: tuple[Row, ...] = ()
+    lines: tuple[str, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +116,10 @@ class Result(ABC):
     def figures(self) -> list[Figure]:
         """What the report draws: `plot`, unless an audit says otherwise."""
         return [Figure(self.title, " ".join(self.sentences()), self.plot, 8)]
+
+    def cards(self) -> list[Card]:
+        """What the first screen of the report shows of it: nothing, unless an audit says otherwise."""
+        return []
 
     def compare(self, other: Self) -> dict[str, Estimate]:
         """This result's headline minus another's, number by number, for results on *different* people or runs.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,14 +15,15 @@ import numpy as np
 
 from noisewise.attacks.campaign import Answers, Campaign, Check, attack_all, checks, refuse_unattackable
 from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
+from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
     SMALLEST,
     Estimates,
+    Extremes,
     Part,
     divided,
     extremes,
-    hidden_in_words,
     means,
     named_parts,
     owners,
@@ -60,7 +61,6 @@ TAKES = "Does not retrain; about 20 seconds of processor time per model for a ne
 ROWS = 640
 RADIUS = {"linf": 8 / 255, "l2": 0.5}
 FACTORS = (0.5, 1.0, 2.0, 4.0)
-_ABSENT = {"absent": True}
 _SIGN = {"linf": "L∞", "l2": "L2"}
 
 
@@ -73,22 +73,6 @@ class Point:
     loss: Estimates
     fgsm: Estimates
     noise: Estimates
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """Of one partition: what is too small to be shown; with two parts or more the worst one and how far it is from others."""
-
-    hidden_parts: int
-    hidden_people: int
-    worst: str | None = field(default=None, metadata=_ABSENT)
-    lowest: Estimate | None = field(default=None, metadata=_ABSENT)
-    gap: Estimate | None = field(default=None, metadata=_ABSENT)
-    ratio: Estimate | None = field(default=None, metadata=_ABSENT)
-    pays_most: str | None = field(default=None, metadata=_ABSENT)
-    largest_cost: Estimate | None = field(default=None, metadata=_ABSENT)
-    twin_gap: Estimate | None = field(default=None, metadata=_ABSENT)
-    excess_gap: Estimate | None = field(default=None, metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -263,13 +247,13 @@ class Robustness(Result):
 
     def _extremes_in_words(self, by: str, norm: str) -> list[str]:
         found, said = self.values.extremes[norm][by], []
-        if found.lowest is not None and found.gap is not None:
+        if found.worst is not None:
             said.append(
-                f"{titled(by)} {found.worst} is misled most: {percent(found.lowest)} stay right; best and worst are "
-                f"{points(found.gap).lstrip('+')} points apart."
+                f"{titled(by)} {found.worst.name} is misled most: {percent(found.worst.served)} stay right; best and worst "
+                f"are {points(found.worst.gap).lstrip('+')} points apart."
             )
         if norm == self.norms[0]:
-            said += hidden_in_words(vars(found), several(by), self.settings["smallest_part"])
+            said += found.hidden_in_words(several(by), self.settings["smallest_part"])
         return said
 
     def tables(self) -> list[Table]:
@@ -447,7 +431,7 @@ def _parts(data: Data, hits: dict[str, np.ndarray], level: float) -> tuple[list[
     part = partial(part_of, outcomes={which: {"hits": of} for which, of in hits.items()}, level=level, owner=owner)
     parts, found = divided(data, named_parts(data), part, lambda _, shown: extremes(hits, shown, level, owner=owner))
     everyone = part("everyone", "all", np.arange(len(data)))
-    return [everyone, *parts], {by: Extremes(**entries) for by, entries in found.items()}
+    return [everyone, *parts], {by: Extremes.of(entries) for by, entries in found.items()}
 
 
 def _headline(accuracy: dict[str, Estimate], lost: dict[str, Estimate]) -> dict[str, Estimate]:
@@ -477,3 +461,6 @@ def _tick_labels(radii: list[float], norm: str) -> list[str]:
         labels.append(_radius(value, norm) if last - value >= room else "")
         last = value if labels[-1] else last
     return labels[::-1]
+
+
+AUDIT = Audit("robustness", robustness, takes=TAKES, usual=True, classes=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
@@ -20,19 +20,16 @@ from noisewise.wording import (
     Promise,
     badge,
     certainty,
-    fixed,
-    level,
     number,
-    percent,
     percent_at_most,
-    percent_interval,
-    points,
-    points_interval,
     promised,
     reason,
 )
 
-CROSSED = " × "  # in the name of a partition by two columns
+if TYPE_CHECKING:
+    from noisewise.audits import Result
+    from noisewise.audits.result import Card
+
 SAMPLERS = {
     "poisson": "Poisson-sampled",
     "full-batch": "everybody in every step",
@@ -157,7 +154,7 @@ def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
     }
 
 
-def _results(folder: RunFolder) -> list[Any]:
+def _results(folder: RunFolder) -> list[Result]:
     from noisewise import audits
 
     order = {name: place for place, name in enumerate(audits.AUDITS)}
@@ -165,103 +162,13 @@ def _results(folder: RunFolder) -> list[Any]:
     return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
 
 
-def _price(results: list[Any]) -> dict[str, Any]:
-    """The second and third card: what privacy cost overall, and whom."""
-    from noisewise.audits import Disparity, ErrorDisparity
-    from noisewise.audits.people import rows_in_words
-
-    errors = next((result for result in results if isinstance(result, ErrorDisparity)), None)
-    if errors is not None:
-        return _price_of_errors(errors)
-    found = next((result for result in results if isinstance(result, Disparity)), None)
-    if found is None:
-        return {"cost": None, "pays": None}
-    shares, extremes = found.everyone.accuracy, found.extremes()
-    own = shares["private"]
-    rows = [("private", percent(own), percent_interval(own))]
-    people = f"{rows_in_words(found.settings['rows'], found.everyone.n)}, {level(own)} intervals"
-    if not found.has_twin:
-        cost = {
-            "value": percent(own),
-            "unit": "accuracy",
-            "interval": "",
-            "rows": rows,
-            "note": f"{people}. No twin to compare with.",
-        }
-        if "worst" not in extremes:
-            return {"cost": cost, "pays": None}
-        lines = [f"is served worst: {percent(extremes['lowest'])}."]
-        return {"cost": cost, "pays": {"value": f"class {extremes['worst']}", "lines": lines, "note": _apart(extremes)}}
-    change = shares["difference"]
-    rows.append(("without privacy", percent(shares["twin"]), percent_interval(shares["twin"])))
-    chance = "" if change.excludes_zero else " Chance can explain the difference."
-    cost = {
-        "value": points(change),
-        "unit": "points of accuracy",
-        "interval": f"interval {points_interval(change)}",
-        "rows": rows,
-        "note": f"{people}.{chance}",
-    }
-    if "pays_most" not in extremes:
-        return {"cost": cost, "pays": None}
-    part = next(part for part in found.parts() if part.name == extremes["pays_most"])
-    largest = extremes["largest_cost"]
-    lines = [
-        f"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without privacy: "
-        f"{points(largest)} points (interval {points_interval(largest)}, allowing for the choice).",
-    ]
-    if largest.high >= 0:
-        lines.append("With so few test rows per class, chance can still explain it.")
-    worst = f"Served worst: class {extremes['worst']}, {percent(extremes['lowest'])}. " + _apart(extremes)
-    groups = {by: found.extremes(by) for by in found.partitions if by != "class" and CROSSED not in by}
-    for by, of in groups.items():
-        if "pays_most" in of:
-            worst += f" By {by} {of['pays_most']} pays most: {points(of['largest_cost'])} points."
-    return {"cost": cost, "pays": {"value": f"class {part.name}", "lines": lines, "note": worst}}
+def _price(results: list[Result]) -> dict[str, Card | None]:
+    """The second and third card: what privacy cost overall, and whom; of the first result that has them."""
+    cards = next((cards for result in results if (cards := result.cards())), [])
+    return {place: next((card for card in cards if card.place == place), None) for place in ("cost", "pays")}
 
 
-def _price_of_errors(found: Any) -> dict[str, Any]:
-    """The same for a regression: squared errors, where more is worse."""
-    from noisewise.audits.people import rows_in_words
-
-    own, twin, change = (found.headline.get(name) for name in ("mse", "twin mse", "cost"))
-    assert own is not None
-    people = f"{rows_in_words(found.settings['rows'], found.everyone.n)}, {level(own)} intervals"
-    rows = [("private", fixed(own.value), f"{fixed(own.low)}–{fixed(own.high)}")]
-    cost = {"value": fixed(own.value), "unit": "mean squared error", "interval": "", "rows": rows, "note": f"{people}."}
-    if change is None or twin is None:
-        return {"cost": cost | {"note": f"{people}. No twin to compare with."}, "pays": None}
-    rows.append(("without privacy", fixed(twin.value), f"{fixed(twin.low)}–{fixed(twin.high)}"))
-    sign = "+" if change.value > 0 else ""
-    cost |= {
-        "value": f"{sign}{fixed(change.value)}",
-        "unit": "in mean squared error",
-        "interval": f"interval {fixed(change.low)} to {fixed(change.high)}",
-        "note": f"{people}." + ("" if change.excludes_zero else " Chance can explain the difference."),
-    }
-    paying = [(by, found.extremes(by)) for by in found.partitions if "pays_most" in found.extremes(by)]
-    if not paying:
-        return {"cost": cost, "pays": None}
-    by, extremes = max(paying, key=lambda pair: pair[1]["largest_cost"].value)
-    largest = extremes["largest_cost"]
-    lines = [
-        f"Mean squared error {fixed(largest.value)} above the twin's (interval {fixed(largest.low)} to {fixed(largest.high)}, "
-        "allowing for the choice)."
-    ]
-    if largest.low <= 0:
-        lines.append("Chance can still explain it.")
-    worst = f"Served worst: {by} {extremes['worst']}, {fixed(extremes['highest'].value)}."
-    return {"cost": cost, "pays": {"value": f"{by} {extremes['pays_most']}", "lines": lines, "note": worst}}
-
-
-def _apart(extremes: Mapping[str, Any]) -> str:
-    text = f"Best and worst class are {points(extremes['gap']).lstrip('+')} points apart"
-    return (
-        f"{text}, {points(extremes['twin_gap']).lstrip('+')} without privacy." if "twin_gap" in extremes else f"{text}."
-    )
-
-
-def _section(result: Any, strength: str) -> dict[str, Any]:
+def _section(result: Result, strength: str) -> dict[str, Any]:
     from markupsafe import Markup
 
     from noisewise.report.figures import inline_svg

@@ -1,0 +1,103 @@
+"""The cards of the report's first screen: what privacy cost overall, and who pays most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noisewise.audits.people import Extremes, Worst, rows_in_words
+from noisewise.audits.result import Card, Row
+from noisewise.estimates.estimate import Estimate
+from noisewise.wording import fixed, level, percent, percent_interval, points, points_interval
+
+if TYPE_CHECKING:
+    from noisewise.audits.disparity import Disparity
+    from noisewise.audits.error_disparity import ErrorDisparity
+
+CROSSED = " × "  # in the name of a partition by two columns
+CHANCE = " Chance can explain the difference."
+NO_TWIN = " No twin to compare with."
+
+
+def cards_of_shares(result: Disparity) -> list[Card]:
+    """Accuracy, its cost, and which class pays most (without a twin: is served worst)."""
+    shares, extremes = result.everyone.accuracy, result.extremes()
+    private, worst = shares["private"], extremes.worst
+    people = _tested(result, private)
+    rows: tuple[Row, ...] = (("private", percent(private), percent_interval(private)),)
+    if not result.has_twin:
+        cost = Card("cost", percent(private), "accuracy", rows=rows, note=f"{people}.{NO_TWIN}")
+        if worst is None:
+            return [cost]
+        lines = (f"is served worst: {percent(worst.served)}.",)
+        return [cost, Card("pays", f"class {worst.name}", lines=lines, note=_apart(worst, extremes))]
+    change = shares["difference"]
+    rows += (("without privacy", percent(shares["twin"]), percent_interval(shares["twin"])),)
+    cost = Card(
+        "cost",
+        points(change),
+        "points of accuracy",
+        f"interval {points_interval(change)}",
+        rows,
+        note=f"{people}.{'' if change.excludes_zero else CHANCE}",
+    )
+    return [cost] if worst is None or extremes.cost is None else [cost, _who_pays(result, worst, extremes)]
+
+
+def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
+    assert extremes.cost is not None
+    largest, payer = extremes.cost.largest, extremes.cost.name
+    part = next(part for part in result.parts() if part.name == payer)
+    lines = [
+        f"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without privacy: "
+        f"{points(largest)} points (interval {points_interval(largest)}, allowing for the choice).",
+    ]
+    if largest.high >= 0:
+        lines.append("With so few test rows per class, chance can still explain it.")
+    note = f"Served worst: class {worst.name}, {percent(worst.served)}. {_apart(worst, extremes)}"
+    for by in result.partitions:
+        cost = result.extremes(by).cost
+        if cost is not None and by != "class" and CROSSED not in by:
+            note += f" By {by} {cost.name} pays most: {points(cost.largest)} points."
+    return Card("pays", f"class {part.name}", lines=tuple(lines), note=note)
+
+
+def _apart(worst: Worst, extremes: Extremes) -> str:
+    text = f"Best and worst class are {points(worst.gap).lstrip('+')} points apart"
+    twin = "" if extremes.cost is None else f", {points(extremes.cost.twin_gap).lstrip('+')} without privacy"
+    return f"{text}{twin}."
+
+
+def cards_of_errors(result: ErrorDisparity) -> list[Card]:
+    """Squared error, where more is worse, its cost, and which group of any column pays most."""
+    private, twin, change = (result.headline.get(name) for name in ("mse", "twin mse", "cost"))
+    assert private is not None
+    people = _tested(result, private)
+    rows: tuple[Row, ...] = (("private", fixed(private.value), f"{fixed(private.low)}–{fixed(private.high)}"),)
+    if change is None or twin is None:
+        return [Card("cost", fixed(private.value), "mean squared error", rows=rows, note=f"{people}.{NO_TWIN}")]
+    rows += (("without privacy", fixed(twin.value), f"{fixed(twin.low)}–{fixed(twin.high)}"),)
+    cost = Card(
+        "cost",
+        f"{'+' if change.value > 0 else ''}{fixed(change.value)}",
+        "in mean squared error",
+        f"interval {fixed(change.low)} to {fixed(change.high)}",
+        rows,
+        note=f"{people}.{'' if change.excludes_zero else CHANCE}",
+    )
+    found = [(by, result.extremes(by)) for by in result.partitions]
+    paying = [(by, of.cost, of.worst) for by, of in found if of.cost is not None and of.worst is not None]
+    if not paying:
+        return [cost]
+    by, most, worst = max(paying, key=lambda column: column[1].largest.value)
+    lines = [
+        f"Mean squared error {fixed(most.largest.value)} above the twin's (interval {fixed(most.largest.low)} to "
+        f"{fixed(most.largest.high)}, allowing for the choice)."
+    ]
+    if most.largest.low <= 0:
+        lines.append("Chance can still explain it.")
+    note = f"Served worst: {by} {worst.name}, {fixed(worst.served.value)}."
+    return [cost, Card("pays", f"{by} {most.name}", lines=tuple(lines), note=note)]
+
+
+def _tested(result: Disparity | ErrorDisparity, private: Estimate) -> str:
+    return f"{rows_in_words(result.settings['rows'], result.everyone.n)}, {level(private)} intervals"
