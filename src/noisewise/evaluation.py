@@ -1,4 +1,4 @@
-"""Asking a model: in evaluation mode, and where it is."""
+"""What a model says of every row, asked in the same way by every attack, audit and repair."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from noisewise.errors import DataError
+
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
+
+    from noisewise.data import Data
 
 BATCH = 256  # rows at a time: activations that stay in a processor's cache are faster than large batches
 
@@ -31,3 +35,22 @@ def device_of(model: nn.Module) -> torch.device:
 
     first = next(model.parameters(), next(model.buffers(), None))
     return torch.device("cpu") if first is None else first.device
+
+
+def outputs(model: nn.Module, x: Tensor, batch_size: int = BATCH) -> Tensor:
+    """Outputs of all rows in evaluation mode, on the CPU in double precision; the model is left as it was."""
+    import torch
+
+    device = device_of(model)
+    with evaluating(model), torch.no_grad():
+        return torch.cat([model(part.to(device)).cpu() for part in x.split(batch_size)]).double()
+
+
+def logits(model: nn.Module, data: Data) -> Tensor:
+    """One number per row and class `[n, classes]`; data and models that have no classes are refused."""
+    if data.y.dim() != 1 or data.y.is_floating_point() or not len(data):
+        raise DataError(f"labels of shape {list(data.y.shape)}, {data.y.dtype}: needs one whole-number class per row.")
+    found = outputs(model, data.x)
+    if found.dim() != 2 or int(data.y.max()) >= found.shape[1]:
+        raise DataError(f"the model gives outputs of shape {list(found.shape)}: needs one per class and row.")
+    return found

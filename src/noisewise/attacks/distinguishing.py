@@ -151,9 +151,9 @@ def guess(scores: np.ndarray, coins: np.ndarray, delta: float, level: float) -> 
         return Guess(one_run_bound(m, top + bottom, right, delta, level), m, top, bottom, right)
 
     def merit(shares: tuple[float, float]) -> tuple[float, float]:
-        found = attempt(scores[:half], coins[:half], shares)
-        guesses = found.guessed_in + found.guessed_out
-        return found.bound, -one_run_p_value(half, guesses, found.right, 0.0, 0.0)
+        tried = attempt(scores[:half], coins[:half], shares)
+        guesses = tried.guessed_in + tried.guessed_out
+        return tried.bound, -one_run_p_value(half, guesses, tried.right, 0.0, 0.0)
 
     best = max(((top, bottom) for top in SHARES for bottom in SHARES), key=merit)
     return attempt(scores[half:], coins[half:], best)

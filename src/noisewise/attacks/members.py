@@ -45,21 +45,21 @@ def phi(outputs: Tensor, y: Tensor) -> np.ndarray:
     """`log(p_y / (1 - p_y))` of each row, as `z_y - log sum_{j != y} e^{z_j}`: exact where p_y is 0 or 1 in rounding."""
     import torch
 
-    own = outputs.gather(1, y.unsqueeze(1))
+    right = outputs.gather(1, y.unsqueeze(1))
     others = outputs.scatter(1, y.unsqueeze(1), -math.inf)
-    found = (own.squeeze(1) - torch.logsumexp(others, 1)).numpy()
-    if not np.isfinite(found).all():
+    odds = (right.squeeze(1) - torch.logsumexp(others, 1)).numpy()
+    if not np.isfinite(odds).all():
         raise DataError(
-            f"outputs of shape {list(outputs.shape)}, {int((~np.isfinite(found)).sum())} rows without a probability: needs "
+            f"outputs of shape {list(outputs.shape)}, {int((~np.isfinite(odds)).sum())} rows without a probability: needs "
             "finite outputs of at least two classes. Did training diverge?"
         )
-    return found
+    return odds
 
 
-def bounded(found: np.ndarray) -> np.ndarray:
+def bounded(odds: np.ndarray) -> np.ndarray:
     """phi of probabilities that keep `EDGE` away from 0 and 1."""
     edge = math.log((1 - EDGE) / EDGE)
-    return found.clip(-edge, edge)
+    return odds.clip(-edge, edge)
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:
@@ -109,10 +109,10 @@ def _logistic_regression(first: Rows, second: Rows, folds: int) -> np.ndarray:
 
 def _features(rows: Rows) -> np.ndarray:
     """Logits, label (one-hot), logit of the label, loss."""
-    own = rows.logits.gather(1, rows.y.unsqueeze(1)).numpy()
+    right = rows.logits.gather(1, rows.y.unsqueeze(1)).numpy()
     labels = np.eye(rows.logits.shape[1])[rows.y.numpy()]
     loss = np.logaddexp(0, -phi(rows.logits, rows.y))
-    return np.column_stack([rows.logits.numpy(), labels, own, loss])
+    return np.column_stack([rows.logits.numpy(), labels, right, loss])
 
 
 ATTACKS: dict[str, Callable[[Rows, Rows, int], np.ndarray]] = {
@@ -168,12 +168,12 @@ def class_shift(inside: Tensor, outside: Tensor) -> float:
     if len(known) < 2:
         return 1.0
     counts = [[int((part.numpy() == label).sum()) for label in known] for part in (inside, outside)]
-    found = float(chi2_contingency(counts).pvalue)
-    if found < SHIFT:
+    chance = float(chi2_contingency(counts).pvalue)
+    if chance < SHIFT:
         warnings.warn(
-            f"members and non-members differ in their shares of classes (chi-square p = {found:.1e}): an attack can use "
+            f"members and non-members differ in their shares of classes (chi-square p = {chance:.1e}): an attack can use "
             "that without any memory of the model. Draw both from one distribution.",
             NoisewiseWarning,
             stacklevel=3,
         )
-    return found
+    return chance

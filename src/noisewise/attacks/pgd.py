@@ -144,13 +144,13 @@ class Space:
 def _per_channel(value: Numbers, x: Tensor, name: str) -> Tensor:
     import torch
 
-    found = torch.as_tensor(value, dtype=x.dtype)
-    if found.dim() > 1 or (found.dim() == 1 and (x.dim() < 2 or len(found) != x.shape[1])):
+    given = torch.as_tensor(value, dtype=x.dtype)
+    if given.dim() > 1 or (given.dim() == 1 and (x.dim() < 2 or len(given) != x.shape[1])):
         raise ConfigError(
-            f"{name} of shape {list(found.shape)} for inputs {list(x.shape)}: one number, or one for each of the "
+            f"{name} of shape {list(given.shape)} for inputs {list(x.shape)}: one number, or one for each of the "
             "first dimension of a row."
         )
-    return found if not found.dim() else found.reshape(-1, *[1] * (x.dim() - 2))
+    return given if not given.dim() else given.reshape(-1, *[1] * (x.dim() - 2))
 
 
 class Attacked(NamedTuple):
@@ -170,8 +170,8 @@ def margin(outputs: Tensor, y: Tensor) -> Tensor:
     import torch
 
     outputs = outputs.double()
-    own = outputs.gather(1, y.unsqueeze(1))
-    return torch.scatter(outputs, 1, y.unsqueeze(1), -math.inf).logsumexp(1) - own.squeeze(1)
+    right = outputs.gather(1, y.unsqueeze(1))
+    return torch.scatter(outputs, 1, y.unsqueeze(1), -math.inf).logsumexp(1) - right.squeeze(1)
 
 
 def _look(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
@@ -180,8 +180,8 @@ def _look(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
     from torch.nn.functional import softplus
 
     with torch.no_grad():
-        found = model(x)
-        return Attacked(found.argmax(1) == y, softplus(margin(found, y)), x)
+        outputs = model(x)
+        return Attacked(outputs.argmax(1) == y, softplus(margin(outputs, y)), x)
 
 
 def look_and_climb(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Attacked, Tensor]:
@@ -191,11 +191,11 @@ def look_and_climb(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Attacked, Te
 
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
-        found = model(leaf)
-        height = margin(found, y)
+        outputs = model(leaf)
+        height = margin(outputs, y)
         # a model that quantises its inputs may not be connected to them at all
         gradient = torch.autograd.grad(height.sum(), leaf, allow_unused=True)[0] if height.requires_grad else None
-    seen = Attacked(found.argmax(1) == y, softplus(height.detach()), x)
+    seen = Attacked(outputs.argmax(1) == y, softplus(height.detach()), x)
     if gradient is None:
         return seen, torch.zeros_like(x)
     finite = torch.isfinite(gradient).flatten(1).all(1)

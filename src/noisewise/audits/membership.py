@@ -25,13 +25,13 @@ from noisewise.attacks.members import (
 )
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.audit import Audit
-from noisewise.audits.outputs import logits
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress, tracked
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
+from noisewise.evaluation import logits
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number, percent, percent_interval
 from noisewise.wording import level as level_of

@@ -16,7 +16,7 @@ import numpy as np
 from noisewise.attacks.campaign import Answers, Campaign, Check, attack_all, checks, refuse_unattackable
 from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
 from noisewise.audits.audit import Audit
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import status_of
 from noisewise.audits.people import (
     SMALLEST,
     Estimates,
@@ -48,6 +48,7 @@ from noisewise.audits.show import (
 )
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.evaluation import logits
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 
