@@ -1,7 +1,7 @@
 """Checks that a part of your own must pass before records depend on it; usable from a notebook.
 
 `check_clip` and `check_support` return nothing when the part keeps its promise and raise an error that shows where it
-does not. `check_model` describes a model in words and raises nothing.
+does not; so does `check_audit`. `check_model` describes a model in words and raises nothing.
 """
 
 from __future__ import annotations
