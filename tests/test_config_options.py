@@ -96,7 +96,7 @@ def test_held_out_rows_are_measured(tmp_path):
 def test_an_audit_draws_by_the_seed_of_its_run(tmp_path):
     run = open_run(execute(configure(**{**BASE, "seed": 0}), tmp_path / "run", progress=False).path)
     found = [
-        audit(replace(run, config=replace(run.config, seed=seed)), "robustness").values["sweep"] for seed in (0, 0, 1)
+        audit(replace(run, config=replace(run.config, seed=seed)), "robustness").values.sweep for seed in (0, 0, 1)
     ]
     assert found[0] == found[1]
     assert found[0] != found[2]

@@ -63,8 +63,9 @@ def test_old_paths_still_work_and_say_where_things_are_now(old, new):
         "    warnings.simplefilter('always')\n"
         f"    was = importlib.import_module('noisewise.{old}')\n"
         f"homes = [importlib.import_module('noisewise.' + new) for new in '{new}'.split(', ')]\n"
-        "names = [(home, name) for home in homes for name in vars(home) if not name.startswith('__')]\n"
-        "print(all(getattr(was, name) is getattr(home, name) for home, name in names), len(names) > 1, seen[0].message)"
+        "names = {name: home for home in reversed(homes) for name in vars(home) if not name.startswith('__')}\n"
+        "same = all(getattr(was, name) is getattr(home, name) for name, home in names.items())\n"
+        "print(same, len(names) > 1, seen[0].message)"
     )
     where = new.replace(", ", " and noisewise.")
     assert (

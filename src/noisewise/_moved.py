@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 MOVED = {
+    "audits.empirical": "audits.engine_epsilon, audits.one_run, attacks.distinguishing",
     "audits.intervals": "estimates.intervals",
     "audits.parts": "audits.people, audits.show",
     "audits.roc": "estimates.roc",

@@ -20,8 +20,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from noisewise import audits
+from noisewise.attacks.inversion import Attack
 from noisewise.audits.feature_story import Limits
-from noisewise.audits.reconstruction import Attack
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.data.synthetic import two_patch_distribution

@@ -16,19 +16,17 @@ from torch import nn
 
 from noisewise.accounting import Ledger
 from noisewise.adaptive import Quantile
-from noisewise.audits.empirical import (
-    EngineEpsilon,
+from noisewise.attacks.distinguishing import (
     Errors,
-    OneRun,
-    _guess,
     best_threshold,
-    engine_epsilon,
     epsilon_of,
+    guess,
     mu_bounds,
-    one_run,
     one_run_bound,
     one_run_p_value,
 )
+from noisewise.audits.engine_epsilon import EngineEpsilon, engine_epsilon
+from noisewise.audits.one_run import OneRun, one_run
 from noisewise.bounded import release
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
 from noisewise.data import Data
@@ -127,9 +125,9 @@ def test_the_engine_reaches_its_claim_and_does_not_exceed_it(sigma, trials):
     assert not result.exceeds
     assert result.headline["empirical epsilon"].low <= result.claimed
     assert result.claimed == pytest.approx(PLDAccountant().compose(GaussianDpEvent(sigma)).get_epsilon(1e-5), rel=2e-3)
-    step = result.values["statistics"]["step"]
-    assert step["mu"].low < 1 / sigma < step["mu"].high
-    assert result.values["statistics"]["difference"]["mu"].high < 1 / sigma  # the next step's noise comes on top
+    step = result.values.statistics["step"]
+    assert step.mu.low < 1 / sigma < step.mu.high
+    assert result.values.statistics["difference"].mu.high < 1 / sigma  # the next step's noise comes on top
 
 
 @pytest.mark.parametrize(
@@ -234,7 +232,7 @@ def test_a_users_model_is_audited_by_its_own_rules():
     result = engine_epsilon(model, data, **settings)
     assert result.settings["canaries"] == 1
     assert not result.exceeds
-    assert result.values["statistics"]["step"]["mu"].low < 1 < result.values["statistics"]["step"]["mu"].high
+    assert result.values.statistics["step"].mu.low < 1 < result.values.statistics["step"].mu.high
     assert "your model" in result.settings["target"]
     faulty = engine_epsilon(model, data, engine=clipping_off, **settings)
     assert "step" in faulty.found_by
@@ -250,7 +248,7 @@ def test_the_random_state_of_the_user_is_left_alone():
 
 
 def test_without_a_generator_the_noise_is_fresh_and_with_it_the_same():
-    one, other = (engine_epsilon(trials=2000).values["statistics"]["step"]["errors"] for _ in range(2))
+    one, other = (engine_epsilon(trials=2000).values.statistics["step"].errors for _ in range(2))
     assert one != other
     assert audit(trials=2000) == audit(trials=2000)
 
@@ -375,17 +373,17 @@ def test_the_bound_is_that_of_canaries_which_did_not_choose_the_guesses():
     rng = np.random.default_rng(0)
     coins, blind = rng.integers(0, 2, 400).astype(bool), rng.random(400)
     first, second = (np.where((np.arange(400) < 200) == shown, coins + 0.1 * blind, blind) for shown in (True, False))
-    assert _guess(first, coins, 1e-5, 0.95).bound < 0.5
-    assert _guess(second, coins, 1e-5, 0.95).bound > 1
-    assert _guess(second, coins, 1e-5, 0.95).tested == 200
+    assert guess(first, coins, 1e-5, 0.95).bound < 0.5
+    assert guess(second, coins, 1e-5, 0.95).bound > 1
+    assert guess(second, coins, 1e-5, 0.95).tested == 200
 
 
 def test_intervals_of_the_statistics_hold_together():
-    found = audit(trials=4000).values["statistics"]
+    found = audit(trials=4000).values.statistics
     for statistic in found.values():
-        low = mu_bounds(Errors(**statistic["errors"]), 1 - 0.001 / 3)[1]
-        assert statistic["mu"].low == pytest.approx(max(low, 0.0))
-        assert sum(statistic["errors"][side] for side in ("inside", "outside")) in (2048, 2049)  # the second half
+        low = mu_bounds(statistic.errors, 1 - 0.001 / 3)[1]
+        assert statistic.mu.low == pytest.approx(max(low, 0.0))
+        assert statistic.errors.inside + statistic.errors.outside in (2048, 2049)  # the second half
 
 
 def rows(n=400, **settings):
@@ -544,7 +542,7 @@ def test_a_one_run_result_is_reloaded_drawn_and_sensitive():
     assert one_run(linear(), rows(50, public=True), mechanism=mechanism, canaries=50).status.status == "private"
     (figure,) = result.figures()
     assert len(figure.draw(Figure().add_subplot()).patches) == 2
-    assert sum(map(sum, result.values["scores"].values())) == 50
+    assert sum(map(sum, result.values.scores.values())) == 50
     assert result.tables()[0].rows[0] == ["canaries", "50"]
 
 

@@ -14,8 +14,9 @@ from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
+from noisewise.attacks.members import Scores, phi
 from noisewise.attacks.shadows import Shadows, duration, halves, lira_offline, lira_online, rmia_scores, train_shadows
-from noisewise.audits.membership import ROWS, Membership, Scores, lira, membership, phi, rmia
+from noisewise.audits.membership import ROWS, Membership, lira, membership, rmia
 from noisewise.clipping import Flat
 from noisewise.data import Data, mnist, split
 from noisewise.errors import ConfigError, DataError, Interrupted, NoisewiseWarning, RunError
@@ -471,7 +472,7 @@ def test_an_overfit_model_leaks_more_than_privacy_allows_and_a_private_one_does_
     assert 0.55 < bound < 0.6
     for name in ("loss threshold", "logistic regression"):
         assert found.attack(name).auc.low < bound < found.attack(name, "twin").auc.low
-        assert found.values["differences"][name].high < -0.1
+        assert found.values.differences[name].high < -0.1
     assert found.headline["auc"].low < bound < found.headline["twin auc"].low
     assert found.headline["difference"].high < -0.1
     assert set(found.headline) == {"auc", "tpr at 1 % fpr", "twin auc", "difference"}
@@ -526,7 +527,7 @@ def test_regression_finds_what_the_loss_does_not_show() -> None:
     loss, regression = (result.attack(name).auc for name in ("loss threshold", "logistic regression"))
     assert loss.low < 0.5 < loss.high
     assert 0.8 < regression.low < norm.cdf(math.sqrt(2)) < regression.high
-    assert result.values["strongest"]["private"] == "logistic regression"
+    assert result.values.strongest["private"] == "logistic regression"
 
 
 def test_regression_is_judged_on_people_it_was_not_fitted_to() -> None:
@@ -564,21 +565,21 @@ def test_rates_are_met_on_people_who_did_not_set_the_threshold() -> None:
     outputs[:, 0] = torch.from_numpy(rng(24).normal(0, 1, 8000) + 1.5 * (np.arange(8000) < 4000))
     result = membership(Table(outputs), numbered(y[4000:], 4000), members=numbered(y[:4000]))
     one, tenth = result.attack("loss threshold").rates
-    assert (result.settings["judged_half"], result.settings["setting_thresholds"], one["fpr"].n) == (2000, 1000, 1000)
+    assert (result.settings["judged_half"], result.settings["setting_thresholds"], one.fpr.n) == (2000, 1000, 1000)
     scores = Scores(np.zeros(1), np.arange(7.0))
     assert np.concatenate([scores.setting, scores.fresh]).tolist() == scores.outside.tolist()
-    assert (one["at"], tenth["at"]) == (0.01, 0.001)
-    assert one["fpr"].low < 0.01 < one["fpr"].high
-    assert one["tpr"].value == pytest.approx(norm.cdf(1.5 - norm.ppf(0.99)), abs=0.06)
-    assert one["tpr"].low < one["tpr"].value < one["tpr"].high
-    assert tenth["tpr"].value < one["tpr"].value
-    assert result.headline["tpr at 1 % fpr"].value >= one["tpr"].value
+    assert (one.at, tenth.at) == (0.01, 0.001)
+    assert one.fpr.low < 0.01 < one.fpr.high
+    assert one.tpr.value == pytest.approx(norm.cdf(1.5 - norm.ppf(0.99)), abs=0.06)
+    assert one.tpr.low < one.tpr.value < one.tpr.high
+    assert tenth.tpr.value < one.tpr.value
+    assert result.headline["tpr at 1 % fpr"].value >= one.tpr.value
     assert result.settings["too_few_for"] == []
 
 
 def test_rates_that_need_more_people_are_said_to_be_missing(found) -> None:
     assert found.settings["too_few_for"] == [0.001]
-    assert [rate["at"] for rate in found.attack("loss threshold").rates] == [0.01]
+    assert [rate.at for rate in found.attack("loss threshold").rates] == [0.01]
     assert any(
         "0.1 % is not shown: it needs 999 non-members for the threshold, here are 100" in s for s in found.sentences()
     )
@@ -591,7 +592,7 @@ def test_different_classes_are_warned_of() -> None:
         result = membership(network(), shifted, members=members)
     assert any("differ in their classes" in sentence for sentence in result.sentences())
     one = Data(members.x, torch.zeros(300, dtype=torch.long)), Data(others.x, torch.zeros(300, dtype=torch.long))
-    assert membership(network(), one[1], members=one[0]).values["class_shift_p"] == 1.0
+    assert membership(network(), one[1], members=one[0]).values.class_shift_p == 1.0
 
 
 def test_one_row_per_person_and_as_many_members_as_others() -> None:

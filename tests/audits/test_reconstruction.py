@@ -11,18 +11,17 @@ from scipy.stats import ttest_rel
 from torch import nn
 from torchmetrics.image import PeakSignalNoiseRatio, TotalVariation
 
-from noisewise.audits.reconstruction import (
+from noisewise.attacks.inversion import (
     Attack,
-    Reconstruction,
     _each,
-    _observe,
     _total_variation,
     error_bound,
     expected_error,
     least_squares,
     least_squares_error,
-    reconstruction,
+    observe,
 )
+from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.clipping import Flat, per_layer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError
@@ -119,7 +118,7 @@ def test_too_many_masks_are_refused():
 def test_observations_are_what_training_releases():
     """Plain by autograd; clipped to the bound in the same direction; noise of std sigma C; masked outside the support."""
     model, data = seeded(lambda: nn.Linear(300, 4)), vectors(3, 300)
-    seen = _observe(model, data, plan(0.5, 0.25), 0.75, _loss, np.random.default_rng(0))
+    seen = observe(model, data, plan(0.5, 0.25), 0.75, _loss, np.random.default_rng(0))
     for i in range(3):
         model.zero_grad()
         _loss(model, (data.x[i : i + 1], data.y[i : i + 1])).sum().backward()
@@ -146,7 +145,7 @@ def _loss(model, batch):
 def test_a_linear_layers_gradient_shows_its_input_and_inversion_finds_it():
     """grad_W = (p - y) x^T and grad_b = p - y: x is their quotient. Inversion gets there without being told."""
     data = vectors(public=True)
-    seen = _observe(linear(), data, plan(0.0), 0.0, _loss, np.random.default_rng(0))
+    seen = observe(linear(), data, plan(0.0), 0.0, _loss, np.random.default_rng(0))
     weight, bias = seen["plain"].gradients.split([48, 4], 1)
     quotient = (weight.view(-1, 4, 12) / bias.unsqueeze(2)).mean(1)
     assert torch.allclose(quotient, data.x, atol=1e-3)
@@ -167,7 +166,7 @@ def test_a_small_image_is_rebuilt_by_a_small_network():
 def test_noise_makes_it_worse():
     """Seed 0, 20 records, paired: with a multiplier of 0.3 worse than without; clipping alone is not what does it."""
     result = audit(images=20, mechanism=plan(0.3), attack=Attack(steps=200))
-    each = {name: error["each"] for name, error in result.values["errors"].items()}
+    each = {name: error.each for name, error in result.values.errors.items()}
     assert ttest_rel(each["noisy"], each["plain"], alternative="greater").pvalue < 1e-3
     assert ttest_rel(each["noisy"], each["clipped"], alternative="greater").pvalue < 1e-3
 
@@ -175,7 +174,7 @@ def test_noise_makes_it_worse():
 def test_leaving_coordinates_out_makes_it_worse():
     """Seed 0, 20 records, paired. Nothing is clipped, so masks take away signal and add none: 0 < 60 % < 90 % left out."""
     errors = {
-        sparsity: audit(images=20, mechanism=plan(0.0005, 100.0), sparsity=sparsity).values["errors"]["sparse"]["each"]
+        sparsity: audit(images=20, mechanism=plan(0.0005, 100.0), sparsity=sparsity).values.errors["sparse"].each
         for sparsity in (0.0, 0.6, 0.9)
     }
     assert ttest_rel(errors[0.6], errors[0.0], alternative="greater").pvalue < 1e-3
@@ -192,7 +191,7 @@ def test_unsigned_steps_and_total_variation_are_used():
     smooth, rough = (
         audit(model, images, images=1, attack=QUICK._replace(variation=weight, signed=False)) for weight in (10.0, 0.0)
     )
-    spreads = [np.std(result.values["pictures"]["plain"][0]) for result in (smooth, rough)]
+    spreads = [np.std(result.values.pictures["plain"][0]) for result in (smooth, rough)]
     assert spreads[0] < 0.5 * spreads[1]
 
 
@@ -204,7 +203,7 @@ def test_total_variation_is_torchmetrics_per_difference():
 
 def test_psnr_is_torchmetrics():
     result = audit(images=1)
-    original, rebuilt = (torch.tensor(result.values["pictures"][name][0]) for name in ("original", "noisy"))
+    original, rebuilt = (torch.tensor(result.values.pictures[name][0]) for name in ("original", "noisy"))
     theirs = PeakSignalNoiseRatio(data_range=1.0)(rebuilt, original)  # pictures run from 0 to 1, rounded
     assert result.psnr("noisy").value == pytest.approx(float(theirs), abs=0.05)
 
@@ -249,10 +248,10 @@ def test_a_result_is_reloaded_and_drawn(shape, size, shrunk):
     result = audit(model, Data(x, torch.arange(10) % 2), images=9, attack=Attack(steps=2))
     again = Reconstruction.from_dict(json.loads(json.dumps(result.to_dict())))
     assert again == result
-    assert {name: len(pictures) for name, pictures in again.values["pictures"].items()} == dict.fromkeys(
+    assert {name: len(pictures) for name, pictures in again.values.pictures.items()} == dict.fromkeys(
         ("original", "plain", "clipped", "noisy", "sparse"), 8
     )
-    assert np.shape(again.values["pictures"]["original"][0]) == size
+    assert np.shape(again.values.pictures["original"][0]) == size
     assert again.settings["shrunk"] == shrunk
     (figure,) = again.figures()
     axes = figure.draw(Figure().add_subplot())

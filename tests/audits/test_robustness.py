@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -15,21 +14,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from noisewise.audits.robustness import (
-    NORMS,
-    ROWS,
-    TAKES,
-    Robustness,
-    Space,
-    _Answers,
-    _Campaign,
-    _checks,
-    fgsm,
-    margin,
-    noise,
-    pgd,
-    robustness,
-)
+from noisewise.attacks import campaign
+from noisewise.attacks.campaign import Answers, Campaign, checks
+from noisewise.attacks.pgd import NORMS, Space, fgsm, margin, noise, pgd
+from noisewise.audits.people import Extremes
+from noisewise.audits.robustness import ROWS, TAKES, Robustness, robustness
 from noisewise.data import Data, digits, mnist
 from noisewise.errors import ConfigError, DataError
 from noisewise.models import build
@@ -112,10 +101,10 @@ def test_the_audit_reports_it_and_a_scale_per_channel_counts(norm: str) -> None:
         model, data, norms=[norm], radius={norm: 0.3}, factors=[0.5, 1], box=(-100.0, 100.0), scale=scale, rows=None
     )
     for point in result.sweep():
-        truth = exact(model, data, point["radius"], norm, torch.tensor(scale))
-        assert point["accuracy"]["private"].value == pytest.approx(float(truth.float().mean()))
-    assert result.headline["robust accuracy"] == result.sweep()[-1]["accuracy"]["private"]
-    assert all(check["passed"] for check in result.checks if "limit" not in check["check"])
+        truth = exact(model, data, point.radius, norm, torch.tensor(scale))
+        assert point.accuracy["private"].value == pytest.approx(float(truth.float().mean()))
+    assert result.headline["robust accuracy"] == result.sweep()[-1].accuracy["private"]
+    assert all(check.passed for check in result.checks if "limit" not in check.check)
 
 
 @BOTH
@@ -192,8 +181,8 @@ def test_loud_outputs_do_not_hide_the_gradient(trained) -> None:
     quiet, also = (pgd(m, x, y, 0.1, "linf", space, draws()).right.float().mean() for m in (model, loud))
     # not equal: of loud outputs only the nearest wrong class counts, of quiet ones all of them a little
     assert float(also) == pytest.approx(float(quiet), abs=0.06)
-    checks = robustness(loud, data, norms=["linf"], radius={"linf": 0.1}, factors=[1], rows=200, **UNIT).checks
-    assert next(check for check in checks if "masked" in check["check"])["passed"]
+    answers = robustness(loud, data, norms=["linf"], radius={"linf": 0.1}, factors=[1], rows=200, **UNIT).checks
+    assert next(check for check in answers if "masked" in check.check).passed
 
 
 # --- against foolbox
@@ -223,15 +212,15 @@ def test_the_attack_is_within_a_point_of_foolbox(trained, norm: str, radius: flo
     theirs = foolbox_accuracy(model, data, lambda a: getattr(a, many)(rel_stepsize=0.25, steps=20), radius)
     step = foolbox_accuracy(model, data, lambda a: getattr(a, one)(), radius)
     assert 0.02 < theirs < 0.97
-    assert ours["accuracy"]["private"].value == pytest.approx(theirs, abs=0.01)
-    assert ours["fgsm"]["private"].value == pytest.approx(step, abs=0.01)
+    assert ours.accuracy["private"].value == pytest.approx(theirs, abs=0.01)
+    assert ours.fgsm["private"].value == pytest.approx(step, abs=0.01)
 
 
 # --- checks of the attack
 
 
 def failed(result: Robustness) -> set[str]:
-    return {check["check"] for check in result.checks if not check["passed"]}
+    return {check.check for check in result.checks if not check.passed}
 
 
 def test_an_attack_that_works_passes_its_checks(trained) -> None:
@@ -240,7 +229,7 @@ def test_an_attack_that_works_passes_its_checks(trained) -> None:
     assert failed(result) == set()
     assert len(result.checks) == 2 * 5
     assert any("passes its checks" in sentence for sentence in result.sentences())
-    accuracy = [point["accuracy"]["private"].value for point in result.sweep()]
+    accuracy = [point.accuracy["private"].value for point in result.sweep()]
     assert accuracy == sorted(accuracy, reverse=True)
     assert accuracy[0] - accuracy[-1] > 0.5
 
@@ -263,7 +252,7 @@ def test_masked_gradients_are_found(trained, cut: bool) -> None:
         Coarse(model, cut=cut), data, norms=["linf"], radius={"linf": 0.1}, factors=[1, 2], rows=200, **UNIT
     )
     assert {"gradients are not masked", "stronger than random noise"} <= failed(result)
-    assert any("100.0 % of rows have no gradient" in check["found"] for check in result.checks)
+    assert any("100.0 % of rows have no gradient" in check.found for check in result.checks)
     assert any(
         sentence.startswith("Warning") and "weaker than these figures say" in sentence
         for sentence in result.sentences()
@@ -290,16 +279,18 @@ def test_a_model_that_does_not_look_fails_the_unbounded_check(trained) -> None:
 
 
 def test_a_falling_loss_is_found() -> None:
-    def answers(loss: float, right: float) -> _Answers:
-        return _Answers(np.arange(100) < 100 * right, np.full(100, loss))
+    def answers(loss: float, right: float) -> Answers:
+        return Answers(np.arange(100) < 100 * right, np.full(100, loss))
 
     clean = answers(0.1, 0.9)
     blind = [clean, answers(0.11, 0.89), answers(0.12, 0.88)]
     some = {"fgsm": blind, "noise": blind, "unbounded": np.zeros(10, bool), "flat": np.zeros(100, bool)}
-    good = _Campaign([0, 1, 2], pgd=[clean, answers(1.0, 0.5), answers(2.0, 0.2)], **some)
-    assert all(check["passed"] for check in _checks(good))
+    good = Campaign([0, 1, 2], pgd=[clean, answers(1.0, 0.5), answers(2.0, 0.2)], **some)
+    assert all(check.passed for check in checks(good, "private", "linf"))
     bad = replace(good, pgd=[clean, answers(2.0, 0.2), answers(1.0, 0.5)])
-    assert [check["check"] for check in _checks(bad) if not check["passed"]] == ["loss rises with the radius"]
+    assert [check.check for check in checks(bad, "private", "linf") if not check.passed] == [
+        "loss rises with the radius"
+    ]
 
 
 # --- units, rows, comparisons
@@ -324,9 +315,9 @@ def test_a_radius_means_the_same_for_raw_and_normalised_inputs(trained) -> None:
     given = robustness(other, replace(data, x=x), box=(-0.3 / 0.25, 0.7 / 0.25), scale=1 / 0.25, **settings)
     default = robustness(other, replace(data, x=x), **settings)
     for norm in ("linf", "l2"):
-        expected = raw.sweep(norm)[1]["accuracy"]["private"].value
-        assert given.sweep(norm)[1]["accuracy"]["private"].value == pytest.approx(expected, abs=0.01)
-        assert default.sweep(norm)[1]["accuracy"]["private"].value == pytest.approx(expected, abs=0.01)
+        expected = raw.sweep(norm)[1].accuracy["private"].value
+        assert given.sweep(norm)[1].accuracy["private"].value == pytest.approx(expected, abs=0.01)
+        assert default.sweep(norm)[1].accuracy["private"].value == pytest.approx(expected, abs=0.01)
     assert default.settings["box_is_range_of_data"]
     assert default.settings["scale"][0] == pytest.approx(4.0)
 
@@ -342,7 +333,7 @@ def test_a_planted_weakness_is_found_and_equal_models_are_equal() -> None:
         data = replace(data, y=model(data.x).argmax(1))
     settings = {"norms": ["linf"], "radius": {"linf": 0.05}, "factors": [1], "box": (-9.0, 9.0), "scale": 1.0}
     result = robustness(fragile, data, twin=model, **settings)
-    assert result.sweep()[0]["accuracy"]["difference"].value == 0
+    assert result.sweep()[0].accuracy["difference"].value == 0
     assert result.headline["cost"].high < -0.1
     assert result.headline["excess lost"].low > 0.1
     assert result.headline["cost"].value == pytest.approx(
@@ -411,7 +402,7 @@ def test_same_seed_same_result_nothing_else_changes(trained) -> None:
     settings = {"norms": ["l2"], "rows": 150, "steps": 3, "factors": [1]}
     first, second, other = (robustness(model, data, generator=np.random.default_rng(s), **settings) for s in (1, 1, 2))
     assert first == second
-    assert first.sweep()[1]["loss"] != other.sweep()[1]["loss"]
+    assert first.sweep()[1].loss != other.sweep()[1].loss
     assert torch.equal(state, torch.random.get_rng_state())
     assert model.training
     for before, parameter in zip(weights, model.parameters(), strict=True):
@@ -443,14 +434,14 @@ def test_all_chunks_are_attacked_as_the_first_one_is(trained, monkeypatch) -> No
     settings = {"norms": ["linf"], "radius": {"linf": 0.05}, "factors": [0.5, 1, 2], "rows": None, **UNIT}
     whole = {}
     for size in (100, 1000):
-        monkeypatch.setattr(sys.modules["noisewise.audits.robustness"], "CHUNK", size)
+        monkeypatch.setattr(campaign, "CHUNK", size)
         whole[size] = robustness(model, data, **settings)
     for ours, theirs in zip(whole[100].sweep(), whole[1000].sweep(), strict=True):
-        assert ours["accuracy"]["private"].value == pytest.approx(theirs["accuracy"]["private"].value, abs=0.01)
-        assert ours["fgsm"] == theirs["fgsm"]
-        assert (ours["loss"]["private"].n, theirs["loss"]["private"].n) == (100, 1000)
-        assert ours["loss"]["private"].low < theirs["loss"]["private"].value < ours["loss"]["private"].high
-    kept = [point["accuracy"]["private"].value for point in whole[100].sweep()]
+        assert ours.accuracy["private"].value == pytest.approx(theirs.accuracy["private"].value, abs=0.01)
+        assert ours.fgsm == theirs.fgsm
+        assert (ours.loss["private"].n, theirs.loss["private"].n) == (100, 1000)
+        assert ours.loss["private"].low < theirs.loss["private"].value < ours.loss["private"].high
+    kept = [point.accuracy["private"].value for point in whole[100].sweep()]
     assert kept == sorted(kept, reverse=True)
 
 
@@ -459,7 +450,7 @@ def test_people_are_counted_not_rows(trained) -> None:
     data = replace(data, groups={"ward": torch.arange(len(data)) % 2}, unit=torch.arange(len(data)) // 2 // 30)
     result = robustness(model, data, norms=["linf"], steps=1, factors=[1], rows=None, **UNIT)
     assert result.parts("ward") == []  # 500 rows each, of 17 people
-    assert result.values["extremes"]["linf"]["ward"] == {"hidden_parts": 2, "hidden_people": 17}
+    assert result.values.extremes["linf"]["ward"] == Extremes(hidden_parts=2, hidden_people=17)
 
 
 def test_rows_of_one_person_are_not_taken_for_several_people(trained) -> None:
@@ -470,7 +461,7 @@ def test_rows_of_one_person_are_not_taken_for_several_people(trained) -> None:
     assert people.headline["robust accuracy"].n == people.parts("everyone")[0].n < 201
     assert f"of 600 test rows of {people.headline['robust accuracy'].n} people" in people.sentences()[0]
     assert people.headline["lost to the attack"].method == "Wilson, by person"
-    assert people.sweep()[1]["loss"]["private"].n < people.headline["robust accuracy"].n
+    assert people.sweep()[1].loss["private"].n < people.headline["robust accuracy"].n
     for name, mine in people.headline.items():
         assert mine.value == rows.headline[name].value
         assert mine.high - mine.low > 0.99 * (rows.headline[name].high - rows.headline[name].low)

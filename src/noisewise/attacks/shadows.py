@@ -278,11 +278,11 @@ def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, p
         for place, number in enumerate(left):
             start = time.monotonic()
             rows = torch.from_numpy(np.flatnonzero(shadows.inside[number]))
-            own = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
+            drawn = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
             try:
                 with torch.random.fork_rng([]):
-                    torch.default_generator.manual_seed(own)
-                    model = fit(data.take(rows), own)
+                    torch.default_generator.manual_seed(drawn)
+                    model = fit(data.take(rows), drawn)
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"stopped after {count - len(left) + place} of {count} shadows; the same call goes on there."

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise.attacks.members import (
+    ATTACKS,
+    SHIFT,
+    SMALLEST,
+    Rows,
+    Scores,
+    balanced,
+    bounded,
+    class_shift,
+    fitted_and_judged,
+    phi,
+    sigmoid,
+)
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.audit import Audit
-from noisewise.audits.outputs import logits
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress, tracked
-from noisewise.errors import ConfigError, DataError, NoisewiseWarning
+from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
+from noisewise.evaluation import logits
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number, percent, percent_interval
 from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from torch import Tensor, nn
+    from torch import nn
 
     from noisewise.data import Data
 
@@ -35,31 +47,17 @@ TAKES = (
 )
 RATES = (0.01, 0.001)  # false-positive rates at which attacks are compared
 ROWS = 10_000  # members and as many others; more would narrow the intervals little
-SMALLEST = 40  # of each kind, so that a half has 20 people
-EDGE = 1e-12  # probabilities are kept this far from 0 and 1 before LiRA fits Gaussians to their logits
-SHIFT = 0.001  # p-value below which members and others do not look like one distribution
 MODELS = ("private", "twin")
 STATUS = Status("not-private", "shows how far training records can be told from others: no ledger covers it")
 
 
-class Scores(NamedTuple):
-    """How strongly an attack takes members and others for members, higher is surer; others in random order.
+@dataclass(frozen=True)
+class Rate:
+    """Aiming `at` a false-positive rate: members found (`tpr`) and the false alarms met on new people (`fpr`)."""
 
-    Guarantee: the others who set a threshold (`setting`) are not those on whom its false alarms are counted (`fresh`).
-    """
-
-    inside: np.ndarray
-    outside: np.ndarray
-
-    @property
-    def setting(self) -> np.ndarray:
-        """The first half of the others."""
-        return self.outside[: len(self.outside) // 2]
-
-    @property
-    def fresh(self) -> np.ndarray:
-        """The second half of the others."""
-        return self.outside[len(self.outside) // 2 :]
+    at: float
+    tpr: Estimate
+    fpr: Estimate
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,18 @@ class Measured:
     attack: str
     model: str
     auc: Estimate
-    rates: list[dict[str, Any]]
+    rates: list[Rate]
     curve: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Every attack on every model; with a twin the differences of their AUC; the strongest on each model; who is compared."""
+
+    measured: list[Measured]
+    differences: dict[str, Estimate]
+    strongest: dict[str, str]
+    class_shift_p: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +98,12 @@ class Membership(Result):
     kind: ClassVar[str] = "membership"
     title: ClassVar[str] = "Who was trained on"
 
+    values: Values
+
     @property
     def measured(self) -> list[Measured]:
         """Every attack on every model."""
-        return [Measured(**raw) for raw in self.values["measured"]]
+        return self.values.measured
 
     def attack(self, name: str, model: str = "private") -> Measured:
         """One attack on one model."""
@@ -111,7 +121,7 @@ class Membership(Result):
     @property
     def has_twin(self) -> bool:
         """Was there a non-private model to compare with?"""
-        return "twin" in self.values["strongest"]
+        return "twin" in self.values.strongest
 
     def plot(self, ax: Axes) -> Axes:
         """ROC curves on logarithmic axes, so that few but sure guesses show; the line of guessing in grey."""
@@ -145,7 +155,7 @@ class Membership(Result):
 
     def sentences(self) -> list[str]:
         """The strongest attack; what it finds at low false-positive rates; the twin; what limits the answer."""
-        strongest, auc = self.values["strongest"], self.headline["auc"]
+        strongest, auc = self.values.strongest, self.headline["auc"]
         several = len(self.attacks) > 1
         who = strongest["private"]
         who = f"The strongest of {len(self.attacks)} attacks, {who}," if several else f"The attack {who}"
@@ -156,8 +166,8 @@ class Membership(Result):
         ]
         for rate in self.attack(strongest["private"]).rates:
             said.append(
-                f"Aiming at {_rate(rate['at'])} false alarms it finds {percent(rate['tpr'])} of the members (interval "
-                f"{percent_interval(rate['tpr'])}) and meets {percent(rate['fpr'])} false alarms on new people."
+                f"Aiming at {_rate(rate.at)} false alarms it finds {percent(rate.tpr)} of the members (interval "
+                f"{percent_interval(rate.tpr)}) and meets {percent(rate.fpr)} false alarms on new people."
             )
         if self.has_twin:
             twin, change = self.headline["twin auc"], self.headline["difference"]
@@ -173,7 +183,7 @@ class Membership(Result):
                 f"A false-positive rate of {_rate(at)} is not shown: it needs {math.ceil(1 / at) - 1:,} non-members for "
                 f"the threshold, here are {self.settings['setting_thresholds']:,}."
             )
-        if self.values["class_shift_p"] < SHIFT:
+        if self.values.class_shift_p < SHIFT:
             said.append("Members and others differ in their classes, so part of this may be no memory of the model.")
         said.append("An attack that fails proves nothing: only the epsilon of the ledger bounds every attack.")
         return said
@@ -185,14 +195,14 @@ class Membership(Result):
         rows = []
         for name in self.attacks:
             cells = [_auc_cell(found.auc) for found in self.measured if found.attack == name]
-            change = self.values["differences"].get(name)
+            change = self.values.differences.get(name)
             rows.append([name, *cells, *([] if change is None else [_change_cell(change)])])
         rates = [
             [
                 f"{found.attack}, {found.model}",
-                _rate(rate["at"]),
-                f"{percent(rate['tpr'])} ({percent_interval(rate['tpr'])})",
-                f"{percent(rate['fpr'])} ({percent_interval(rate['fpr'])})",
+                _rate(rate.at),
+                f"{percent(rate.tpr)} ({percent_interval(rate.tpr)})",
+                f"{percent(rate.fpr)} ({percent_interval(rate.fpr)})",
             ]
             for found in self.measured
             for rate in found.rates
@@ -245,8 +255,8 @@ def membership(
         rows: most members, and most others, that are looked at.
     """
     generator = np.random.default_rng(0) if generator is None else generator
-    inside, outside = _balanced(members, data, rows, generator)
-    shift = _class_shift(inside.y, outside.y)
+    inside, outside = balanced(members, data, rows, generator)
+    shift = class_shift(inside.y, outside.y)
     half = len(inside) // 2
     folds = int(generator.integers(2**31))
     networks = {"private": model} if twin is None else {"private": model, "twin": twin}
@@ -255,7 +265,8 @@ def membership(
     seen: dict[str, tuple[Rows, Rows]] = {}
     for which, name in tracked(jobs, progress, len(jobs), "membership attacks"):
         if which not in seen:
-            seen[which] = _asked(networks[which], inside, outside, half)
+            outputs = [logits(networks[which], side) for side in (inside, outside)]
+            seen[which] = fitted_and_judged(outputs, [inside.y, outside.y], half)
         fitted, judged = seen[which]
         scores = ATTACKS[name](fitted, judged, folds)
         found[name][which] = Scores(scores[judged.inside], scores[~judged.inside])
@@ -293,7 +304,7 @@ def lira(
 
     def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
         return scores(
-            _bounded(_phi_of(target, data)), _bounded(_shadow_phi(target, data, shadow, progress)), shadow.inside
+            bounded(_phi_of(target, data)), bounded(_shadow_phi(target, data, shadow, progress)), shadow.inside
         )
 
     name = f"LiRA {'online' if online else 'offline'}"
@@ -331,7 +342,7 @@ def rmia(
 
     def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
         chances = [
-            _sigmoid(found)
+            sigmoid(found)
             for part in (data, population)
             for found in (_phi_of(target, part), _shadow_phi(target, part, shadow, progress))
         ]
@@ -339,149 +350,6 @@ def rmia(
 
     used = {"a": a, "gamma": gamma, "population": len(population)}
     return _with_shadows("RMIA", attack, model, data, inside, shadows, twin, twin_shadows, generator, level, used)
-
-
-# scores
-
-
-def phi(outputs: Tensor, y: Tensor) -> np.ndarray:
-    """`log(p_y / (1 - p_y))` of each row, as `z_y - log sum_{j != y} e^{z_j}`: exact where p_y is 0 or 1 in rounding."""
-    import torch
-
-    own = outputs.gather(1, y.unsqueeze(1))
-    others = outputs.scatter(1, y.unsqueeze(1), -math.inf)
-    found = (own.squeeze(1) - torch.logsumexp(others, 1)).numpy()
-    if not np.isfinite(found).all():
-        raise DataError(
-            f"outputs of shape {list(outputs.shape)}, {int((~np.isfinite(found)).sum())} rows without a probability: needs "
-            "finite outputs of at least two classes. Did training diverge?"
-        )
-    return found
-
-
-def _bounded(found: np.ndarray) -> np.ndarray:
-    edge = math.log((1 - EDGE) / EDGE)
-    return found.clip(-edge, edge)
-
-
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    from scipy.special import expit
-
-    return expit(values)
-
-
-# attacks without shadows
-
-
-class Rows(NamedTuple):
-    """What a model says of some rows, their labels, and which are members."""
-
-    logits: Tensor
-    y: Tensor
-    inside: np.ndarray
-
-
-def _asked(model: nn.Module, inside: Data, outside: Data, half: int) -> tuple[Rows, Rows]:
-    """What the model says of the first `half` members and others, and of the rest."""
-    import torch
-
-    said = [logits(model, side) for side in (inside, outside)]
-    parts = []
-    for which in (slice(half), slice(half, None)):
-        labels = [inside.y[which], outside.y[which]]
-        flags = np.repeat([True, False], [len(side) for side in labels])
-        parts.append(Rows(torch.cat([side[which] for side in said]), torch.cat(labels), flags))
-    return parts[0], parts[1]
-
-
-def _loss_threshold(first: Rows, second: Rows, folds: int) -> np.ndarray:
-    """phi orders rows as -loss does, `-loss = -log(1 + e^-phi)`, but does not round to ties where p_y is almost 1."""
-    return phi(second.logits, second.y)
-
-
-def _logistic_regression(first: Rows, second: Rows, folds: int) -> np.ndarray:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    parts = StratifiedKFold(3, shuffle=True, random_state=folds)
-    grid = {"logisticregression__C": np.logspace(-4, 2, 10)}
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    search = GridSearchCV(pipeline, grid, scoring="roc_auc", cv=parts).fit(_features(first), first.inside)
-    return search.decision_function(_features(second))
-
-
-def _features(rows: Rows) -> np.ndarray:
-    """Logits, label (one-hot), logit of the label, loss."""
-    own = rows.logits.gather(1, rows.y.unsqueeze(1)).numpy()
-    labels = np.eye(rows.logits.shape[1])[rows.y.numpy()]
-    loss = np.logaddexp(0, -phi(rows.logits, rows.y))
-    return np.column_stack([rows.logits.numpy(), labels, own, loss])
-
-
-ATTACKS: dict[str, Callable[[Rows, Rows, int], np.ndarray]] = {
-    "loss threshold": _loss_threshold,
-    "logistic regression": _logistic_regression,
-}
-
-
-# people
-
-
-def _balanced(members: Data, others: Data, rows: int, generator: np.random.Generator) -> tuple[Data, Data]:
-    """As many members as others, one row per person, at random."""
-    import torch
-
-    if members.x is others.x or (members.x.shape == others.x.shape and torch.equal(members.x, others.x)):
-        raise DataError("members and non-members are the same rows: pass training rows as members, and held-out rows.")
-    if members.unit is not None and others.unit is not None:
-        shared = np.intersect1d(members.unit.numpy(), others.unit.numpy())
-        if len(shared):
-            raise DataError(
-                f"{len(shared)} people have rows among the members and among the others: whoever was trained on in part is no "
-                "non-member. Leave them out of one side; if they only have the same numbers, number everyone differently."
-            )
-    picked = [_one_each(part, generator) for part in (members, others)]
-    size = min(len(picked[0]), len(picked[1]), rows)
-    if size < SMALLEST:
-        raise DataError(
-            f"{len(picked[0])} members, {len(picked[1])} others, at most {rows} of each: needs at least {SMALLEST} people "
-            "of each kind, half to fit the attack and half to judge it."
-        )
-    inside, outside = (
-        part.take(torch.from_numpy(generator.permutation(index)[:size]))
-        for part, index in zip((members, others), picked, strict=True)
-    )
-    return inside, outside
-
-
-def _one_each(data: Data, generator: np.random.Generator) -> np.ndarray:
-    """A random row of every person: rows of one person are not independent."""
-    order = generator.permutation(len(data))
-    if data.unit is None:
-        return order
-    return order[np.unique(data.unit.numpy()[order], return_index=True)[1]]
-
-
-def _class_shift(inside: Tensor, outside: Tensor) -> float:
-    """p-value of equal class shares among members and others (chi-square), with a warning where they differ."""
-    from scipy.stats import chi2_contingency
-
-    labels = np.concatenate([inside.numpy(), outside.numpy()])
-    known = np.unique(labels)
-    if len(known) < 2:
-        return 1.0
-    counts = [[int((part.numpy() == label).sum()) for label in known] for part in (inside, outside)]
-    found = float(chi2_contingency(counts).pvalue)
-    if found < SHIFT:
-        warnings.warn(
-            f"members and non-members differ in their shares of classes (chi-square p = {found:.1e}): an attack can use "
-            "that without any memory of the model. Draw both from one distribution.",
-            NoisewiseWarning,
-            stacklevel=3,
-        )
-    return found
 
 
 # attacks with shadows
@@ -517,17 +385,12 @@ def _with_shadows(
             f"inside of shape {list(mask.shape)}, {mask.dtype}, {int(mask.sum())} true: needs true or false for each of "
             f"{len(data)} rows, with at least {SMALLEST} of each."
         )
-    used = (
-        {"private": shadows}
-        if twin is None
-        else {
-            "private": shadows,
-            "twin": shadows if twin_shadows is None else twin_shadows,
-        }
-    )
+    used = {"private": shadows}
+    if twin is not None:
+        used["twin"] = shadows if twin_shadows is None else twin_shadows
     for each in used.values():
         each.check(data)
-    shift = _class_shift(data.y[mask], data.y[~mask])
+    shift = class_shift(data.y[mask], data.y[~mask])
     order = generator.permutation(np.flatnonzero(~mask))
     found = {}
     for which, network in zip(MODELS, (model, twin), strict=True):
@@ -552,19 +415,14 @@ def _result(found: dict[str, dict[str, Scores]], level: float, shift: float, set
         strongest[which] = max(aucs, key=lambda name: aucs[name].value)
         headline["auc" if which == "private" else "twin auc"] = _largest(list(aucs.values()), level)
     rates = [_rates(by["private"], together)[:1] for by in found.values()]
-    if all(rates) and rates[0][0]["at"] == RATES[0]:
-        headline[f"tpr at {_rate(RATES[0])} fpr"] = _largest([rate[0]["tpr"] for rate in rates], level)
+    if all(rates) and rates[0][0].at == RATES[0]:
+        headline[f"tpr at {_rate(RATES[0])} fpr"] = _largest([rate[0].tpr for rate in rates], level)
     differences = {}
     if "twin" in first:
         differences = {name: _difference(by, level) for name, by in found.items()}
         change = _difference(found[strongest["twin"]], together)
         headline["difference"] = _named(change, level, len(found))
-    values = {
-        "measured": [vars(each) for each in measured],
-        "differences": differences,
-        "strongest": strongest,
-        "class_shift_p": shift,
-    }
+    values = Values(measured=measured, differences=differences, strongest=strongest, class_shift_p=shift)
     setting = first["private"].setting
     too_few = [at for at in RATES if threshold(setting, at) is None]
     settings = settings | {"level": level, "setting_thresholds": len(setting), "too_few_for": too_few}
@@ -581,14 +439,13 @@ def _measured(attack: str, which: str, scores: Scores, level: float) -> Measured
     return Measured(attack, which, found, _rates(scores, level), roc(scores.inside, scores.outside))
 
 
-def _rates(scores: Scores, level: float) -> list[dict[str, Any]]:
-    found = []
-    for at in RATES:
-        limit = threshold(scores.setting, at)
-        if limit is not None:
-            sides = {"tpr": scores.inside, "fpr": scores.fresh}
-            found.append({"at": at} | {name: exact_share(side > limit, level) for name, side in sides.items()})
-    return found
+def _rates(scores: Scores, level: float) -> list[Rate]:
+    limits = {at: threshold(scores.setting, at) for at in RATES}
+    return [
+        Rate(at, exact_share(scores.inside > limit, level), exact_share(scores.fresh > limit, level))
+        for at, limit in limits.items()
+        if limit is not None
+    ]
 
 
 def _largest(estimates: Sequence[Estimate], level: float) -> Estimate:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from noisewise.audits.outputs import logits
 from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.evaluation import logits
 from noisewise.repairs.base import Cost
 from noisewise.runs.folder import Status
 from noisewise.wording import number
