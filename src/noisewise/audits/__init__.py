@@ -22,9 +22,10 @@ from noisewise.audits.disparity import Disparity, ErrorDisparity, disparity
 from noisewise.audits.empirical import EngineEpsilon, OneRun, engine_epsilon, one_run
 from noisewise.audits.feature_noise import FeatureNoise, feature_noise
 from noisewise.audits.feature_story import FeatureStory, story
-from noisewise.audits.landscape import Landscape, OverSteps, landscape, over_steps
+from noisewise.audits.landscape import Landscape, landscape
 from noisewise.audits.membership import Membership, lira, membership, rmia
 from noisewise.audits.ntk import Ntk, ntk
+from noisewise.audits.over_steps import OverSteps, over_steps
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
