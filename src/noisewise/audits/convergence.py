@@ -22,8 +22,10 @@ from noisewise.audits.clipping_bias import (
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.parts import Bar, dress
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.schedule import Schedule
 from noisewise.theory.zhu2023 import Constants, clipped_bound, deviations, noisy_bound, private_bound
 from noisewise.wording import number
 
@@ -71,16 +73,16 @@ def smoothness(
     import torch
 
     direction = [torch.from_numpy(generator.standard_normal(tuple(p.shape))).to(p) for p in parameters]
-    found = 0.0
+    stretch = 0.0
     for _ in range(iterations):
         length = _length(direction)
         if length == 0:
             return 0.0
         direction = gradient(parameters, [part / length for part in direction])
-        before, found = found, _length(direction)
-        if abs(found - before) <= SETTLED * found:
+        before, stretch = stretch, _length(direction)
+        if abs(stretch - before) <= SETTLED * stretch:
             break
-    return found
+    return stretch
 
 
 def _length(parts: Sequence[Tensor]) -> float:
@@ -181,33 +183,33 @@ class Convergence(Result):
         """What the bound allows, what was reached, and the best sparsity."""
         c, last = self.constants, self.points[-1]
         best = c.best_sparsity
-        said = [
+        lines = [
             f"With measured constants the bound on P h(∇) ‖∇‖ is {number(private_bound(c))}; at the model it is "
             f"{number(self.headline['reached'].value)}. These are estimates: the smoothness {number(c.smoothness)} is a "
             "lower bound, taken at single weights.",
         ]
         if self.settings["momentum"]:
-            said.append(
+            lines.append(
                 f"The theorems know no momentum: {number(self.settings['momentum'])} is counted as the learning rate "
                 f"{number(self.settings['lr'])} / (1 − {number(self.settings['momentum'])}) = {number(c.lr)}."
             )
         if len(self.points) == 1:
-            said.append("No start was given: these are bounds for as many steps that begin at the model.")
+            lines.append("No start was given: these are bounds for as many steps that begin at the model.")
         if best is None:
-            said.append(
+            lines.append(
                 "Clipping's asymmetry makes the bracket Δ_C negative: the bound says nothing about sparsity here."
             )
         else:
-            said.append(
+            lines.append(
                 f"By this bound the best sparsity is r* = {number(best)}: noise term {number(c.lr * c.delta_noise)} against "
                 f"clipping term {number(c.delta_clip)}."
             )
             if best > 0 and last.close < math.sqrt(1 - best):
-                said.append(
+                lines.append(
                     f"The theorem asks P_t >= √(1 − r*) = {number(math.sqrt(1 - best))}; measured is {number(last.close)}: its "
                     "condition is not met."
                 )
-        return said
+        return lines
 
     def tables(self) -> list[Table]:
         """Constants, bounds, points."""
@@ -267,9 +269,6 @@ def convergence(
         level: of the intervals, all of them without end or exact here.
     """
     import torch
-
-    from noisewise.clipping import Flat
-    from noisewise.schedule import Schedule
 
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
@@ -358,7 +357,6 @@ def _point(
 ) -> Point:
     import torch
 
-    from noisewise.clipping import Flat
     from noisewise.persample import live_parameters
 
     everyone = torch.arange(data.units)
@@ -369,8 +367,8 @@ def _point(
     product = hessian_product(model, data, few, loss)
 
     def masked(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
-        found = product(parameters, [_keep(part, mask) for part, mask in zip(direction, masks, strict=True)])
-        return [_keep(part, mask) for part, mask in zip(found, masks, strict=True)]
+        curved = product(parameters, [_keep(part, mask) for part, mask in zip(direction, masks, strict=True)])
+        return [_keep(part, mask) for part, mask in zip(curved, masks, strict=True)]
 
     mean_loss = _mean_loss(model, data, loss)
     if not math.isfinite(mean_loss) or mean_loss < 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from noisewise.adaptive import Adaptive
 from noisewise.audits.clipping_bias import rule_factors
 from noisewise.errors import ConfigError, DataError
 from noisewise.theory.xu2026 import (
@@ -133,8 +134,6 @@ def exact(
 
 
 def _refuse_adaptive(mechanism: Mechanism) -> None:
-    from noisewise.adaptive import Adaptive
-
     if isinstance(mechanism.clip, Adaptive):
         raise ConfigError(
             f"the bound of {mechanism.clip!r} moves during training: the exact ratio needs one that is known, e.g. Flat(1.0)."

@@ -27,6 +27,7 @@ from noisewise.audits.parts import (
     share_cell,
 )
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.clipping import Clip, Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
-    from noisewise.clipping import Clip
     from noisewise.data import Data
     from noisewise.mechanism import Mechanism
     from noisewise.persample import LossFn
@@ -391,8 +391,6 @@ def _in_force(mechanism: Mechanism, clip: Clip | None, support: Support | None) 
     """Rule and support of the last step."""
     if clip is None:
         return chosen_rule(mechanism, None, support)
-    from noisewise.clipping import Flat
-
     known = replace(mechanism, clip=Flat(clip.sensitivity))  # the rule is given; only the support is asked for
     return clip, chosen_rule(known, None, support)[1]
 

@@ -17,10 +17,14 @@ from noisewise.audits.exact_ratio import Factors, exact, noise_of_a_step
 from noisewise.audits.feature_scene import Group, Move, Scene, View
 from noisewise.audits.parts import Bar, cell, dress, name_rows
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL
+from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
+from noisewise.sampling import Poisson
+from noisewise.support import EVERYTHING
 from noisewise.theory.xu2026 import Assumption, FeatureRatio, Limits, noise_norm, norm_exponent, ordered_pairs
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from noisewise.data.synthetic import TwoPatch
-    from noisewise.mechanism import Mechanism
     from noisewise.training.loop import Ablation
 
 TAKES = "Trains the two-layer network once on made-up data; seconds."
@@ -322,13 +325,9 @@ def story(
     """
     import torch
 
-    from noisewise.clipping import Flat
     from noisewise.data.synthetic import two_patch_distribution
     from noisewise.losses import cross_entropy
-    from noisewise.mechanism import Mechanism
     from noisewise.models import two_layer_cnn
-    from noisewise.sampling import Poisson
-    from noisewise.support import EVERYTHING
     from noisewise.training.loop import ABLATIONS, State, private_step
 
     source = two_patch_distribution(seed) if distribution is None else distribution

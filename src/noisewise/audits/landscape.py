@@ -27,9 +27,11 @@ from noisewise.audits.states import (
     some_rows,
     usual_loss,
 )
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.runtime import Runtime
 from noisewise.theory.watson2023 import STEEP, Instability, instability, largest_cosine
 from noisewise.theory.zhu2023 import FLIPS, energy_asymmetry, symmetry_p_value
 from noisewise.wording import fixed, number, percent
@@ -406,9 +408,7 @@ def _norms(model: nn.Module, start: nn.Module | None) -> Norms:
 
 def _gradient_norms(model: nn.Module, data: Data, loss_fn: LossFn) -> np.ndarray:
     """Norm of every row's gradient."""
-    from noisewise.clipping import Flat
     from noisewise.persample import clipped_sum
-    from noisewise.runtime import Runtime
 
     device = device_of(model)
     with evaluating(model):
