@@ -28,6 +28,7 @@ MOVED = {
     "nest": "batches",
     "proposal": "data.tables.propose",
     "recorders": "audits.recorder",
+    "repairs.tuning": "theory.zhu2023",
     "scatter": "data.scatter",
     "schema": "data.tables.schema",
     "table": "data.tables.rows",

@@ -8,33 +8,21 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import chi2, t
 from sklearn.datasets import load_digits
 from torch import nn
 
-from noisewise.adaptive import GroupBounds, Quantile
+from noisewise.adaptive import GroupBounds
 from noisewise.audits.clipping_bias import clipping_bias
-from noisewise.audits.feature_noise import (
-    Factors,
-    FeatureNoise,
-    exact,
-    feature_noise,
-    noise_of_a_step,
-    squared_mean,
-)
+from noisewise.audits.exact_ratio import exact
+from noisewise.audits.feature_noise import Extremes, FeatureNoise, Hidden, feature_noise
 from noisewise.clipping import Flat, per_layer
 from noisewise.data import Data
 from noisewise.data.synthetic import two_patch_distribution
 from noisewise.errors import ConfigError, DataError
-from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.models import two_layer_cnn
-from noisewise.persample import clipped_sum
 from noisewise.sampling import Poisson
-from noisewise.schedule import Schedule
 from noisewise.support import Fixed
-from noisewise.training.state import State
-from noisewise.training.step import Observation, private_step
 
 
 def plan(bound: float = 1.0, noise: float = 2.0, n: int = 1000, batch: int = 100, **changes: object) -> Mechanism:
@@ -78,149 +66,6 @@ def pairwise(rows: np.ndarray) -> float:
     """Mean of all inner products of two different rows."""
     products = rows @ rows.T
     return float(products[~np.eye(len(rows), dtype=bool)].mean())
-
-
-# ---- the exact ratio
-
-
-def test_sigma_n_is_the_noise_that_training_adds() -> None:
-    model = nn.Linear(400, 100)
-    data = Data(torch.zeros(1000, 400), torch.zeros(1000).long())
-    mechanism = plan(bound=3.0, noise=2.0)
-    with torch.no_grad():
-        model.weight.zero_()
-        model.bias.copy_(torch.eye(100)[0] * 100)  # everything is learnt: no gradient, only noise
-    private_step(
-        model, data, cross_entropy, torch.optim.SGD(model.parameters(), 0.0), State.start(mechanism, insecure_seed=0)
-    )
-    assert model.weight.grad is not None
-    assert float(model.weight.grad.std()) == pytest.approx(noise_of_a_step(mechanism), rel=0.02)
-    assert noise_of_a_step(mechanism) == pytest.approx(2.0 * 3.0 / 100)
-    schedule = replace(mechanism, noise_multiplier=Schedule(((0, 2.0), (5, 4.0))))
-    assert noise_of_a_step(schedule) == 2 * noise_of_a_step(schedule, step=0)
-
-
-def test_ratios_by_hand() -> None:
-    source = two_patch_distribution(d=100, norms=(5, 3, 4, 2), sigma_xi=0.2)
-    found = exact(source, plan(bound=0.5, noise=4.0), filters=8)
-    sigma = 4.0 * 0.5 / 100
-    assert [ratio.ratio for ratio in found] == pytest.approx([5 / sigma, 3 / sigma, 4 / sigma, 2 / sigma])
-    assert [ratio.proportion for ratio in found] == [0.4, 0.1, 0.4, 0.1]
-    proxies = [min(1, 0.5 / math.sqrt((u * u + 0.04 * 100) / 8)) for u in (5, 3, 4, 2)]
-    assert [ratio.proxy for ratio in found] == pytest.approx(proxies)
-    assert [ratio.factor for ratio in found] == pytest.approx(proxies)
-    assert [ratio.effective for ratio in found] == pytest.approx(
-        [p * f * u / sigma for p, f, u in zip((0.4, 0.1, 0.4, 0.1), proxies, (5, 3, 4, 2), strict=True)]
-    )
-    assert {ratio.source for ratio in found} == {"proxy"}
-    longest = 0.2 * math.sqrt(chi2.ppf(1 - 1e-6, 96))
-    bounds = [0.5 / (math.sqrt(2 / 8) * (u + longest)) for u in (5, 3, 4, 2)]
-    assert [ratio.bound for ratio in found] == pytest.approx(bounds)
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
-def test_factors_are_those_of_the_gradient_engine(scale: float) -> None:
-    source, model = two_patch_distribution(d=30, sigma_xi=0.3), network(scale)
-    found = exact(source, plan(bound=0.3), model, samples=200)
-    for label, ratio in enumerate(found):
-        alone = tuple(float(k == label) for k in range(4))
-        rows = replace(source, proportions=alone).draw(200, torch.Generator().manual_seed(label))
-        norms = clipped_sum(model, cross_entropy, (rows.x, rows.y), Flat(0.3)).norms[0].numpy()
-        factors = np.minimum(1, 0.3 / np.maximum(norms, 1e-30))
-        assert ratio.source == "model"
-        assert ratio.factor == pytest.approx(factors.min(), rel=1e-4)
-        assert ratio.factor_mean == pytest.approx(factors.mean(), rel=1e-4)
-        assert ratio.factor_low == pytest.approx(np.quantile(factors, 0.05), rel=1e-4)
-        assert ratio.factor >= ratio.bound
-
-
-def test_the_hard_bound_is_attained() -> None:
-    source = two_patch_distribution(d=30, sigma_xi=0.0)
-    model = network(filters=6)
-    with torch.no_grad():  # every filter sees the feature; class 1 is sure to be called class 2
-        u = (source.features[0] / source.norms[0]).float()
-        model.filters.weight.copy_(torch.cat([u.expand(6, -1) * 1e-3, u.expand(6, -1) * 10]))
-    ratio = exact(source, plan(bound=0.01), model)[0]
-    assert ratio.factor == pytest.approx(ratio.bound, rel=1e-5)
-
-
-def test_the_effective_ratio_does_not_depend_on_a_bound_that_clips_everyone() -> None:
-    source, model = two_patch_distribution(d=30, sigma_xi=0.3), network()
-    small, smaller, large, larger = (exact(source, plan(bound=bound), model) for bound in (0.02, 0.002, 1e4, 1e5))
-    assert max(ratio.factor for ratio in small) < 1
-    assert min(ratio.factor for ratio in large) == 1
-    assert [r.effective for r in small] == pytest.approx([r.effective for r in smaller], rel=1e-6)
-    assert [r.effective_mean for r in small] == pytest.approx([r.effective_mean for r in smaller], rel=1e-6)
-    assert [r.effective for r in large] == pytest.approx([10 * r.effective for r in larger], rel=1e-6)
-
-
-def test_recorded_factors_cover_all_steps() -> None:
-    source, model = two_patch_distribution(d=30, sigma_xi=0.3), network()
-    data = source.draw(300, torch.Generator().manual_seed(1))
-    mechanism = plan(bound=0.3, n=300, batch=60, clip=Schedule(((0, Flat(0.3)), (3, Flat(0.6)))), steps=6)
-    recorded, norms = Factors(mechanism, data.groups["feature"]), []
-    state = State.start(mechanism, insecure_seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), 0.5)
-
-    def record(observation: Observation) -> None:
-        bound = 0.3 if observation.step < 3 else 0.6
-        norms.append((data.groups["feature"][observation.units], (bound / observation.norms[0]).clamp(max=1)))
-
-    for _ in range(6):
-        private_step(model, data, cross_entropy, optimizer, state, recorders=[recorded, record])
-    found = exact(source, mechanism, recorded=recorded)
-    for label, ratio in enumerate(found):
-        mine = torch.cat([factors[labels == label] for labels, factors in norms]).double()
-        assert len(mine) > 0
-        assert ratio.source == "recorded"
-        assert ratio.factor == pytest.approx(float(mine.min()), rel=1e-6)
-        assert ratio.factor_mean == pytest.approx(float(mine.mean()), rel=1e-6)
-        assert ratio.factor_low == pytest.approx(float(mine.quantile(0.05)), rel=1e-6)
-
-
-def test_exact_refuses_what_it_cannot_know() -> None:
-    source = two_patch_distribution(d=30)
-    with pytest.raises(ConfigError, match="moves during training"):
-        exact(source, plan(clip=Quantile()))
-    with pytest.raises(DataError, match="no row of 'class 1 majority'"):
-        exact(source, plan(), recorded=Factors(plan(), torch.zeros(1000).long()))
-    assert exact(source, plan(noise=0.0))[0].ratio == math.inf
-
-
-# ---- lengths of means
-
-
-def test_squared_mean_is_the_mean_of_all_pairs_and_its_jackknife() -> None:
-    rows = np.random.default_rng(0).normal(size=(25, 7)) + 0.3
-    found = squared_mean((rows**2).sum(1), rows @ rows.mean(0))
-    assert found.value == pytest.approx(pairwise(rows))
-    without = np.array([pairwise(np.delete(rows, k, 0)) for k in range(25)])
-    deviation = math.sqrt(24 / 25 * ((without - without.mean()) ** 2).sum())
-    assert found.high - found.value == pytest.approx(t.ppf(0.975, 24) * deviation)
-    assert found.value - found.low == pytest.approx(t.ppf(0.975, 24) * deviation)
-    with pytest.raises(DataError, match="at least 3"):
-        squared_mean(np.ones(2), np.ones(2))
-
-
-@pytest.mark.parametrize("length", [0.0, 0.2, 1.0])
-def test_squared_mean_has_no_bias_and_its_interval_covers(length: float) -> None:
-    draw, dimension, people, runs = np.random.default_rng(1), 20, 60, 600
-    values, naive, covered = [], [], 0
-    for _ in range(runs):
-        rows = draw.normal(size=(people, dimension)) * np.geomspace(0.3, 2, dimension)
-        rows[:, 0] += length
-        mean = rows.mean(0)
-        found = squared_mean((rows**2).sum(1), rows @ mean)
-        values.append(found.value)
-        naive.append(float(mean @ mean))
-        covered += found.low <= length**2 <= found.high
-    error = 4 * np.std(values) / math.sqrt(runs)
-    assert abs(np.mean(values) - length**2) < error
-    assert abs(np.mean(naive) - length**2) > error  # the squared norm of the mean itself is too long
-    assert covered / runs > 0.92
-
-
-# ---- any model
 
 
 @pytest.mark.parametrize("kind", ["flat", "per layer", "masked"])
@@ -274,7 +119,7 @@ def test_ratios_are_those_of_gradients_taken_one_by_one(kind: str) -> None:
         assert part.clipped.value == pytest.approx((lengths[mine] < 1 - 1e-6).mean(), abs=1e-9)
         assert part.steps == pytest.approx(part.ratio.value**-2)
     cells = found.parts("class and side")
-    assert sum(part.n for part in cells) + found.extremes("class and side")["hidden_people"] == 400
+    assert sum(part.n for part in cells) + found.extremes("class and side").hidden_people == 400
 
 
 def test_counterpart_of_the_exact_ratio_in_closed_form() -> None:
@@ -405,14 +250,15 @@ def test_result_with_twin_small_groups_and_drawings() -> None:
     assert (found.status.status, alone.status.status) == ("not-private", "not-private")
     assert "twin" in found.status.reason
     assert all(part.n >= 20 for by in found.partitions for part in found.parts(by))
-    hidden = found.extremes("class")
-    assert hidden["hidden_parts"] > 0
-    assert hidden["hidden_people"] == 190 - sum(part.n for part in found.parts("class"))
+    extremes = found.extremes("class")
+    assert isinstance(extremes, Extremes)
+    assert extremes.hidden_parts > 0
+    assert extremes.hidden_people == 190 - sum(part.n for part in found.parts("class"))
     assert any("not shown" in sentence for sentence in found.sentences())
     again = FeatureNoise.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
     lowest = min(found.parts("class"), key=lambda part: part.ratio.value)
-    assert found.extremes("class")["weakest"] == lowest.name
+    assert extremes.weakest == lowest.name
     assert found.headline["weakest"].value == lowest.ratio.value
     assert found.headline["weakest"].low < lowest.ratio.low  # allows for the choice
     for figure in again.figures():
@@ -445,11 +291,9 @@ def test_regression_has_groups_only() -> None:
     assert found.sentences()
 
 
-def test_padding_is_not_recorded() -> None:
-    """Norms of padded batches end with zeros of rows that are not there: their factor would be 1."""
-    plain, padded = (Factors(plan(), torch.tensor([0, 0, 1])) for _ in range(2))
-    norms = torch.tensor([[2.0, 0.5, 4.0]])
-    plain(Observation(0, torch.tensor([0, 1, 2]), norms))
-    padded(Observation(0, torch.tensor([0, 1, 2]), torch.cat([norms, torch.zeros(1, 4)], 1)))
-    assert padded.of(0).tolist() == plain.of(0).tolist() == [0.5, 1.0]
-    assert padded.of(1).tolist() == plain.of(1).tolist() == [0.25]
+def test_a_partition_with_one_part_to_show_has_no_extremes() -> None:
+    data = replace(digits(100), groups={"side": (torch.arange(100) < 5).long()})
+    found = feature_noise(linear(), data, mechanism=plan(n=100, batch=20))
+    assert found.extremes("side") == Hidden(hidden_parts=1, hidden_people=5)
+    assert found.to_dict()["values"]["extremes"]["side"] == {"hidden_parts": 1, "hidden_people": 5}
+    assert FeatureNoise.from_dict(found.to_dict()) == found

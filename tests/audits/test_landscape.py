@@ -5,28 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torchmetrics.functional.classification import multiclass_calibration_error
 
-from noisewise.audits.landscape import (
-    Landscape,
-    OverSteps,
-    energy_asymmetry,
-    instability,
-    interpolated,
-    landscape,
-    largest_cosine,
-    moved,
-    over_steps,
-    projected_gradients,
-    symmetry_p_value,
-)
+from noisewise.audits.landscape import Landscape, NoDirections, RandomDirections, landscape
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimates.intervals import mean_difference, share_difference
 
 
 class Point(nn.Module):
@@ -60,45 +45,28 @@ def test_a_quadratic_loss_runs_as_its_formula_says() -> None:
     at, length = np.linspace(0, 1, 30), math.hypot(3.5, 3.0)
     ends = [squared(model, (data.x, data.y)).mean().item() for model in (private, twin)]
     expected = (1 - at) * ends[0] + at * ends[1] - at * (1 - at) * length**2 / 2
-    assert found["at"] == pytest.approx(at.tolist())
-    assert found["losses"] == pytest.approx(expected.tolist())
-    assert found["length"] == pytest.approx(length)
-    assert found["instability"].value == pytest.approx(expected.max() - sum(ends) / 2)
-    assert found["barrier"].value == pytest.approx(0)
+    assert found.at == pytest.approx(at.tolist())
+    assert found.losses == pytest.approx(expected.tolist())
+    assert found.length == pytest.approx(length)
+    assert found.instability.value == pytest.approx(expected.max() - sum(ends) / 2)
+    assert found.barrier.value == pytest.approx(0)
 
 
 def test_two_wells_have_the_barrier_between_them() -> None:
     """(w^2 - 1)^2 from -1 to 1 is (1 - (1-2a)^2)^2, which is 1 in the middle and 0 at both ends."""
     result = landscape(Point(-1.0, 0.0), numbers(), twin=Point(1.0, 0.0), loss_fn=wells, points=31, directions=0)
     at = np.linspace(0, 1, 31)
-    assert result.segments["private to twin"]["losses"] == pytest.approx(((1 - (2 * at - 1) ** 2) ** 2).tolist())
+    assert result.segments["private to twin"].losses == pytest.approx(((1 - (2 * at - 1) ** 2) ** 2).tolist())
     assert result.headline["instability"].value == pytest.approx(1)
     assert result.headline["barrier"].low == pytest.approx(1)  # all rows agree
-
-
-def test_the_interval_of_instability_allows_for_the_choice_of_the_highest_point() -> None:
-    """Flat in truth, noisy rows: the highest of 30 points looks high; the interval must hold 0 and the naive one does not."""
-    generator, at = np.random.default_rng(0), np.linspace(0, 1, 30)
-    covered = naive = 0
-    for _ in range(100):
-        losses = generator.normal(size=(30, 50))
-        covered += instability(losses, at).instability.low <= 0
-        best = losses[losses.mean(1).argmax()]
-        naive += mean_difference(best, (losses[0] + losses[-1]) / 2).low <= 0
-    assert covered >= 91
-    assert naive < 91
 
 
 def test_random_directions_have_the_length_of_the_segment() -> None:
     """A bowl around the first model: every direction of length L ends at L^2/2 above it."""
     data = Data(torch.zeros(10, 2, dtype=torch.float64), torch.zeros(10))
     result = landscape(Point(0.0, 0.0), data, twin=Point(3.0, 4.0), loss_fn=squared, directions=40)
-    random = result.segments["private to twin"]["random"]
-    assert random["losses"] == pytest.approx([12.5] * 40)
-    state = {"a": torch.zeros(3, dtype=torch.float64), "b": torch.ones(2, 2), "c": torch.zeros(5)}
-    step = moved(state, ["a", "b"], 7.0, np.random.default_rng(0))
-    assert math.hypot(float(step["a"].norm()), float((step["b"] - 1).norm())) == pytest.approx(7, rel=1e-5)
-    assert torch.equal(step["c"], state["c"])
+    random = result.segments["private to twin"].random
+    assert random.losses == pytest.approx([12.5] * 40)
 
 
 def test_a_flat_valley_floor_is_told_from_its_steep_walls() -> None:
@@ -113,37 +81,8 @@ def test_a_flat_valley_floor_is_told_from_its_steep_walls() -> None:
     assert result.headline["instability"].value == pytest.approx(0, abs=1e-12)
     assert result.headline["steep random directions"].value == 1
     assert result.headline["steep random directions"].n == 100
-    assert result.segments["private to twin"]["random"]["above_segment"].value == 1
+    assert result.segments["private to twin"].random.above_segment.value == 1
     assert any("Of 100 random directions of that length 100 end above 3 times" in s for s in result.sentences())
-
-
-def test_energy_distance_is_scipys_in_one_dimension() -> None:
-    generator = np.random.default_rng(0)
-    for sample in (generator.normal(size=70), generator.exponential(size=51), generator.normal(2, 1, size=20)):
-        assert energy_asymmetry(sample[:, None])[0] == pytest.approx(scipy.stats.energy_distance(sample, -sample))
-
-
-def test_energy_distance_is_the_double_sum_in_two_dimensions() -> None:
-    cloud = np.random.default_rng(1).gamma(1.0, size=(23, 2)) - 0.7
-    sums = np.mean([math.dist(a, -b) for a in cloud for b in cloud])
-    gaps = np.mean([math.dist(a, b) for a in cloud for b in cloud])
-    distance, asymmetry = energy_asymmetry(cloud)
-    assert distance == pytest.approx(math.sqrt(2 * sums - 2 * gaps))
-    assert asymmetry == pytest.approx((sums - gaps) / sums)
-    assert energy_asymmetry(7 * cloud)[1] == pytest.approx(asymmetry)
-    assert energy_asymmetry(np.concatenate([cloud, -cloud]))[0] == pytest.approx(0, abs=1e-7)
-    assert energy_asymmetry(np.zeros((5, 2))) == (0.0, 0.0)
-
-
-def test_skewed_clouds_are_rejected_and_symmetric_ones_are_not() -> None:
-    """60 clouds of 60 points at 5 %: more than 8 false alarms has probability 0.003; the power must be above 0.8."""
-    generator = np.random.default_rng(0)
-    false_alarms = found = 0
-    for _ in range(60):
-        false_alarms += symmetry_p_value(generator.standard_t(4, size=(60, 2)) + 5, generator, 39) <= 0.05
-        found += symmetry_p_value(generator.exponential(size=(60, 2)), generator, 39) <= 0.05
-    assert false_alarms <= 8
-    assert found >= 48
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -170,16 +109,6 @@ def single_gradients(model: nn.Module, data: Data) -> np.ndarray:
     return np.stack(rows)
 
 
-def test_projected_gradients_are_those_of_a_loop_over_rows() -> None:
-    model, data = small_net(), labelled(12)
-    gradients = single_gradients(model, data)
-    ours = projected_gradients(model, (data.x, data.y), cross_entropy, np.random.default_rng(3))
-    again = np.random.default_rng(3)
-    shapes = [parameter.shape for parameter in model.parameters()]
-    matrix = np.stack([np.concatenate([again.standard_normal(s).ravel() for s in shapes]) for _ in range(2)], 1)
-    np.testing.assert_allclose(ours, gradients @ matrix / math.sqrt(len(matrix)), atol=1e-6)
-
-
 def test_norms_histograms_and_distances_are_those_of_numpy() -> None:
     private, twin, start, data = small_net(0), small_net(1), small_net(2), labelled()
     result = landscape(private, data, twin=twin, start=start, points=3, directions=2)
@@ -190,21 +119,21 @@ def test_norms_histograms_and_distances_are_those_of_numpy() -> None:
     assert set(result.segments) == {"private to twin", "start to private", "start to twin"}
     for name, weights in flat.items():
         norms = result.norms[name]
-        assert norms["from_origin"] == pytest.approx(np.linalg.norm(weights))
-        assert norms["from_start"] == pytest.approx(np.linalg.norm(weights - flat["start"]))
-        assert norms["growth"] == pytest.approx(np.linalg.norm(weights) / np.linalg.norm(flat["start"]))
-        assert sum(n**2 for n in norms["layers"].values()) == pytest.approx(np.linalg.norm(weights) ** 2)
-        histogram = result.values["histograms"]["weights"][name]
-        edges = histogram["edges"]
+        assert norms.from_origin == pytest.approx(np.linalg.norm(weights))
+        assert norms.from_start == pytest.approx(np.linalg.norm(weights - flat["start"]))
+        assert norms.growth == pytest.approx(np.linalg.norm(weights) / np.linalg.norm(flat["start"]))
+        assert sum(n**2 for n in norms.layers.values()) == pytest.approx(np.linalg.norm(weights) ** 2)
+        histogram = result.values.histograms.weights[name]
+        edges = histogram.edges
         counts, _ = np.histogram(np.clip(weights, edges[0], edges[-1]), edges)
         assert np.mean(np.abs(weights) <= edges[-1]) >= 0.95
         assert counts.sum() == len(weights)
-        assert histogram["shares"] == pytest.approx((counts / len(weights)).tolist())
+        assert histogram.shares == pytest.approx((counts / len(weights)).tolist())
     lengths = np.linalg.norm(single_gradients(private, data), axis=1)
-    assert result.values["histograms"]["gradients"]["private"]["mean"] == pytest.approx(lengths.mean(), rel=1e-5)
+    assert result.values.histograms.gradients["private"].mean == pytest.approx(lengths.mean(), rel=1e-5)
     assert result.headline["gradient norm"].value == pytest.approx(lengths.mean(), rel=1e-5)
-    for histogram in result.values["histograms"]["gradients"].values():
-        assert sum(histogram["shares"]) == pytest.approx(1)
+    for histogram in result.values.histograms.gradients.values():
+        assert sum(histogram.shares) == pytest.approx(1)
 
 
 def test_models_and_random_state_are_left_as_they_were_and_results_repeat() -> None:
@@ -233,9 +162,9 @@ def test_tied_weights_move_together() -> None:
     data = Data(torch.ones(5, 1), torch.zeros(5))
     result = landscape(Tied(1.0), data, twin=Tied(2.0), points=3, directions=4)
     segment = result.segments["private to twin"]
-    assert segment["losses"] == pytest.approx([4.0, 9.0, 16.0])
-    assert segment["length"] == pytest.approx(1)
-    assert {round(loss, 4) for loss in segment["random"]["losses"]} <= {0.0, 16.0}
+    assert segment.losses == pytest.approx([4.0, 9.0, 16.0])
+    assert segment.length == pytest.approx(1)
+    assert {round(loss, 4) for loss in segment.random.losses} <= {0.0, 16.0}
 
 
 def test_what_has_no_segment_is_refused() -> None:
@@ -245,16 +174,12 @@ def test_what_has_no_segment_is_refused() -> None:
         landscape(norm, data)
     with pytest.raises(ConfigError, match="different parameters"):
         landscape(small_net(), data, twin=nn.Linear(3, 4))
-    with pytest.raises(ConfigError, match="whole numbers that differ"):
-        interpolated({"n": torch.tensor(1)}, {"n": torch.tensor(2)}, 0.5)
     with pytest.raises(ConfigError, match="at least 3"):
         landscape(small_net(), data, points=2)
     with pytest.raises(ConfigError, match="directions=-1"):
         landscape(small_net(), data, directions=-1)
     with pytest.raises(DataError, match="at least two"):
         landscape(small_net(), data.take(torch.arange(1)))
-    middle = interpolated({"b": torch.zeros(2)}, {"b": torch.ones(2)}, 0.25)
-    assert middle["b"].tolist() == [0.25, 0.25]
 
 
 def test_a_result_is_saved_drawn_and_honest_about_its_rows() -> None:
@@ -275,103 +200,15 @@ def test_a_result_is_saved_drawn_and_honest_about_its_rows() -> None:
             assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-class Memory(nn.Module):
-    """Logits by heart."""
-
-    def __init__(self, logits: Tensor):
-        super().__init__()
-        self.logits = nn.Parameter(logits)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits[x.long().flatten()]
-
-
-@pytest.fixture
-def switched() -> tuple[Data, list[tuple[int, dict[str, Tensor]]], OverSteps]:
-    """Too sure of itself until step 20; then the same answers, said with less certainty."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.randint(4, (400,), generator=generator)
-    data = Data(torch.arange(400).float().unsqueeze(1), y)
-    raw = nn.functional.one_hot(y, 4) + torch.randn(400, 4, generator=generator)
-    states = [(step, {"logits": raw * scale}) for step, scale in ((10, 8.0), (20, 9.0), (30, 1.2))]
-    return data, states, over_steps(Memory(raw), data, states[::-1], change=20)
-
-
-def test_states_around_a_change_are_measured_as_torchmetrics_and_numpy_do(switched) -> None:
-    data, states, result = switched
-    for (step, state), found in zip(states, result.states, strict=True):
-        shares = state["logits"].double().softmax(1)
-        theirs = multiclass_calibration_error(shares, data.y, num_classes=4, n_bins=15, norm="l1")
-        assert found["step"] == step
-        assert found["ece"] == pytest.approx(float(theirs), abs=1e-6)
-        assert found["accuracy"].value == pytest.approx(float((shares.argmax(1) == data.y).double().mean()))
-        expected = float(nn.functional.cross_entropy(state["logits"].double(), data.y))
-        assert found["loss"].value == pytest.approx(expected, rel=1e-6)
-        assert found["weight_norm"] == pytest.approx(float(state["logits"].double().norm()))
-
-
-def test_asymmetry_over_steps_is_that_of_the_gradients_in_one_plane() -> None:
-    data, models = labelled(40), [small_net(seed) for seed in (0, 1)]
-    states = [(step, model.state_dict()) for step, model in enumerate(models)]
-    result = over_steps(small_net(5), data, states, change=0, generator=np.random.default_rng(3))
-    plane = int(np.random.default_rng(3).integers(1 << 32))
-    for model, found in zip(models, result.states, strict=True):
-        cloud = projected_gradients(model, (data.x, data.y), cross_entropy, np.random.default_rng(plane))
-        assert found["asymmetry"] == pytest.approx(energy_asymmetry(cloud - cloud.mean(0))[1], rel=1e-6)
-    assert result.states[0]["asymmetry"] != result.states[1]["asymmetry"]
-
-
-def test_a_change_that_calms_the_model_is_seen(switched) -> None:
-    data, states, result = switched
-    loss, right, wrong = (
-        result.headline[f"{name} after − before"] for name in ("loss", "accuracy", "calibration error")
-    )
-    assert loss.value == pytest.approx(result.states[2]["loss"].value - result.states[1]["loss"].value)
-    assert loss.high < 0
-    hits = [(state["logits"].argmax(1) == data.y).numpy() for _, state in states]
-    assert (right.value, right.low) == (0, share_difference(hits[2], hits[1]).low)
-    assert wrong.value == pytest.approx(result.states[2]["ece"] - result.states[1]["ece"])
-    assert wrong.high < 0
-    same = over_steps(Memory(states[0][1]["logits"]), data, [(1, states[0][1]), (2, states[0][1])], change=1)
-    assert not any(e.excludes_zero for e in same.headline.values())
-    again = OverSteps.from_dict(json.loads(json.dumps(result.to_dict())))
-    assert again == result
-    for figure in again.figures():
-        assert len(figure.draw(Figure().add_subplot()).lines) >= 2
-    assert len(again.tables()[0].rows) == 3
-    assert "After step 20 the loss changed by" in again.sentences()[0]
-
-
-@pytest.mark.parametrize("change", [5, 30, 31])
-def test_a_change_outside_the_states_is_refused(switched, change: int) -> None:
-    data, states, _ = switched
-    with pytest.raises(ConfigError, match="both before and after"):
-        over_steps(Memory(states[0][1]["logits"]), data, states, change=change)
-
-
-def test_states_must_fit_and_be_of_different_steps(switched) -> None:
-    data, states, _ = switched
-    with pytest.raises(ConfigError, match="once only"):
-        over_steps(Memory(states[0][1]["logits"]), data, [states[0], states[0]], change=10)
-    with pytest.raises(ConfigError, match="does not fit"):
-        over_steps(Memory(torch.zeros(400, 3)), data, states, change=20)
-
-
-def test_the_largest_cosine_is_that_of_the_directions_that_were_gone() -> None:
-    """Directions taken from `moved` and compared in pairs, against the figure made chunk by chunk."""
-    state = {"a": torch.zeros(3, dtype=torch.float64), "b": torch.zeros(2, 2, dtype=torch.float64)}
-    steps = [moved(state, ["a", "b"], 5.0, np.random.default_rng(seed)) for seed in range(6)]
-    flat = [np.concatenate([step["a"].numpy(), step["b"].numpy().ravel()]) / 5 for step in steps]
-    pairs = [float(flat[i] @ flat[j]) for i in range(6) for j in range(i)]
-    found = largest_cosine(7, [np.random.default_rng(seed) for seed in range(6)], chunk=4)
-    assert found == pytest.approx(max(pairs))
-    assert largest_cosine(7, [np.random.default_rng(0)]) is None
+def test_the_largest_cosine_of_a_single_direction_is_a_dash() -> None:
     data = Data(torch.zeros(10, 2, dtype=torch.float64), torch.zeros(10))
     result = landscape(Point(0.0, 0.0), data, twin=Point(3.0, 4.0), loss_fn=squared, directions=40)
-    random = result.segments["private to twin"]["random"]
-    assert 0.99 < random["closest"] < 1  # forty directions in a plane
+    random = result.segments["private to twin"].random
+    assert isinstance(random, RandomDirections)
+    assert 0.99 < random.closest < 1  # forty directions in a plane
     single = landscape(Point(0.0, 0.0), data, twin=Point(3.0, 4.0), loss_fn=squared, directions=1)
     assert any("is –" in sentence for sentence in single.sentences())
+    assert Landscape.from_dict(single.to_dict()) == single
 
 
 def test_frozen_weights_are_not_moved_by_random_directions() -> None:
@@ -386,7 +223,7 @@ def test_frozen_weights_are_not_moved_by_random_directions() -> None:
 
     data = Data(torch.zeros(10, 2, dtype=torch.float64), torch.zeros(10))
     result = landscape(Pair(0.0, 0.0), data, twin=Pair(3.0, 4.0), loss_fn=squared, directions=5)
-    assert result.segments["private to twin"]["random"]["losses"] == pytest.approx([12.5] * 5)
+    assert result.segments["private to twin"].random.losses == pytest.approx([12.5] * 5)
 
 
 def test_a_loss_that_only_falls_is_not_said_to_rise() -> None:
@@ -395,3 +232,18 @@ def test_a_loss_that_only_falls_is_not_said_to_rise() -> None:
     assert "nowhere above the line" in result.sentences()[0]
     wells_between = landscape(Point(-1.0, 0.0), data, twin=Point(1.0, 0.0), loss_fn=wells, points=31, directions=0)
     assert "1.00 above the line" in wells_between.sentences()[0]
+
+
+def test_no_random_directions_are_saved_as_nothing() -> None:
+    result = landscape(small_net(0), labelled(), twin=small_net(1), points=3, directions=0)
+    assert result.segments["private to twin"].random == NoDirections()
+    assert result.to_dict()["values"]["segments"]["private to twin"]["random"] == {}
+    assert Landscape.from_dict(result.to_dict()) == result
+
+
+def test_growth_from_a_start_at_the_origin_is_left_out() -> None:
+    result = landscape(Point(3.0, 4.0), numbers(), start=Point(0.0, 0.0), loss_fn=squared, points=3, directions=0)
+    assert (result.norms["private"].from_start, result.norms["private"].growth) == (5.0, None)
+    assert "growth" not in result.to_dict()["values"]["norms"]["private"]
+    assert "The weights of private have norm 5.00, 5.00 from its start." in result.sentences()
+    assert Landscape.from_dict(result.to_dict()) == result

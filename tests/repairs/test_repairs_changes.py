@@ -1,15 +1,12 @@
 """What each repair changes: pruning, LoRA, pretraining, fine-tuning, views, averages, rules, phases, rules of thumb."""
 
 import copy
-import math
 from dataclasses import replace
 
 import compose
 import dp_accounting as dp
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch import nn
 from walking import Walk, mask_of
 
@@ -495,51 +492,6 @@ def test_half_of_a_shuffled_epoch_is_no_free_phase():
     assert r.repaired(shuffled, r.FirstPhase(1)).lines() == shuffled.lines()
     with pytest.raises(PrivacyError, match="it says that it is free, but what is released changes"):
         r.repaired(shuffled, r.FirstPhase(0.5))
-
-
-# --- rules of thumb ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("clip", "noise", "lr"), [(1.0, 20.0, 0.1), (0.3, 5.0, 1.0), (0.01, 40.0, 0.05), (2.0, 3.0, 0.2)]
-)
-def test_the_best_sparsity_is_the_numeric_minimum(clip, noise, lr):
-    found = minimize_scalar(
-        lambda rate: r.bound_at_sparsity(rate, clip, noise, lr),
-        bounds=(0, 1 - 1e-9),
-        method="bounded",
-        options={"xatol": 1e-10},
-    )
-    assert r.best_sparsity(clip, noise, lr) == pytest.approx(found.x, abs=1e-4)
-
-
-def test_the_best_sparsity_grows_with_noise_bound_and_size_and_falls_with_the_batch():
-    base = {"bound": 1.0, "noise_multiplier": 1.0, "batch_size": 100, "parameters": 100_000, "smoothness": 1.0}
-
-    def best(**changed):
-        return r.best_sparsity(1.0, r.noise_term(**{**base, **changed}), 0.5)
-
-    assert r.noise_term(**base) == pytest.approx(1.0 * 100_000 / (2 * 100**2))
-    for changed in ({"noise_multiplier": 1.5}, {"bound": 1.5}, {"parameters": 200_000}, {"batch_size": 80}):
-        assert best(**changed) > best() > 0
-
-
-def test_momentum_moves_weights_by_one_over_one_minus_mu():
-    """The rule keeps the displacement that one gradient causes in the end, measured on a torch optimizer."""
-    moved = []
-    for momentum in (0.0, 0.5, 0.9):
-        weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-        optimizer = torch.optim.SGD([weight], lr=1.0, momentum=momentum)
-        for step in range(400):
-            weight.grad = torch.full(
-                (1,), r.bound_for_momentum(1.0, 0.0, momentum) if step == 0 else 0.0, dtype=torch.float64
-            )
-            optimizer.step()
-        moved.append(-weight.item())
-    np.testing.assert_allclose(moved, 1.0, rtol=1e-9)
-    for wrong in (-0.1, 1.0, math.nan):
-        with pytest.raises(ConfigError, match=r"must be in \[0, 1\)"):
-            r.bound_for_momentum(1.0, 0.0, wrong)
 
 
 def test_a_models_copy_is_trained_not_the_model():

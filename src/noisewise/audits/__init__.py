@@ -25,10 +25,11 @@ from noisewise.audits.engine_epsilon import EngineEpsilon, engine_epsilon
 from noisewise.audits.error_disparity import ErrorDisparity
 from noisewise.audits.feature_noise import FeatureNoise, feature_noise
 from noisewise.audits.feature_story import FeatureStory, story
-from noisewise.audits.landscape import Landscape, OverSteps, landscape, over_steps
+from noisewise.audits.landscape import Landscape, landscape
 from noisewise.audits.membership import Membership, lira, membership, rmia
 from noisewise.audits.ntk import Ntk, ntk
 from noisewise.audits.one_run import OneRun, one_run
+from noisewise.audits.over_steps import OverSteps, over_steps
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
@@ -46,7 +47,7 @@ __all__ = [
 
 
 ORDER = (
-    "disparity", "calibration", "robustness", "membership", "clipping_bias", "feature_noise", "landscape", "ntk",
+    "disparity", "calibration", "robustness", "membership", "clipping_bias", "feature_noise", "landscape", "over_steps", "ntk",
     "convergence", "engine_epsilon", "one_run", "reconstruction", "attribution", "feature_story",
 )  # fmt: skip
 """Files of audits, in the order of the report: each has results, and an `AUDIT` where a finished run is all it needs."""

@@ -1,15 +1,6 @@
 """Convergence: published bounds on how small the gradient gets, with their constants measured, and the best sparsity.
 
-Mean loss L with a G-Lipschitz gradient, T steps of size eta on batches of B, bound C, noise multiplier sigma, P weights,
-sparsity r. `Delta_L = L(w_1) - min L`, `Delta_sigma = C^2 sigma^2 P G / (2 B^2)`.
-
-    noisy SGD   mean ||grad||^2            <= 2 G Delta_L / ((1-r) sqrt T) + (sigma_g^2 / B + P (sigma C)^2 / B^2) / sqrt T
-    clipped SGD mean P_t h(grad) ||grad||  <= Delta_C / kappa,   Delta_C = Delta_L / (eta T) + eta G C^2 / 2 - mean b
-    DP-SGD      mean P_t h(grad) ||grad||  <= (Delta_C + (1-r) eta Delta_sigma) / kappa
-
-`h(x) = min(||x||, C/4)`, `P_t = Pr(||xi|| < 3C/4)` for the deviations xi = g_i - grad, b what their asymmetry does to the
-clipped step, kappa in (1-r, 1), for which the paper guesses sqrt(1-r).
-Reference: Zhu, Blaschko 2023, TMLR, Theorems 3.2, 3.4, 3.5.
+Reference: Zhu, Blaschko 2023, TMLR, Theorems 3.2, 3.4, 3.5; `noisewise.theory.zhu2023` has the formulas.
 """
 
 from __future__ import annotations
@@ -22,12 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noisewise.audits.audit import Audit
-from noisewise.audits.gradients import Moments, batch_of, chosen_loss, chosen_rule, gradient_status, measure
+from noisewise.audits.gradients import batch_of, chosen_loss, chosen_rule, gradient_status, measure
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.schedule import Schedule
+from noisewise.theory.zhu2023 import Constants, clipped_bound, deviations, noisy_bound, private_bound
 from noisewise.wording import number
 
 if TYPE_CHECKING:
@@ -42,78 +36,6 @@ if TYPE_CHECKING:
 TAKES = "Does not retrain; a few passes over the data and some Hessian products, seconds to minutes."
 ITERATIONS = 50  # of the power method, at most
 SETTLED = 1e-3  # relative change at which it stops
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What the bounds are made of. `steps`, `batch`, `bound`, `noise`, `lr`, `weights` are public; the rest is measured."""
-
-    steps: int
-    batch: int
-    bound: float
-    noise: float
-    lr: float
-    weights: int
-    smoothness: float
-    loss_gap: float
-    variance: float
-    asymmetry: float
-
-    @property
-    def delta_noise(self) -> float:
-        """`Delta_sigma = C^2 sigma^2 P G / (2 B^2)`."""
-        from noisewise.repairs.tuning import noise_term
-
-        return noise_term(self.bound, self.noise, self.batch, self.weights, self.smoothness)
-
-    @property
-    def delta_clip(self) -> float:
-        """`Delta_C = Delta_L / (eta T) + eta G C^2 / 2 - mean b`."""
-        return self.loss_gap / (self.lr * self.steps) + self.lr * self.smoothness * self.bound**2 / 2 - self.asymmetry
-
-    @property
-    def best_sparsity(self) -> float | None:
-        """`r* = max(0, 1 - Delta_C / (eta Delta_sigma))`; None where Delta_C <= 0, since the bound then says nothing.
-
-        Deviation: the paper prints `1 - Delta_C / Delta_sigma`; its Eq. 114 drops the learning rate of Eq. 113.
-        """
-        from noisewise.repairs.tuning import best_sparsity
-
-        if self.delta_clip <= 0:
-            return None
-        return best_sparsity(self.delta_clip, self.delta_noise, self.lr) if self.delta_noise > 0 else 0.0
-
-
-def noisy_bound(c: Constants, sparsity: float = 0.0) -> float:
-    """Theorem 3.2 on `mean ||grad||^2`, at the step size `1 / (G sqrt T)` that it is stated for; sparsity only hurts.
-
-    Deviation: the paper's noise has standard deviation sigma on the sum (C = 1); here it is sigma C.
-    """
-    start = 2 * c.smoothness * c.loss_gap / (1 - sparsity)
-    spread = c.variance / c.batch + c.weights * (c.noise * c.bound / c.batch) ** 2
-    return (start + spread) / math.sqrt(c.steps)
-
-
-def clipped_bound(c: Constants, sparsity: float = 0.0, kappa: float | None = None) -> float:
-    """Theorem 3.4 on `mean P_t h(grad) ||grad||`: `Delta_C / kappa`; sparsity only hurts. kappa: `sqrt(1-r)` if not given."""
-    return c.delta_clip / _kappa(sparsity, kappa)
-
-
-def private_bound(c: Constants, sparsity: float = 0.0, kappa: float | None = None) -> float:
-    """Theorem 3.5: `U(r) = (Delta_C + (1-r) eta Delta_sigma) / kappa`; with `kappa = sqrt(1-r)` smallest at r*."""
-    from noisewise.repairs.tuning import bound_at_sparsity
-
-    if kappa is None:
-        return bound_at_sparsity(sparsity, c.delta_clip, c.delta_noise, c.lr)
-    return (c.delta_clip + (1 - sparsity) * c.lr * c.delta_noise) / _kappa(sparsity, kappa)
-
-
-def _kappa(sparsity: float, kappa: float | None) -> float:
-    if not 0 <= sparsity < 1:
-        raise ConfigError(f"sparsity={sparsity!r}: a share in [0, 1).")
-    if kappa is not None and not 1 - sparsity <= kappa <= 1:
-        raise ConfigError(f"kappa={kappa!r}: the theorem has it between 1 - r = {1 - sparsity:g} and 1.")
-    return math.sqrt(1 - sparsity) if kappa is None else kappa
 
 
 @dataclass(frozen=True)
@@ -133,31 +55,6 @@ class Point:
     smoothness: float
 
 
-def deviations(moments: Moments, bound: float) -> dict[str, float]:
-    """P_t, b and the descent of flat clipping from the lengths and inner products of the gradients.
-
-    Guarantee: `descent = mean <gbar, clip(g_i)> >= P_t h(gbar) ||gbar|| + b`, always: clipping is a projection, hence
-    monotone along gbar, pairs +xi and -xi cancel at 0, and nothing is clipped within C/4 + 3C/4.
-    """
-    square = moments.mean_norm**2
-    along, lengths = moments.on_mean.sum(0), moments.lengths
-    apart = np.sqrt(np.maximum(lengths**2 - 2 * along + square, 0.0))
-    # mirrored at the mean: 2 gbar - g_i
-    mirrored = np.sqrt(np.maximum(4 * square - 4 * along + lengths**2, 0.0))
-    straight = float((_shortened(lengths, bound) * along).mean())
-    reflected = float((_shortened(mirrored, bound) * (2 * square - along)).mean())
-    return {
-        "variance": float((lengths**2).mean() - square),
-        "close": float((apart < 0.75 * bound).mean()),
-        "asymmetry": (straight - reflected) / 2,
-        "descent": straight,
-    }
-
-
-def _shortened(lengths: np.ndarray, bound: float) -> np.ndarray:
-    return np.minimum(1.0, np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > 0))
-
-
 def smoothness(
     gradient: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]],
     parameters: Sequence[Tensor],
@@ -171,16 +68,16 @@ def smoothness(
     import torch
 
     direction = [torch.from_numpy(generator.standard_normal(tuple(p.shape))).to(p) for p in parameters]
-    found = 0.0
+    stretch = 0.0
     for _ in range(iterations):
         length = _length(direction)
         if length == 0:
             return 0.0
         direction = gradient(parameters, [part / length for part in direction])
-        before, found = found, _length(direction)
-        if abs(found - before) <= SETTLED * found:
+        before, stretch = stretch, _length(direction)
+        if abs(stretch - before) <= SETTLED * stretch:
             break
-    return found
+    return stretch
 
 
 def _length(parts: Sequence[Tensor]) -> float:
@@ -281,33 +178,33 @@ class Convergence(Result):
         """What the bound allows, what was reached, and the best sparsity."""
         c, last = self.constants, self.points[-1]
         best = c.best_sparsity
-        said = [
+        lines = [
             f"With measured constants the bound on P h(∇) ‖∇‖ is {number(private_bound(c))}; at the model it is "
             f"{number(self.headline['reached'].value)}. These are estimates: the smoothness {number(c.smoothness)} is a "
             "lower bound, taken at single weights.",
         ]
         if self.settings["momentum"]:
-            said.append(
+            lines.append(
                 f"The theorems know no momentum: {number(self.settings['momentum'])} is counted as the learning rate "
                 f"{number(self.settings['lr'])} / (1 − {number(self.settings['momentum'])}) = {number(c.lr)}."
             )
         if len(self.points) == 1:
-            said.append("No start was given: these are bounds for as many steps that begin at the model.")
+            lines.append("No start was given: these are bounds for as many steps that begin at the model.")
         if best is None:
-            said.append(
+            lines.append(
                 "Clipping's asymmetry makes the bracket Δ_C negative: the bound says nothing about sparsity here."
             )
         else:
-            said.append(
+            lines.append(
                 f"By this bound the best sparsity is r* = {number(best)}: noise term {number(c.lr * c.delta_noise)} against "
                 f"clipping term {number(c.delta_clip)}."
             )
             if best > 0 and last.close < math.sqrt(1 - best):
-                said.append(
+                lines.append(
                     f"The theorem asks P_t >= √(1 − r*) = {number(math.sqrt(1 - best))}; measured is {number(last.close)}: its "
                     "condition is not met."
                 )
-        return said
+        return lines
 
     def tables(self) -> list[Table]:
         """Constants, bounds, points."""
@@ -367,9 +264,6 @@ def convergence(
         level: of the intervals, all of them without end or exact here.
     """
     import torch
-
-    from noisewise.clipping import Flat
-    from noisewise.schedule import Schedule
 
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
@@ -458,7 +352,6 @@ def _point(
 ) -> Point:
     import torch
 
-    from noisewise.clipping import Flat
     from noisewise.persample import live_parameters
 
     everyone = torch.arange(data.units)
@@ -469,8 +362,8 @@ def _point(
     product = hessian_product(model, data, few, loss)
 
     def masked(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
-        found = product(parameters, [_keep(part, mask) for part, mask in zip(direction, masks, strict=True)])
-        return [_keep(part, mask) for part, mask in zip(found, masks, strict=True)]
+        curved = product(parameters, [_keep(part, mask) for part, mask in zip(direction, masks, strict=True)])
+        return [_keep(part, mask) for part, mask in zip(curved, masks, strict=True)]
 
     mean_loss = _mean_loss(model, data, loss)
     if not math.isfinite(mean_loss) or mean_loss < 0:
@@ -479,7 +372,7 @@ def _point(
         loss=mean_loss,
         gradient=moments.mean_norm,
         smoothness=smoothness(masked, list(live.values()), draw),
-        **deviations(moments, bound),
+        **deviations(moments.lengths, moments.on_mean.sum(0), moments.mean_norm, bound)._asdict(),
     )
 
 

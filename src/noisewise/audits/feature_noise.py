@@ -1,262 +1,40 @@
-"""Feature-to-noise ratio: what each class and group says in a step, against the noise that privacy adds to it.
-
-`exact` for the two-patch distribution, whose features are known; `feature_noise` measures the counterpart for any model.
-"""
+"""Feature-to-noise ratio: what each class and group says in a step, against the noise that privacy adds to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from noisewise.audits.audit import Audit
-from noisewise.audits.gradients import (
-    block_norms,
-    chosen_loss,
-    chosen_rule,
-    clipped_units,
-    gradient_status,
-    gradients,
-    group_labels,
-    layout_of,
-    partitions,
-    rule_factors,
-)
+from noisewise.audits.exact_ratio import noise_of_a_step
+from noisewise.audits.gradients import chosen_loss, chosen_rule, gradient_status, partitions
+from noisewise.audits.part_gradients import PartGradients, part_gradients
 from noisewise.audits.people import SMALLEST, hidden_in_words
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, cell, dots, dress, fixed_cell, name_rows, row_name, share_cell
+from noisewise.clipping import Clip, Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.lengths import mean_length
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
-    from noisewise.clipping import Clip
     from noisewise.data import Data
-    from noisewise.data.synthetic import TwoPatch
     from noisewise.losses import LossFn
     from noisewise.mechanism import Mechanism
-    from noisewise.models import TwoLayerCNN
     from noisewise.support import Support
-    from noisewise.training.step import Observation
 
 TAKES = "Does not retrain; two passes over the gradients of all units, seconds to minutes."
-RARE = 1e-6  # share of noise patches that may be longer than the hard bound assumes
-
-
-def noise_of_a_step(mechanism: Mechanism, clip: Clip | None = None, step: int | None = None) -> float:
-    """`sigma_n = sigma C / B`: deviation of the noise on every coordinate of the averaged gradient.
-
-    `clip`: the rule in force, where the mechanism's own adapts; `step`: the last one by default.
-    """
-    step = mechanism.steps - 1 if step is None else step
-    rule = mechanism.clip_at(step) if clip is None else clip
-    return mechanism.noise_at(step) * rule.sensitivity / mechanism.expected_batch_size
-
-
-@dataclass(frozen=True)
-class FeatureRatio:
-    """One feature of a synthetic distribution against the noise: the three factors of its effective ratio.
-
-    Args:
-        name: of the feature.
-        label: class that owns it.
-        norm: ||u||.
-        proportion: phi, its probability.
-        ratio: FNR = ||u|| / sigma_n; infinite without noise.
-        factor: Lambda, the smallest clipping factor of its rows.
-        factor_low: 5th percentile of the factors.
-        factor_mean: their mean.
-        proxy: the rule's factor at `G = sqrt((||u||^2 + sigma_xi^2 d) / m)`.
-        bound: the rule's factor at the longest gradient that is possible.
-        source: of the factors: `recorded` in training, of a `model`, or the `proxy`.
-    """
-
-    name: str
-    label: int
-    norm: float
-    proportion: float
-    ratio: float
-    factor: float
-    factor_low: float
-    factor_mean: float
-    proxy: float
-    bound: float
-    source: str
-
-    @property
-    def effective(self) -> float:
-        """EFNR = phi Lambda FNR."""
-        return self.proportion * self.factor * self.ratio
-
-    @property
-    def effective_mean(self) -> float:
-        """The same with the mean factor in place of the smallest."""
-        return self.proportion * self.factor_mean * self.ratio
-
-
-class Factors:
-    """A recorder that keeps the clipping factor of every unit of every step, by group; as private as the records."""
-
-    def __init__(self, mechanism: Mechanism, labels: Tensor):
-        """`labels [n]`: group of each unit of the training data."""
-        _refuse_adaptive(mechanism)
-        self._mechanism, self._labels = mechanism, labels
-        self._found: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def __call__(self, observation: Observation) -> None:
-        """Record a step; `train` and `private_step` call this."""
-        units = observation.units.cpu()
-        norms = observation.norms[:, : len(units)]  # what is behind them is padding
-        factors = rule_factors(self._mechanism.clip_at(observation.step), norms).amin(0)
-        self._found.append((self._labels[units].numpy(), factors.double().cpu().numpy()))
-
-    def of(self, label: int) -> np.ndarray:
-        """Factors of a group's units over all steps so far."""
-        return np.concatenate([np.empty(0), *(factors[labels == label] for labels, factors in self._found)])
-
-
-def exact(
-    distribution: TwoPatch,
-    mechanism: Mechanism,
-    model: TwoLayerCNN | None = None,
-    *,
-    recorded: Factors | None = None,
-    filters: int = 10,
-    samples: int = 500,
-    generator: torch.Generator | None = None,
-    step: int | None = None,
-) -> list[FeatureRatio]:
-    """FNR, clipping factor and proportion of each feature of a two-patch distribution, and what they make together.
-
-    `EFNR = phi * Lambda * FNR`, `FNR = ||u|| / sigma_n`, `sigma_n = sigma C / B`, `Lambda = min min(1, C / ||g||)` over
-    rows of the feature (and steps, where they were recorded). The combination is what the signal of a step is in units of
-    its noise: losses should be ordered by it, not scale with it. Where every row is clipped it does not depend on C.
-
-    Args:
-        distribution: the features, their proportions and the patch noise.
-        mechanism: rule, noise and batch size.
-        model: whose gradients are taken at `samples` rows of each feature, in closed form; or
-        recorded: the factors of a whole training run, labels being the group `feature`; without either Lambda is `proxy`.
-        filters: m, where no model says it.
-        samples: rows drawn for each feature.
-        generator: draws them; a fixed one by default.
-        step: whose rule and noise count; the last by default.
-
-    Reference: Xu, Chen 2026, arXiv:2603.04881, Definition 3.3 (FNR, clipping factor, proportion).
-    Deviation: the definitions' formulas are not readable in our source; these follow its prose. The product is ours. The
-    hard bound `sqrt(2/m) (||u|| + ||xi||)` takes for ||xi|| a length that one patch in a million exceeds.
-    """
-    from scipy.stats import chi2
-
-    _refuse_adaptive(mechanism)
-    step = mechanism.steps - 1 if step is None else step
-    rule, sigma = mechanism.clip_at(step), noise_of_a_step(mechanism, step=step)
-    count, d = distribution.features.shape
-    if model is not None:
-        filters = model.filters.out_features // model.outputs
-    freedom = d - count if distribution.project else d
-    longest = distribution.sigma_xi * math.sqrt(float(chi2.ppf(1 - RARE, freedom))) if freedom else 0.0
-    found = []
-    for label, norm in enumerate(distribution.norms.tolist()):
-        proxy = math.sqrt((norm**2 + distribution.sigma_xi**2 * d) / filters)
-        proxy_factor = _factor_at(rule, proxy)
-        factors, source = np.array([proxy_factor]), "proxy"
-        if recorded is not None:
-            factors, source = recorded.of(label), "recorded"
-        elif model is not None:
-            factors, source = _factors_of(distribution, label, model, rule, samples, generator), "model"
-        if not len(factors):
-            raise DataError(
-                f"no row of {distribution.names[label]!r} was recorded: record more steps, or give labels of this group."
-            )
-        found.append(
-            FeatureRatio(
-                name=distribution.names[label],
-                label=distribution.labels[label],
-                norm=norm,
-                proportion=distribution.proportions[label],
-                ratio=norm / sigma if sigma > 0 else math.inf,
-                factor=float(factors.min()),
-                factor_low=float(np.quantile(factors, 0.05)),
-                factor_mean=float(factors.mean()),
-                proxy=proxy_factor,
-                bound=_factor_at(rule, math.sqrt(2 / filters) * (norm + longest)),
-                source=source,
-            )
-        )
-    return found
-
-
-def _refuse_adaptive(mechanism: Mechanism) -> None:
-    from noisewise.adaptive import Adaptive
-
-    if isinstance(mechanism.clip, Adaptive):
-        raise ConfigError(
-            f"the bound of {mechanism.clip!r} moves during training: the exact ratio needs one that is known, e.g. Flat(1.0)."
-        )
-
-
-def _factor_at(rule: Clip, norm: float) -> float:
-    import torch
-
-    return float(rule_factors(rule, torch.tensor([[norm]], dtype=torch.float64)))
-
-
-def _factors_of(
-    distribution: TwoPatch,
-    label: int,
-    model: TwoLayerCNN,
-    rule: Clip,
-    samples: int,
-    generator: torch.Generator | None,
-) -> np.ndarray:
-    """Factors of rows that all carry one feature."""
-    import torch
-
-    from noisewise.models import gradient_norms
-
-    alone = tuple(float(place == label) for place in range(len(distribution.labels)))
-    draw = torch.Generator().manual_seed(label) if generator is None else generator
-    rows = replace(distribution, proportions=alone).draw(samples, draw)
-    weight = model.filters.weight
-    norms = gradient_norms(model, rows.x.to(weight.device, weight.dtype), rows.y.to(weight.device))
-    return rule_factors(rule, norms.double().unsqueeze(0))[0].cpu().numpy()
-
-
-def squared_mean(own: np.ndarray, along: np.ndarray, level: float = LEVEL) -> Estimate:
-    """`||E x||^2` from a sample of b vectors, without the excess that chance adds to the norm of a mean.
-
-    `U = sum_{i != j} x_i . x_j / (b (b - 1))`, with Student's t interval of the jackknife over people.
-
-    Args:
-        own: `x_i . x_i`.
-        along: `x_i . xbar`.
-        level: of the interval.
-
-    Guarantee: U has no bias; it can be below 0 where the mean cannot be told from 0, and is not cut there.
-    Reference: Hoeffding 1948 (U-statistics); Arvesen 1969 (their jackknife).
-    """
-    from scipy.stats import t
-
-    b = len(own)
-    if b < 3:
-        raise DataError(f"the length of a mean of {b} vectors: needs at least 3 people.")
-    square, total = b * float(along.sum()), float(own.sum())  # of the sum; of all lengths
-    value = (square - total) / (b * (b - 1))
-    without = (square - 2 * b * along + 2 * own - total) / ((b - 1) * (b - 2))
-    spread = math.sqrt((b - 1) / b * float(((without - without.mean()) ** 2).sum()))
-    half = float(t.ppf((1 + level) / 2, b - 1)) * spread
-    return Estimate(value, value - half, value + half, b, level, "debiased, jackknife")
 
 
 @dataclass(frozen=True)
@@ -295,6 +73,32 @@ class Part:
         return self.ratio.value**-2 if self.ratio.value > 0 else math.inf
 
 
+@dataclass(frozen=True)
+class Hidden:
+    """Of a partition: how many parts are too small to be shown, and how many people are in these."""
+
+    hidden_parts: int
+    hidden_people: int
+
+
+@dataclass(frozen=True)
+class Extremes(Hidden):
+    """The same of a partition with two parts to show or more: the names of the weakest and strongest, and their ratio."""
+
+    weakest: str
+    strongest: str
+    lowest: Estimate
+    ratio: Estimate | None
+
+
+@dataclass(frozen=True)
+class Values:
+    """All parts that are shown, everyone first; of each partition what is hidden and extreme."""
+
+    parts: list[Part]
+    extremes: dict[str, Extremes | Hidden]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeatureNoise(Result):
     """Whose gradient stands out of the noise of a step, and why: size of the feature, clipping, number of people.
@@ -310,6 +114,8 @@ class FeatureNoise(Result):
     kind: ClassVar[str] = "feature-noise"
     title: ClassVar[str] = "Whose signal stands out of the noise"
 
+    values: Values
+
     @property
     def everyone(self) -> Part:
         """All people together."""
@@ -318,15 +124,15 @@ class FeatureNoise(Result):
     @property
     def partitions(self) -> list[str]:
         """`class` (unless it is a regression), the group columns, and classes within them."""
-        return list(self.values["extremes"])
+        return list(self.values.extremes)
 
     def parts(self, by: str = "class") -> list[Part]:
         """The parts that are large enough to be shown."""
-        return [Part(**raw) for raw in self.values["parts"] if raw["by"] == by]
+        return [part for part in self.values.parts if part.by == by]
 
-    def extremes(self, by: str = "class") -> dict[str, Any]:
-        """Names (`weakest`, `strongest`), estimates (`lowest`, `ratio`), how many parts and people are not shown."""
-        return self.values["extremes"][by]
+    def extremes(self, by: str = "class") -> Extremes | Hidden:
+        """Weakest and strongest part, where there are two; how many parts and people are not shown."""
+        return self.values.extremes[by]
 
     @property
     def has_twin(self) -> bool:
@@ -355,10 +161,10 @@ class FeatureNoise(Result):
             ("share of the people", INK, "s", lambda part: part.share.value),
         ]
         for place, (label, colour, marker, value) in enumerate(columns):
-            found = np.array([value(part) for part in parts])
-            top = float(found.max()) or 1.0
+            sizes = np.array([value(part) for part in parts])
+            top = float(sizes.max()) or 1.0
             rows = np.arange(len(parts)) + 0.2 * (1 - place)
-            ax.plot(100 * found / top, rows, marker, color=colour, markersize=6, label=label)
+            ax.plot(100 * sizes / top, rows, marker, color=colour, markersize=6, label=label)
         name_rows(ax, [part.name for part in parts])
         ax.set_xlim(0, 105)
         ax.legend(frameon=False, fontsize="small", labelcolor=INK, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3)
@@ -369,7 +175,7 @@ class FeatureNoise(Result):
 
     def figures(self) -> list[Figure]:
         """Ratios and their three factors, for each partition."""
-        found = []
+        drawn = []
         for by in self.partitions:
             parts = self._weakest_last(by)[-MOST_ROWS:]
             if not parts:
@@ -377,7 +183,7 @@ class FeatureNoise(Result):
             both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
             caption = f"Signal of each part in one step, in deviations of the noise, {both}, by {by}: weakest on top"
             words = "; ".join(f"{part.name}: {cell(part.ratio)}" for part in reversed(parts))
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), len(parts) + 1))
+            drawn.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), len(parts) + 1))
             if len(parts) > 1:
                 caption = f"What makes the ratio, by {by}: size of the feature, clipping, number of people"
                 words = "; ".join(
@@ -386,33 +192,34 @@ class FeatureNoise(Result):
                     for part in reversed(parts)
                 )
                 draw = partial(self._plot_factors, by=by)
-                found.append(Figure(caption, f"{caption}. {words}.", draw, len(parts) + 2))
-        return found
+                drawn.append(Figure(caption, f"{caption}. {words}.", draw, len(parts) + 2))
+        return drawn
 
     def sentences(self) -> list[str]:
         """The ratio of everyone; who is drowned most and how long until heard; what is not shown."""
         ratio = self.everyone.ratio
-        said = [
+        lines = [
             f"In one step the mean clipped gradient of all people is {number(ratio.value)} deviations of the noise along its "
             f"direction ({level_of(ratio)} interval {number(ratio.low)} to {number(ratio.high)}), and "
             f"{number(self.everyone.whole.value)} of the length of the whole noise."
         ]
         for by in self.partitions:
-            found = self.extremes(by)
-            if "weakest" in found:
-                weakest = next(part for part in self.parts(by) if part.name == found["weakest"])
-                times = "" if found["ratio"] is None else f", {fixed(found['ratio'].value)} times that of the strongest"
+            extremes = self.extremes(by)
+            if isinstance(extremes, Extremes):
+                weakest = next(part for part in self.parts(by) if part.name == extremes.weakest)
+                relative = extremes.ratio
+                times = "" if relative is None else f", {fixed(relative.value)} times that of the strongest"
                 wait = (
                     "it cannot be told from none at all" if math.isinf(weakest.steps)
                     else "it stands above the noise in a single step" if weakest.steps <= 1
                     else f"{_steps(weakest)} steps in one direction level it with the noise"
                 )  # fmt: skip
-                said.append(
-                    f"{_called(by)} {found['weakest']} has the weakest signal, {number(weakest.ratio.value)} deviations"
-                    f"{times} ({found['strongest']}); {wait}."
+                lines.append(
+                    f"{_called(by)} {extremes.weakest} has the weakest signal, {number(weakest.ratio.value)} deviations"
+                    f"{times} ({extremes.strongest}); {wait}."
                 )
-            said += hidden_in_words(found, f"parts by {by}")
-        return said
+            lines += hidden_in_words(vars(extremes), f"parts by {by}")
+        return lines
 
     def tables(self) -> list[Table]:
         """Ratios; the factors behind them."""
@@ -515,51 +322,52 @@ def feature_noise(
         raise DataError(f"{len(index)} people: figures about fewer than {SMALLEST} are not shown.")
     rows = [np.arange(len(index)), *(rows for _, _, rows in shown)]
     with Bar(progress, 2 * len(index) * (1 if twin is None else 2)) as advance:
-        found = _measure(model, data, index, rows, loss, rule, kept, advance)
-        other = None if twin is None else _measure(twin, data, index, rows, loss, rule, kept, advance)
+        measured = part_gradients(model, data, index, rows, loss, rule, kept, advance)
+        other = None if twin is None else part_gradients(twin, data, index, rows, loss, rule, kept, advance)
     named = [("everyone", "all", data.units), *((by, name, counts[by][name]) for by, name, _ in shown)]
     shares = [count / data.units for _, _, count in named]
     parts = []
     for place, (by, name, count) in enumerate(named):
-        ratio = _ratio(found, place, shares[place] / sigma, level)
+        ratio = _kept_length(measured, place, shares[place] / sigma, level)
         parts.append(
             Part(
-                by,
-                name,
-                len(rows[place]),
-                intervals.share(np.arange(data.units) < count, level),
-                intervals.share(found.clipped[rows[place]], level),
-                intervals.mean(found.factor[rows[place]], level, floor=0.0),
-                _length(found.raw[place], 1 / sigma, level),
-                _ratio(found, place, 1 / sigma, level),
-                ratio,
-                _scaled(ratio, found.coordinates**-0.5),
-                None if other is None else _ratio(other, place, shares[place] / sigma, level),
+                by=by,
+                name=name,
+                n=len(rows[place]),
+                share=intervals.share(np.arange(data.units) < count, level),
+                clipped=intervals.share(measured.clipped[rows[place]], level),
+                factor=intervals.mean(measured.factor[rows[place]], level, floor=0.0),
+                feature=mean_length(*measured.raw[place], 1 / sigma, level),
+                kept=_kept_length(measured, place, 1 / sigma, level),
+                ratio=ratio,
+                whole=_scaled(ratio, measured.coordinates**-0.5),
+                twin=None if other is None else _kept_length(other, place, shares[place] / sigma, level),
             )
         )
-    extremes: dict[str, Any] = {}
+    extremes: dict[str, Extremes | Hidden] = {}
     for by, of in drawn.items():
-        mine = [place for place, part in enumerate(parts) if part.by == by]
-        single = intervals.each(level, max(len(mine), 1))
-        together = [_ratio(found, place, shares[place] / sigma, single) for place in mine]
-        hidden = {
-            "hidden_parts": len(of) - len(mine),
-            "hidden_people": sum(len(rows) for rows in of.values()) - sum(parts[place].n for place in mine),
-        }
-        extremes[by] = hidden | _extremes([parts[place] for place in mine], together, level)
+        places = [place for place, part in enumerate(parts) if part.by == by]
+        single = intervals.each(level, max(len(places), 1))
+        together = [_kept_length(measured, place, shares[place] / sigma, single) for place in places]
+        members = [parts[place] for place in places]
+        hidden = Hidden(
+            hidden_parts=len(of) - len(places),
+            hidden_people=sum(len(rows) for rows in of.values()) - sum(part.n for part in members),
+        )
+        extremes[by] = _extremes(hidden, members, together, level)
     headline = {"everyone": parts[0].ratio}
-    first: dict[str, Any] = next(iter(extremes.values()), {})
-    if "lowest" in first:
-        headline["weakest"] = first["lowest"]
-        if first["ratio"] is not None:
-            headline["weakest to strongest"] = first["ratio"]
+    first = next(iter(extremes.values()), None)
+    if isinstance(first, Extremes):
+        headline["weakest"] = first.lowest
+        if first.ratio is not None:
+            headline["weakest to strongest"] = first.ratio
     return FeatureNoise(
         headline=headline,
-        values={"parts": [vars(part) for part in parts], "extremes": extremes},
+        values=Values(parts, extremes),
         settings={
             "clip": repr(rule),
             "sigma_n": sigma,
-            "coordinates": found.coordinates,
+            "coordinates": measured.coordinates,
             "units": len(index),
             "population": data.units,
             "level": level,
@@ -569,87 +377,10 @@ def feature_noise(
     )
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Of every unit whether it was clipped and what was left; of every part (x.x, x.xbar) of gradients, raw and clipped."""
-
-    clipped: np.ndarray
-    factor: np.ndarray
-    raw: list[tuple[np.ndarray, np.ndarray]]
-    shortened: list[tuple[np.ndarray, np.ndarray]]
-    coordinates: int
-
-
-def _measure(
-    model: nn.Module,
-    data: Data,
-    units: Tensor,
-    parts: Sequence[np.ndarray],
-    loss_fn: LossFn,
-    rule: Clip,
-    support: Support,
-    advance: Callable[[int], None],
-) -> _Measured:
-    """Means of the parts first, then inner products with them; memory: two vectors of all weights for every part."""
-    import torch
-
-    from noisewise.persample import live_parameters
-
-    layout = layout_of(model, data, loss_fn)
-    labels = group_labels(rule, data, units)
-    member = torch.from_numpy(np.stack([np.isin(np.arange(len(units)), part) for part in parts])).double()
-    live = live_parameters(model, support)
-    owner = rule.blocks(live)
-    blocks = [owner[name] for name in live]
-    norms, factors = [], []
-    sums = shortened_sums = torch.zeros(())
-    for place, found in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
-        lengths = block_norms(torch.stack([gradient.square().sum(1) for gradient in found.values()]), blocks)
-        mine = rule_factors(rule, lengths, None if labels is None else labels[place])
-        norms.append(lengths.cpu())
-        factors.append(mine.cpu())
-        here = member[:, place].to(lengths.device)
-        sums = sums + (here @ torch.cat(list(found.values()), 1)).cpu()
-        shortened_sums = shortened_sums + (here @ _shortened(found, mine, owner)).cpu()
-        advance(place.stop - place.start)
-    counts = member.sum(1, keepdim=True)
-    means, shortened_means = sums / counts, shortened_sums / counts
-    on_mean, on_shortened = [], []
-    for place, found in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
-        flat = torch.cat(list(found.values()), 1)
-        short = _shortened(found, torch.cat(factors, 1)[:, place].to(flat.device), owner)
-        on_mean.append((flat @ means.T.to(flat.device)).cpu())
-        on_shortened.append((short @ shortened_means.T.to(flat.device)).cpu())
-        advance(place.stop - place.start)
-    every_norm, every_factor = torch.cat(norms, 1), torch.cat(factors, 1)
-    square, short_square = every_norm.square().sum(0).numpy(), (every_factor * every_norm).square().sum(0).numpy()
-    along, short_along = torch.cat(on_mean).numpy(), torch.cat(on_shortened).numpy()
-    left = np.divide(short_square, square, out=(every_factor.mean(0) ** 2).numpy(), where=square > 0)
-    return _Measured(
-        clipped_units(rule, every_norm, every_factor, labels).numpy(),
-        np.sqrt(left),
-        [(square[rows], along[rows, place]) for place, rows in enumerate(parts)],
-        [(short_square[rows], short_along[rows, place]) for place, rows in enumerate(parts)],
-        sum(_kept(support.get(name, True), parameter) for name, parameter in live.items()),
-    )
-
-
-def _shortened(found: Mapping[str, Tensor], factors: Tensor, owner: Mapping[str, int]) -> Tensor:
-    import torch
-
-    return torch.cat([factors[owner[name]].unsqueeze(1) * gradient for name, gradient in found.items()], 1)
-
-
-def _kept(mask: bool | Tensor, parameter: Tensor) -> int:
-    return parameter.numel() if isinstance(mask, bool) else int(mask.sum())
-
-
 def _in_force(mechanism: Mechanism, clip: Clip | None, support: Support | None) -> tuple[Clip, Support]:
     """Rule and support of the last step."""
     if clip is None:
         return chosen_rule(mechanism, None, support)
-    from noisewise.clipping import Flat
-
     known = replace(mechanism, clip=Flat(clip.sensitivity))  # the rule is given; only the support is asked for
     return clip, chosen_rule(known, None, support)[1]
 
@@ -666,47 +397,42 @@ def _sample(data: Data, units: int | None, draw: np.random.Generator) -> Tensor:
 
 def _all_parts(data: Data, units: Tensor) -> dict[str, dict[str, np.ndarray]]:
     """Classes, groups, and classes within groups unless the group says the class."""
-    found = partitions(data, units)
-    if "class" not in found:
-        return found
+    plain = partitions(data, units)
+    if "class" not in plain:
+        return plain
     crossed = {}
     for column in data.groups:
         cells = {
-            f"{label}, {group}": np.intersect1d(mine, others, assume_unique=True)
-            for label, mine in found["class"].items()
-            for group, others in found[column].items()
+            f"{label}, {group}": np.intersect1d(of_class, of_group, assume_unique=True)
+            for label, of_class in plain["class"].items()
+            for group, of_group in plain[column].items()
         }
         held = {name: rows for name, rows in cells.items() if len(rows)}
-        if len(held) > max(len(found[column]), len(found["class"])):
+        if len(held) > max(len(plain[column]), len(plain["class"])):
             crossed[f"class and {column}"] = held
-    return found | crossed
+    return plain | crossed
 
 
-def _ratio(found: _Measured, place: int, scale: float, level: float) -> Estimate:
-    return _length(found.shortened[place], scale, level)
-
-
-def _length(products: tuple[np.ndarray, np.ndarray], scale: float, level: float) -> Estimate:
-    """`scale ||E x||`: the root of `squared_mean`, 0 where that is below 0."""
-    square = squared_mean(*products, level)
-    value, low, high = (scale * math.sqrt(max(end, 0.0)) for end in (square.value, square.low, square.high))
-    return Estimate(value, low, high, square.n, level, square.method)
+def _kept_length(measured: PartGradients, place: int, scale: float, level: float) -> Estimate:
+    """`scale ||mean clipped gradient||` of a part."""
+    return mean_length(*measured.shortened[place], scale, level)
 
 
 def _scaled(e: Estimate, factor: float) -> Estimate:
     return Estimate(e.value * factor, e.low * factor, e.high * factor, e.n, e.level, e.method)
 
 
-def _extremes(parts: Sequence[Part], together: Sequence[Estimate], level: float) -> dict[str, Any]:
+def _extremes(hidden: Hidden, parts: Sequence[Part], together: Sequence[Estimate], level: float) -> Extremes | Hidden:
     if len(parts) < 2:
-        return {}
+        return hidden
     values = [part.ratio.value for part in parts]
-    return {
-        "weakest": parts[int(np.argmin(values))].name,
-        "strongest": parts[int(np.argmax(values))].name,
-        "lowest": intervals.smallest(together, level),
-        "ratio": intervals.ratio(together, level),
-    }
+    return Extremes(
+        **vars(hidden),
+        weakest=parts[int(np.argmin(values))].name,
+        strongest=parts[int(np.argmax(values))].name,
+        lowest=intervals.smallest(together, level),
+        ratio=intervals.ratio(together, level),
+    )
 
 
 def _quotient(part: float, whole: float) -> float:

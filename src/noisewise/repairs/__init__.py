@@ -20,7 +20,7 @@ from noisewise.repairs.public import PublicTraining
 from noisewise.repairs.random_sparsification import RandomSparsification
 from noisewise.repairs.ranked_sparsification import RankedSparsification
 from noisewise.repairs.temperature import Scaled, Temperature, temperature
-from noisewise.repairs.tuning import best_sparsity, bound_at_sparsity, bound_for_momentum, noise_term
+from noisewise.theory.zhu2023 import best_sparsity, bound_at_sparsity, bound_for_momentum, noise_term
 
 __all__ = [
     "AtRandom", "Augmentation", "Cost", "EarlierEpochs", "FineTuning", "FirstPhase", "GlobalAdapt",
