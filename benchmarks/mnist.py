@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from noisewise.estimates.intervals import share
-from noisewise.runs.folder import hardware, read_json, versions
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import hardware, versions
 from noisewise.workflow.config import configure, execute, open_run
 
 RESULT = Path(__file__).parent / "results" / "mnist_lenet.json"

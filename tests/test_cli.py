@@ -23,7 +23,8 @@ from noisewise.cli import commands
 from noisewise.errors import ConfigError
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, Status, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.wording import number
 from noisewise.workflow.config import Config, configure, execute, open_run, prepare, twin_weights

@@ -10,7 +10,8 @@ from noisewise import clipping
 from noisewise.audits import AUDITS, read
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
 from noisewise.sampling import Poisson
 from noisewise.workflow import config as configured
 from noisewise.workflow.config import (

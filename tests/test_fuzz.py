@@ -20,7 +20,10 @@ from noisewise import cli
 from noisewise.accounting import Ledger
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_summary, save_tensors
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.sampling import Poisson
 from noisewise.training.loop import train
 from noisewise.workflow.config import Config, configure, execute

@@ -26,7 +26,10 @@ from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
 from noisewise.repairs import Pretraining, PublicTraining, repaired
-from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_ledger, read_summary
+from noisewise.runs.tensors import load_tensors
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.support import Fixed

@@ -9,7 +9,8 @@ import pytest
 from noisewise.audits import AUDITS, RESULTS, Disparity, Estimate, read
 from noisewise.audits.result import Result
 from noisewise.errors import ConfigError, RunError
-from noisewise.runs.folder import Status, read_json, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import Status
 
 E = Estimate(0.5, 0.4, 0.65, 30, 0.95, "Wilson")
 

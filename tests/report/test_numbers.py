@@ -22,7 +22,8 @@ import torch
 from noisewise import report
 from noisewise.audits import AUDITS, calibration, disparity
 from noisewise.data import Data
-from noisewise.runs.folder import RunFolder, read_json, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
 from noisewise.workflow.config import audit, configure, execute, open_run
 
 NUMBER = re.compile(r"([+−-]?)(∞|\d[\d,]*)(\.\d+)?(?:e([+-]\d+))?")

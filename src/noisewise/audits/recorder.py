@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.runs.folder import RunFolder, write_atomically
+from noisewise.runs.files import write_atomically
+from noisewise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,7 +219,7 @@ def _check_name(name: str) -> None:
 
 
 def _path(folder: str | os.PathLike[str], name: str) -> Path:
-    return RunFolder(folder).sensitive / "recorders" / f"{name}.jsonl"
+    return RunFolder(folder).recorders / f"{name}.jsonl"
 
 
 def _forget(path: Path, step: int) -> None:

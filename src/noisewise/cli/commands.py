@@ -600,7 +600,7 @@ def _train(config: Config, out: Path, *, resume: bool, quiet: bool, next_step: b
 def _print_run(console: Console, folder: RunFolder, next_step: bool) -> None:
     from rich.table import Table
 
-    from noisewise.runs.folder import read_summary
+    from noisewise.runs.summary import read_summary
     from noisewise.wording import number, promised, reason
     from noisewise.workflow.config import accuracy, open_run
 
@@ -646,7 +646,7 @@ def _list_audits() -> None:
 
 def _audit(path: Path, only: list[str] | None, *, everything: bool = False, next_step: bool = True) -> None:
     from noisewise.audits import AUDITS
-    from noisewise.runs.folder import read_summary
+    from noisewise.runs.summary import read_summary
     from noisewise.wording import promised
     from noisewise.workflow import config as configured
 

@@ -51,7 +51,9 @@ from noisewise.persample.examine import situation, synthetic
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Trace
 from noisewise.randomness import Entropy
-from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors, write_json
+from noisewise.runs.files import write_json
+from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.tensors import load_tensors, save_tensors, save_weights
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.support import Course, Fixed
@@ -846,15 +848,6 @@ class _Run:
         write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
         self.folder.write_run("complete", status)
         self.folder.forget_checkpoint()
-
-
-def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
-    """A state dict as safetensors; tied tensors are written once each."""
-    from safetensors.torch import save
-
-    from noisewise.runs.folder import write_atomically
-
-    write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
 def summary(state: State, status: Status, delta: float, about: Mapping[str, Any], coordinates: int) -> dict[str, Any]:

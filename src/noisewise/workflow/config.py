@@ -31,7 +31,9 @@ from noisewise.mechanism import Mechanism
 from noisewise.models import MODELS, build
 from noisewise.randomness import Entropy
 from noisewise.recipe import Recipe, load_weights
-from noisewise.runs.folder import RunFolder, Status, read_status, write_atomically, write_json
+from noisewise.runs.files import write_atomically, write_json
+from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.summary import read_status
 from noisewise.runtime import Engine, Runtime
 from noisewise.sampling import SAMPLERS, FullBatch, steps_for
 from noisewise.training.loop import train
