@@ -13,19 +13,10 @@ from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.sampling import Poisson
-from noisewise.workflow import config as configured
-from noisewise.workflow.config import (
-    CLIPS,
-    Config,
-    accuracy,
-    audit,
-    configure,
-    execute,
-    finished,
-    open_run,
-    prepare,
-    twin_weights,
-)
+from noisewise.workflow.choices import CLIPS, OPTIMIZERS
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute, finished, prepare
+from noisewise.workflow.opened import accuracy, audit, open_run
 
 
 def quick(**given) -> Config:
@@ -158,7 +149,7 @@ def test_per_layer_clipping_keeps_the_bound_in_total() -> None:
     assert mechanism.clip_at(0).sensitivity == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("name", list(configured.OPTIMIZERS))
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_every_optimizer_takes_a_step(name: str, tmp_path) -> None:
     folder = execute(quick(optimizer=name, steps=1, twin=False), tmp_path / name, progress=False)
     assert folder.complete
@@ -222,16 +213,16 @@ def test_a_taken_folder_is_not_overwritten(run: RunFolder) -> None:
 def test_resume_does_only_what_is_missing(tmp_path) -> None:
     config = quick(insecure_seed=1)
     folder = execute(config, tmp_path / "a", progress=False)
-    model, twin = folder.model.read_bytes(), twin_weights(folder).read_bytes()
+    model, twin = folder.model.read_bytes(), folder.twin_weights.read_bytes()
     assert finished(config, folder.path)
-    twin_weights(folder).unlink()
+    folder.twin_weights.unlink()
     folder.checkpoint.write_bytes(b"left by a kill between the last two acts")
     assert not finished(config, folder.path)
     with pytest.raises(RunError, match="unfinished"):
         execute(config, folder.path, progress=False)
     execute(config, folder.path, resume=True, progress=False)
     assert not folder.checkpoint.exists()
-    assert (folder.model.read_bytes(), twin_weights(folder).read_bytes()) == (model, twin)
+    assert (folder.model.read_bytes(), folder.twin_weights.read_bytes()) == (model, twin)
 
 
 def test_unfinished_and_foreign_folders_are_refused(run: RunFolder, tmp_path) -> None:

@@ -26,7 +26,8 @@ from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.sampling import Poisson
 from noisewise.training.loop import train
-from noisewise.workflow.config import Config, configure, execute
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute
 
 SEED = 5
 PLAIN = (
@@ -159,7 +160,7 @@ def unfinished(tmp_path_factory):
         return train(*arguments, **settings, recorders=[stop])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisewise.workflow.config.train", stopping)
+        patch.setattr("noisewise.workflow.execution.train", stopping)
         with pytest.raises(Interrupted):
             execute(config, folder, progress=False)
     return RunFolder(folder)

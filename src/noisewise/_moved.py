@@ -17,7 +17,7 @@ MOVED = {
     "audits.shadows": "attacks.shadows",
     "augmentation": "training.augmentation",
     "communication": "training.communication",
-    "config": "workflow.config",
+    "config": "workflow",
     "convert": "models.convert",
     "defaults": "accounting.defaults",
     "entropy": "randomness",

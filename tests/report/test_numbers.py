@@ -24,7 +24,9 @@ from noisewise.audits import AUDITS, calibration, disparity
 from noisewise.data import Data
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import audit, configure, execute, open_run
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import audit, open_run
 
 NUMBER = re.compile(r"([+−-]?)(∞|\d[\d,]*)(\.\d+)?(?:e([+-]\d+))?")
 
