@@ -12,11 +12,12 @@ from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
-from noisewise.sampling import Poisson
+from noisewise.sampling import SAMPLERS, Poisson
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS
 from noisewise.workflow.config import Config, configure
 from noisewise.workflow.execution import execute, finished, prepare
-from noisewise.workflow.opened import accuracy, audit, open_run
+from noisewise.workflow.opened import NEEDS, accuracy, audit, open_run
+from noisewise.workflow.plan import Planned
 
 
 def quick(**given) -> Config:
@@ -285,3 +286,31 @@ def test_a_regression_is_trained_and_audited(tmp_path):
     assert audit(run, "disparity").kind == "disparity-regression"
     with pytest.raises(ConfigError, match="needs classes, this run is a regression"):
         audit(run, "calibration")
+
+
+def test_an_opened_run_uses_what_is_loaded_only_for_the_same_settings(run) -> None:
+    known, other = Planned.of(Config.read(run.config)), Planned.of(quick(seed=1))
+    assert open_run(run.path, known).data is known.data
+    opened = open_run(run.path, other)
+    assert opened.config == known.config
+    assert torch.equal(opened.data.test.x, known.data.test.x)
+    assert not torch.equal(opened.data.test.x, other.data.test.x)
+
+
+def test_what_audits_need_is_made_once_and_nothing_else_is_known(run) -> None:
+    opened = open_run(run.path)
+    assert {need for audit in AUDITS.values() for need in audit.needs} == set(NEEDS)
+    for need in ("mechanism", "loss_fn", "start"):
+        assert opened.needed(need) is opened.needed(need)
+    assert opened.needed("path") == (opened.start,)
+    with pytest.raises(ConfigError, match="an audit needs 'folder', which a run does not have"):
+        opened.needed("folder")
+
+
+def test_rules_and_optimizers_are_offered_in_their_order() -> None:
+    words = "flat global automatic normalized per-sample per-layer quantile global-adapt"
+    assert list(CLIPS) == words.split()
+    assert list(OPTIMIZERS) == ["sgd", "adam", "adamw", "rmsprop"]
+    for option, known in {"clip": CLIPS, "optimizer": OPTIMIZERS, "sampler": SAMPLERS}.items():
+        with pytest.raises(ConfigError, match=f"{option}='no': must be one of {', '.join(known)}."):
+            replace(quick(), **{option: "no"})

@@ -271,6 +271,13 @@ def test_a_second_process_is_refused(tmp_path):
     assert tiny.run(out=tmp_path).ledger.releases == tiny.STEPS
 
 
+def test_runs_can_be_imported_where_there_is_no_fcntl():
+    """As on Windows; there the lock is another one, here filelock says that it has none as good."""
+    code = "import sys; sys.modules['fcntl'] = None; import noisewise.runs; print(noisewise.runs.RunFolder('a').lock)"
+    asked = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{Path('a/sensitive/lock')}\n"
+
+
 def test_a_killed_process_leaves_no_lock_behind(tmp_path):
     hold = (
         "import sys; from noisewise.runs import RunFolder\n"

@@ -30,24 +30,17 @@ from noisewise.workflow.plan import Planned
 class Run:
     """A finished run, rebuilt: models in evaluation mode; `twin` is None where none was trained.
 
-    What audits need beside that is made when it is first asked for, and once.
+    What audits need beside that is made when it is first asked for, and once. `planned`: the plan of its config, where it
+    is built already.
     """
 
     folder: RunFolder
-    planned: Planned
+    config: Config
     status: Status
+    data: Splits
     model: nn.Module
     twin: nn.Module | None
-
-    @property
-    def config(self) -> Config:
-        """All settings."""
-        return self.planned.config
-
-    @property
-    def data(self) -> Splits:
-        """Train, valid and test part."""
-        return self.planned.data
+    planned: Planned | None = None
 
     @property
     def members(self) -> Data:
@@ -57,7 +50,10 @@ class Run:
     @cached_property
     def mechanism(self) -> Mechanism:
         """What the model was trained with."""
-        return self.planned.mechanism([name for name, _ in self.model.named_parameters()])
+        planned = self.planned
+        if planned is None or planned.config != self.config:
+            planned = Planned(self.config, self.data)
+        return planned.mechanism([name for name, _ in self.model.named_parameters()])
 
     @cached_property
     def loss_fn(self) -> LossFn:
@@ -119,7 +115,7 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
         return load_weights(untrained(config, data), weights).eval()
 
     twin = rebuilt(folder.twin_weights) if folder.twin_weights.exists() else None
-    return Run(folder, planned, status, rebuilt(folder.model), twin)
+    return Run(folder, config, status, data, rebuilt(folder.model), twin, planned)
 
 
 def audit(run: Run, name: str, *, progress: bool = False) -> Result:
