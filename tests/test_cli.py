@@ -27,12 +27,13 @@ from noisewise.mechanism import Mechanism
 from noisewise.models import build
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder, Status
-from noisewise.sampling import SAMPLERS, Poisson, Shuffle
+from noisewise.sampling import Poisson, Shuffle
 from noisewise.wording import number
 from noisewise.workflow.config import Config, configure, plan
 from noisewise.workflow.execution import execute, prepare
 from noisewise.workflow.opened import audit as ask
 from noisewise.workflow.opened import open_run
+from noisewise.workflow.plan import plan_of
 
 KEYS = {
     "epsilon", "delta", "noise_multiplier", "steps", "rate", "accountant", "adjacency", "sampler", "rdp_epsilon",
@@ -471,7 +472,7 @@ def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monke
 
 @pytest.fixture
 def counted(monkeypatch) -> dict[str, int]:
-    """How often the digits are loaded, a plan (with its sampler) is built and a model is initialised."""
+    """How often the digits are loaded, a plan is built and a model is initialised."""
     counts = dict.fromkeys(("data", "plan", "model"), 0)
 
     def counting(what, real):
@@ -482,7 +483,7 @@ def counted(monkeypatch) -> dict[str, int]:
         return call
 
     monkeypatch.setitem(DATASETS, "digits", counting("data", DATASETS["digits"]))
-    monkeypatch.setitem(SAMPLERS, "poisson", counting("plan", SAMPLERS["poisson"]))
+    monkeypatch.setattr("noisewise.workflow.plan.plan_of", counting("plan", plan_of))
     monkeypatch.setattr("noisewise.workflow.execution.build", counting("model", build))
     return counts
 
