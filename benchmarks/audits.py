@@ -25,7 +25,9 @@ from noisewise.losses import cross_entropy
 from noisewise.models import build
 from noisewise.recipe import train_openly
 from noisewise.runs.folder import hardware, versions
-from noisewise.workflow.config import audit, configure, execute, open_run, prepare
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute, prepare
+from noisewise.workflow.opened import audit, open_run
 
 NAMES = ("disparity", "calibration", "robustness", "membership", "clipping-bias", "feature-noise", "engine-epsilon")
 

@@ -18,8 +18,11 @@ from pathlib import Path
 import torch
 
 from noisewise.estimates.intervals import share
-from noisewise.runs.folder import hardware, read_json, versions
-from noisewise.workflow.config import configure, execute, open_run
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import hardware, versions
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import open_run
 
 RESULT = Path(__file__).parent / "results" / "mnist_lenet.json"
 

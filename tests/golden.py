@@ -105,7 +105,9 @@ def runs(folder: Path) -> Iterator[tuple[str, str]]:
     """Files of run folders, their audits and reports."""
     from noisewise.audits import AUDITS
     from noisewise.report import write
-    from noisewise.workflow.config import audit, configure, execute, open_run
+    from noisewise.workflow.config import configure
+    from noisewise.workflow.execution import execute
+    from noisewise.workflow.opened import audit, open_run
 
     for data, model in (("digits", "cnn"), ("signal_noise", "mlp"), ("two_patch", "two-layer-cnn")):
         config = configure(data=data, model=model, noise_multiplier=4.0, steps=4, batch_size=64, insecure_seed=3)

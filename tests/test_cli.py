@@ -17,17 +17,23 @@ from rich.console import Console
 
 from noisewise import cli
 from noisewise.accounting.defaults import default_adjacency, default_delta
-from noisewise.audits import AUDITS
+from noisewise.audits import AUDITS, Audit
 from noisewise.audits.result import Table
-from noisewise.cli import commands
+from noisewise.cli.audit import _print_result
+from noisewise.data import DATASETS
 from noisewise.errors import ConfigError
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, Status, read_json
+from noisewise.models import build
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.wording import number
-from noisewise.workflow.config import Config, configure, execute, open_run, prepare, twin_weights
-from noisewise.workflow.config import audit as ask
+from noisewise.workflow.config import Config, configure, plan
+from noisewise.workflow.execution import execute, prepare
+from noisewise.workflow.opened import audit as ask
+from noisewise.workflow.opened import open_run
+from noisewise.workflow.plan import plan_of
 
 KEYS = {
     "epsilon", "delta", "noise_multiplier", "steps", "rate", "accountant", "adjacency", "sampler", "rdp_epsilon",
@@ -189,7 +195,7 @@ def test_refusals_for_privacy_end_with_3(noisewise, tmp_path) -> None:
 
 
 def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
-    monkeypatch.setattr(commands, "_audit", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("noisewise.cli.audit.ask", lambda *_, **__: 1 / 0)
     found = noisewise("audit", "a")
     assert found.code == 1
     assert "ZeroDivisionError" in found.err
@@ -314,7 +320,7 @@ def test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on(noisew
     """The bound of quantile clipping moved, so what clipping did at the end is not known; who gets how much is."""
     wanted = {name: AUDITS[name] for name in ("clipping-bias", "disparity")}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.workflow.config.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", wanted)
     assert noisewise("train", *QUICK, "--clip", "quantile", "--out", "a", "--no-twin", "--quiet").code == 0
     found = noisewise("audit", "a")
     assert found.code == 0
@@ -352,7 +358,7 @@ def test_tables_are_never_cut(width: int) -> None:
     ]
     shown = io.StringIO()
     console = Console(file=shown, width=width, highlight=False)
-    commands._print_result(
+    _print_result(
         console, Shown([Table("A caption that is longer than the table", columns, rows)]), "strong", tables=True
     )
     text = shown.getvalue()
@@ -440,7 +446,7 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
         whole = execute(Config.read(out.config), tmp_path / "whole", progress=False)
     finally:
         torch.set_num_threads(threads)
-    for path in (out.model, out.ledger, out.summary, out.metrics, twin_weights(out)):
+    for path in (out.model, out.ledger, out.summary, out.metrics, out.twin_weights):
         assert path.read_bytes() == (whole.path / path.relative_to(out.path)).read_bytes(), path.name
     assert not twin.path.exists()
     assert not out.checkpoint.exists()
@@ -450,18 +456,68 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
 
 
 def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
-    small = configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
-    monkeypatch.setattr("noisewise.workflow.config.configure", lambda **_: small)
+    small = plan(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
+    monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: small)
     wanted = {"disparity": AUDITS["disparity"]}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.workflow.config.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", wanted)
     first = noisewise("demo", "--out", "runs/demo")
     assert first.code == 0
     assert "Report: runs/demo/sensitive/report.html" in first.words
     assert (tmp_path / "runs/demo/sensitive/report.html").exists()
     assert "Report: runs/demo-2/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
-    twin_weights(RunFolder("runs/demo")).unlink()
+    RunFolder("runs/demo").twin_weights.unlink()
     assert "Report: runs/demo/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
+
+
+@pytest.fixture
+def counted(monkeypatch) -> dict[str, int]:
+    """How often the digits are loaded, a plan is built and a model is initialised."""
+    counts = dict.fromkeys(("data", "plan", "model"), 0)
+
+    def counting(what, real):
+        def call(*arguments, **settings):
+            counts[what] += 1
+            return real(*arguments, **settings)
+
+        return call
+
+    monkeypatch.setitem(DATASETS, "digits", counting("data", DATASETS["digits"]))
+    monkeypatch.setattr("noisewise.workflow.plan.plan_of", counting("plan", plan_of))
+    monkeypatch.setattr("noisewise.workflow.execution.build", counting("model", build))
+    return counts
+
+
+def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, monkeypatch) -> None:
+    assert noisewise("train", *QUICK, "--out", "a").code == 0
+    assert counted == {"data": 1, "plan": 1, "model": 3}  # trained; rebuilt with its weights, and its twin's
+    counted.update(data=0, plan=0)
+    assert noisewise("train", "--resume", "--epochs", "1", "--out", "a", "--quiet").code == 2  # other settings
+    assert (counted["data"], counted["plan"]) == (1, 1)
+    wanted = {
+        name: AUDITS[name] for name in ("disparity", "clipping-bias", "landscape", "convergence", "feature-noise")
+    }
+    asked = [need for audit in wanted.values() for need in audit.needs]
+    assert min(asked.count("mechanism"), asked.count("start") + asked.count("path")) > 1
+    light = {name: replace(audit, run=lambda *_, **__: Silent()) for name, audit in wanted.items()}
+    monkeypatch.setattr("noisewise.audits.AUDITS", light)
+    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", light)
+    monkeypatch.setattr(Audit, "takes", "")
+    counted.update(data=0, plan=0, model=0)
+    assert noisewise("audit", "a", "--all").code == 0
+    assert counted == {"data": 1, "plan": 1, "model": 3}  # the model, its twin, the start
+
+
+class Silent:
+    """A result that says nothing."""
+
+    status = Status("not-private", "none")
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def to_dict(self) -> dict[str, str]:
+        return {}
 
 
 # --- schema

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ import typer
 
 from noisewise import cli
 from noisewise.audits import AUDITS
+from noisewise.cli import train as family
 from noisewise.errors import RunError
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import FullBatch, Poisson, Shuffle, steps_for
-from noisewise.workflow.config import configure, execute
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
 
 
 @pytest.fixture
@@ -142,7 +145,7 @@ class Door:
 @pytest.fixture
 def door(monkeypatch) -> Door:
     standing = Door()
-    monkeypatch.setattr("noisewise.workflow.config.train", standing)
+    monkeypatch.setattr("noisewise.workflow.execution.train", standing)
     return standing
 
 
@@ -152,7 +155,7 @@ def unchanged(tmp_path_factory) -> list[dict[str, Any]]:
     standing = Door()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("base"))
-        patch.setattr("noisewise.workflow.config.train", standing)
+        patch.setattr("noisewise.workflow.execution.train", standing)
         patch.setattr(sys, "argv", ["noisewise", "train", *with_option(BASE, ""), "--quiet"])
         with pytest.raises(SystemExit):
             cli.main()
@@ -322,7 +325,7 @@ def test_quiet_of_train(noisewise, monkeypatch) -> None:
         bars.append(progress)
         raise RunError("seen.")
 
-    monkeypatch.setattr("noisewise.workflow.config.train", stop)
+    monkeypatch.setattr("noisewise.workflow.execution.train", stop)
     printed = [
         noisewise("train", *with_option(BASE, "--out", "--out", name), *more)[1]
         for name, more in (("a", ["--quiet"]), ("b", []))
@@ -370,7 +373,7 @@ def runs(tmp_path_factory) -> Path:
     ],
 )
 def test_options_of_audit(noisewise, monkeypatch, runs: Path, options, asked) -> None:
-    monkeypatch.setattr("noisewise.workflow.config.audit", lambda run, name, **_: Answer(name))
+    monkeypatch.setattr("noisewise.workflow.opened.audit", lambda run, name, **_: Answer(name))
     code, printed = noisewise("audit", str(runs / "digits"), *options)
     assert code == 0
     assert [line.removeprefix("• answer ") for line in printed.splitlines() if line.startswith("• answer ")] == asked
@@ -395,10 +398,10 @@ def test_out_of_report_and_its_default(noisewise, runs: Path) -> None:
 
 def test_out_of_demo(noisewise, monkeypatch) -> None:
     where = []
-    monkeypatch.setattr(cli, "_train", lambda config, folder, **_: where.append(folder))
-    for name in ("_audit", "_report"):
-        monkeypatch.setattr(cli, name, lambda folder, *_, **__: where.append(folder))
-    monkeypatch.setattr("noisewise.workflow.config.configure", lambda **_: None)
+    monkeypatch.setattr(family, "_train", lambda planned, folder, **_: where.append(folder))
+    for name in ("ask", "write_page"):
+        monkeypatch.setattr(family, name, lambda folder, *_, **__: where.append(folder))
+    monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: SimpleNamespace(config=None))
     assert noisewise("demo", "--out", "elsewhere")[0] == 0
     assert noisewise("demo")[0] == 0
     assert where == [Path("elsewhere")] * 3 + [Path("runs/demo")] * 3

@@ -10,7 +10,8 @@ from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, fit
 from noisewise.repairs import FineTuning, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
-from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
 from noisewise.support import Fixed
 from noisewise.training.summary import SEED_BITS, VALUE_BITS, payload
 

@@ -10,21 +10,14 @@ from noisewise import clipping
 from noisewise.audits import AUDITS, read
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, read_json
-from noisewise.sampling import Poisson
-from noisewise.workflow import config as configured
-from noisewise.workflow.config import (
-    CLIPS,
-    Config,
-    accuracy,
-    audit,
-    configure,
-    execute,
-    finished,
-    open_run,
-    prepare,
-    twin_weights,
-)
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
+from noisewise.sampling import SAMPLERS, Poisson
+from noisewise.workflow.choices import CLIPS, OPTIMIZERS
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute, finished, prepare
+from noisewise.workflow.opened import NEEDS, accuracy, audit, open_run
+from noisewise.workflow.plan import Planned
 
 
 def quick(**given) -> Config:
@@ -157,7 +150,7 @@ def test_per_layer_clipping_keeps_the_bound_in_total() -> None:
     assert mechanism.clip_at(0).sensitivity == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("name", list(configured.OPTIMIZERS))
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_every_optimizer_takes_a_step(name: str, tmp_path) -> None:
     folder = execute(quick(optimizer=name, steps=1, twin=False), tmp_path / name, progress=False)
     assert folder.complete
@@ -221,16 +214,16 @@ def test_a_taken_folder_is_not_overwritten(run: RunFolder) -> None:
 def test_resume_does_only_what_is_missing(tmp_path) -> None:
     config = quick(insecure_seed=1)
     folder = execute(config, tmp_path / "a", progress=False)
-    model, twin = folder.model.read_bytes(), twin_weights(folder).read_bytes()
+    model, twin = folder.model.read_bytes(), folder.twin_weights.read_bytes()
     assert finished(config, folder.path)
-    twin_weights(folder).unlink()
+    folder.twin_weights.unlink()
     folder.checkpoint.write_bytes(b"left by a kill between the last two acts")
     assert not finished(config, folder.path)
     with pytest.raises(RunError, match="unfinished"):
         execute(config, folder.path, progress=False)
     execute(config, folder.path, resume=True, progress=False)
     assert not folder.checkpoint.exists()
-    assert (folder.model.read_bytes(), twin_weights(folder).read_bytes()) == (model, twin)
+    assert (folder.model.read_bytes(), folder.twin_weights.read_bytes()) == (model, twin)
 
 
 def test_unfinished_and_foreign_folders_are_refused(run: RunFolder, tmp_path) -> None:
@@ -293,3 +286,31 @@ def test_a_regression_is_trained_and_audited(tmp_path):
     assert audit(run, "disparity").kind == "disparity-regression"
     with pytest.raises(ConfigError, match="needs classes, this run is a regression"):
         audit(run, "calibration")
+
+
+def test_an_opened_run_uses_what_is_loaded_only_for_the_same_settings(run) -> None:
+    known, other = Planned.of(Config.read(run.config)), Planned.of(quick(seed=1))
+    assert open_run(run.path, known).data is known.data
+    opened = open_run(run.path, other)
+    assert opened.config == known.config
+    assert torch.equal(opened.data.test.x, known.data.test.x)
+    assert not torch.equal(opened.data.test.x, other.data.test.x)
+
+
+def test_what_audits_need_is_made_once_and_nothing_else_is_known(run) -> None:
+    opened = open_run(run.path)
+    assert {need for audit in AUDITS.values() for need in audit.needs} == set(NEEDS)
+    for need in ("mechanism", "loss_fn", "start"):
+        assert opened.needed(need) is opened.needed(need)
+    assert opened.needed("path") == (opened.start,)
+    with pytest.raises(ConfigError, match="an audit needs 'folder', which a run does not have"):
+        opened.needed("folder")
+
+
+def test_rules_and_optimizers_are_offered_in_their_order() -> None:
+    words = "flat global automatic normalized per-sample per-layer quantile global-adapt"
+    assert list(CLIPS) == words.split()
+    assert list(OPTIMIZERS) == ["sgd", "adam", "adamw", "rmsprop"]
+    for option, known in {"clip": CLIPS, "optimizer": OPTIMIZERS, "sampler": SAMPLERS}.items():
+        with pytest.raises(ConfigError, match=f"{option}='no': must be one of {', '.join(known)}."):
+            replace(quick(), **{option: "no"})

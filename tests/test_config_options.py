@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import Config, audit, configure, execute, open_run, prepare
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute, prepare
+from noisewise.workflow.opened import audit, open_run
 
 BASE = {
     "data": "digits", "model": "mlp", "noise_multiplier": 40.0, "steps": 2, "batch_size": 300, "valid": 50, "twin": False,

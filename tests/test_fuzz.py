@@ -20,10 +20,14 @@ from noisewise import cli
 from noisewise.accounting import Ledger
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_summary, save_tensors
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.sampling import Poisson
 from noisewise.training.loop import train
-from noisewise.workflow.config import Config, configure, execute
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute
 
 SEED = 5
 PLAIN = (
@@ -156,7 +160,7 @@ def unfinished(tmp_path_factory):
         return train(*arguments, **settings, recorders=[stop])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisewise.workflow.config.train", stopping)
+        patch.setattr("noisewise.workflow.execution.train", stopping)
         with pytest.raises(Interrupted):
             execute(config, folder, progress=False)
     return RunFolder(folder)

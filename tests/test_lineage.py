@@ -26,7 +26,10 @@ from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
 from noisewise.repairs import Pretraining, PublicTraining, repaired
-from noisewise.runs.folder import RunFolder, load_tensors, read_json, read_ledger, read_summary, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_ledger, read_summary
+from noisewise.runs.tensors import load_tensors, save_weights
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.support import Fixed
@@ -34,7 +37,6 @@ from noisewise.training import lineage
 from noisewise.training.augmentation import Augment
 from noisewise.training.lineage import behaviour, same_behaviour
 from noisewise.training.loop import train
-from noisewise.training.run import save_weights
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 from noisewise.training.summary import status_of

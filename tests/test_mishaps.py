@@ -24,7 +24,8 @@ from noisewise.clipping import Flat, Global
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, MemoryWarning, PrivacyWarning, RunError
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed

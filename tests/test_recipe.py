@@ -17,7 +17,8 @@ from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
-from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
 

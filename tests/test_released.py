@@ -11,7 +11,8 @@ import pytest
 import tiny
 from noisewise.runs.folder import RunFolder
 from noisewise.runtime import Runtime
-from noisewise.workflow.config import configure, execute
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
 
 FILES = ("run.json", "summary.json", "ledger.json", "metrics.jsonl")
 ENTRIES = {  # adding one is a decision: it must not depend on what was drawn

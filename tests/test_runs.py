@@ -29,16 +29,11 @@ from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.errors import Interrupted, RunError
-from noisewise.runs import folder as runs
-from noisewise.runs.folder import (
-    RunFolder,
-    load_tensors,
-    read_json,
-    read_summary,
-    save_tensors,
-    write_atomically,
-    write_json,
-)
+from noisewise.runs import tensors as files_of_tensors
+from noisewise.runs.files import read_json, write_atomically, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.runs.tensors import load_tensors, save_tensors
 
 DELTA = 1e-3
 SEED = 5
@@ -274,6 +269,28 @@ def test_a_second_process_is_refused(tmp_path):
             tiny.run(out=tmp_path)
         other.communicate(b"\n")
     assert tiny.run(out=tmp_path).ledger.releases == tiny.STEPS
+
+
+def test_runs_can_be_imported_where_there_is_no_fcntl():
+    """As on Windows; there the lock is another one, here filelock says that it has none as good."""
+    code = "import sys; sys.modules['fcntl'] = None; import noisewise.runs; print(noisewise.runs.RunFolder('a').lock)"
+    asked = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{Path('a/sensitive/lock')}\n"
+
+
+def test_a_killed_process_leaves_no_lock_behind(tmp_path):
+    hold = (
+        "import sys; from noisewise.runs import RunFolder\n"
+        "with RunFolder(sys.argv[1]).locked(): print('held', flush=True); input()"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match="in use by another process"), RunFolder(tmp_path).locked():
+            pass
+        other.kill()
+    with RunFolder(tmp_path).locked():
+        assert RunFolder(tmp_path).lock.read_bytes() == b""
 
 
 def test_the_lock_is_given_back_after_an_error(tmp_path):
@@ -822,5 +839,5 @@ def test_names_types_shapes_and_bytes_of_tensors_are_in_a_checkpoints_digest():
         {"a": base}, {"b": base}, {"a": base.view(2, 3)}, {"a": base.view(3, 2)}, {"a": base.view(torch.int32)},
         {"a": base + 1}, {"a": base, "b": base},
     ]  # fmt: skip
-    digests = {runs._digest(tree, tensors) for tree in ("x", "y") for tensors in trees}
+    digests = {files_of_tensors._digest(tree, tensors) for tree in ("x", "y") for tensors in trees}
     assert len(digests) == 2 * len(trees)

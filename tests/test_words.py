@@ -15,7 +15,9 @@ import tiny
 from noisewise import cli, report
 from noisewise.accounting.defaults import large_delta
 from noisewise.errors import RunError
-from noisewise.runs.folder import STATUSES, RunFolder, read_json, read_summary, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import STATUSES, read_summary
 from noisewise.wording import (
     GUARANTEE,
     NEIGHBOURS,

@@ -21,7 +21,8 @@ from noisewise.data import Data, Splits
 from noisewise.errors import Interrupted
 from noisewise.recipe import Phase, Recipe, fit
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import configure, execute
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
 
 
 @dataclass(frozen=True)

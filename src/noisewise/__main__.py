@@ -1,5 +1,5 @@
 """`python -m noisewise` is the command line."""
 
-from noisewise.cli.commands import main
+from noisewise.cli import main
 
 main()

@@ -19,7 +19,7 @@ MOVED = {
     "audits.shadows": "attacks.shadows",
     "augmentation": "training.augmentation",
     "communication": "training.summary",
-    "config": "workflow.config",
+    "config": "workflow",
     "convert": "models.convert",
     "defaults": "accounting.defaults",
     "entropy": "randomness",

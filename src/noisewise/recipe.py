@@ -19,7 +19,9 @@ from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
-from noisewise.runs.folder import RunFolder, read_ledger
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_ledger
+from noisewise.runs.tensors import read_weights
 from noisewise.sampling import Poisson, steps_for
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan, plans_of, together
@@ -195,7 +197,7 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.complete and not folder.checkpoint.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
-    if resume and folder is not None and not (_begun(folder) or folder.run.exists() or _phase(folder, 1).path.exists()):
+    if resume and folder is not None and not (_begun(folder) or folder.run.exists() or folder.phase(1).path.exists()):
         raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume.")
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
@@ -229,14 +231,10 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
 
 def _phase_folder(folder: RunFolder, number: int, resume: bool) -> RunFolder:
     folder.create()
-    work = _phase(folder, number)
+    work = folder.phase(number)
     if work.run.exists() and not resume:
         raise RunError(f"{folder.path} holds an unfinished run: go on with resume=True (--resume), or choose another.")
     return work
-
-
-def _phase(folder: RunFolder, number: int) -> RunFolder:
-    return RunFolder(folder.sensitive / f"phase-{number}")
 
 
 def _begun(folder: RunFolder | None) -> bool:
@@ -258,15 +256,7 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     Weights from a run folder are known as that run's: training them further on its data needs its ledger, which
     `runs.read_ledger(RunFolder(path))` gives.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load as parse
-
-    try:
-        model.load_state_dict(parse(path.read_bytes()))
-    except FileNotFoundError:
-        raise RunError(f"{path} does not exist.") from None
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
+    read_weights(model, path)
     if ledger := _ledger_of(path):
         loaded(model, ledger)
     return model

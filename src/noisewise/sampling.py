@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
-
 from noisewise.errors import ConfigError
-from noisewise.randomness import Entropy
 
 if TYPE_CHECKING:
+    import numpy as np
     from dp_accounting import DpEvent
+
+    from noisewise.randomness import Entropy
 
 
 class Sampler(Protocol):
@@ -113,6 +113,8 @@ class Poisson:
 
     def batches(self, entropy: Entropy, first: int, last: int) -> Iterator[np.ndarray]:
         """Indices of each step's batch, ascending."""
+        import numpy as np
+
         for step in range(first, last):
             drawn = np.flatnonzero(entropy.uniforms(self.n, "sampling", step) < self.rate)
             if self.max_batch is not None and drawn.size > self.max_batch:
@@ -150,6 +152,8 @@ class FullBatch:
 
     def batches(self, entropy: Entropy, first: int, last: int) -> Iterator[np.ndarray]:
         """All indices, every time."""
+        import numpy as np
+
         for _ in range(first, last):
             yield np.arange(self.n)
 
@@ -188,6 +192,8 @@ class Shuffle:
 
     def batches(self, entropy: Entropy, first: int, last: int) -> Iterator[np.ndarray]:
         """Indices of each step's batch."""
+        import numpy as np
+
         order, drawn = np.empty(0, np.int64), -1
         for step in range(first, last):
             epoch, k = divmod(step, self.steps_per_event)

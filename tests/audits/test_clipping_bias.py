@@ -29,7 +29,7 @@ from noisewise.errors import ConfigError, DataError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
-from noisewise.runs.folder import write_json
+from noisewise.runs.files import write_json
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
 from noisewise.testing import reveal

@@ -13,7 +13,8 @@ from noisewise.audits.difficulty import Difficulty
 from noisewise.audits.disparity import Values
 from noisewise.audits.result import Result
 from noisewise.errors import ConfigError, RunError
-from noisewise.runs.folder import Status, read_json, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import Status
 
 NOTHING = Values(parts=[], extremes={}, cells={}, fairness={}, difficulty=Difficulty())
 E = Estimate(0.5, 0.4, 0.65, 30, 0.95, "Wilson")

@@ -19,7 +19,8 @@ from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import fit
 from noisewise.repairs import MovingAverage, Repair, repaired
-from noisewise.runs.folder import RunFolder, read_json
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
 from noisewise.support import Fixed
 from noisewise.training.augmentation import Augment
 

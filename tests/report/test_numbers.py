@@ -22,8 +22,11 @@ import torch
 from noisewise import report
 from noisewise.audits import AUDITS, calibration, disparity
 from noisewise.data import Data
-from noisewise.runs.folder import RunFolder, read_json, write_json
-from noisewise.workflow.config import audit, configure, execute, open_run
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import audit, open_run
 
 NUMBER = re.compile(r"([+−-]?)(∞|\d[\d,]*)(\.\d+)?(?:e([+-]\d+))?")
 

@@ -20,9 +20,12 @@ from noisewise.data import Data
 from noisewise.errors import RunError
 from noisewise.estimates.estimate import Estimate
 from noisewise.report.figures import inline_svg
-from noisewise.runs.folder import RunFolder, read_json, write_json
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
 from noisewise.wording import number
-from noisewise.workflow.config import audit, configure, execute, open_run
+from noisewise.workflow.config import configure
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import audit, open_run
 
 HOSTILE = '<script>alert("x")</script>&$\\frac$'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import ConfigError, DataError, Interrupted, RunError
-from noisewise.runs.folder import load_tensors, read_json, save_tensors, write_json
+from noisewise.runs.files import hold, read_json, write_json
+from noisewise.runs.tensors import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -306,12 +306,10 @@ def _locked(path: Path) -> Iterator[None]:
             )
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)
-        lock = (path / "lock").open("w")
+        held = hold(path / "lock")
+    except TimeoutError:
+        raise RunError(f"{path} is in use by another process: wait for it, or choose another folder.") from None
     except OSError as error:
         raise RunError(f"{path} cannot hold shadow models ({error.strerror}): choose another folder.") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"{path} is in use by another process: wait for it, or choose another folder.") from None
+    with held:
         yield

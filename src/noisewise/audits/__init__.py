@@ -35,7 +35,7 @@ from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
 from noisewise.errors import RunError
 from noisewise.estimates.estimate import Estimate
-from noisewise.runs.folder import read_json
+from noisewise.runs.files import read_json
 
 __all__ = [
     "AUDITS", "Attribution", "Audit", "Calibration", "ClippingBias", "Convergence", "Disparity", "EngineEpsilon",

@@ -24,7 +24,8 @@ from noisewise.audits.people import SMALLEST
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure
 from noisewise.audits.show import dress
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.runs.folder import RunFolder, write_atomically
+from noisewise.runs.files import write_atomically
+from noisewise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -215,7 +216,7 @@ def _check_name(name: str) -> None:
 
 
 def _path(folder: str | os.PathLike[str], name: str) -> Path:
-    return RunFolder(folder).sensitive / "recorders" / f"{name}.jsonl"
+    return RunFolder(folder).recorders / f"{name}.jsonl"
 
 
 def _forget(path: Path, step: int) -> None:

@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line: one file for each family of commands."""
 
-from noisewise.cli.commands import app, main
+from noisewise.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -26,6 +26,7 @@ from torch import Tensor
 from noisewise.data import marks
 from noisewise.data.base import Data, Splits
 from noisewise.errors import ConfigError, DataError
+from noisewise.runs.files import settle
 
 FORMAT = 1
 BLOCK = 1 << 24  # bytes written at a time
@@ -68,7 +69,7 @@ def write(parts: Iterable[Data] | Mapping[str, Iterable[Data]], folder: Folder) 
             (new / "data.json").write_text(json.dumps({**content, "sha256": _digest(content)}, indent=2) + "\n")
             if all(part["public"] for part in about.values()):
                 new.chmod(0o755)
-            new.rename(target)
+            settle(new, target)
         finally:
             shutil.rmtree(new, ignore_errors=True)
     except OSError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisewise.errors import ConfigError, DataError
+from noisewise.runs.files import settle
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, also when several processes fill the cache."""
     with _scratch(path.parent) as folder:
         (folder / path.name).write_bytes(content)
-        os.replace(folder / path.name, path)
+        settle(folder / path.name, path)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
+from noisewise.runs.files import settle
 
 VERSION = 1  # of the numbers: another one makes cached features be computed again
 WIDTH = 0.8  # of a wavelet's Gaussian at the finest scale, in pixels
@@ -311,7 +312,7 @@ def _write(path: Path, values: Tensor) -> None:
             values = values.cpu().contiguous()
             save_file({"features": values}, new, metadata={"sha256": _digest(values, path.stem)})
             new.chmod(0o600)
-            os.replace(new, path)
+            settle(new, path)
     except OSError as error:
         raise ConfigError(
             f"cache folder {path.parent}: {error.strerror or error}. Set NOISEWISE_CACHE to a folder that can be written."

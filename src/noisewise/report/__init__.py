@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import RunError
-from noisewise.runs.folder import RunFolder, read_json, read_summary, write_atomically
+from noisewise.runs.files import read_json, write_atomically
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
 from noisewise.wording import (
     GDP,
     GUARANTEE,
@@ -41,7 +43,7 @@ def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
     """Write the page; by default among the run's secrets, since it shows the twin."""
     folder = RunFolder(run)
     page = render(run)
-    path = folder.sensitive / "report.html" if out is None else Path(out)
+    path = folder.report if out is None else Path(out)
     if not path.parent.is_dir():
         raise RunError(
             f"{path} cannot be written: the folder {path.parent} does not exist. Make it, or choose another."
@@ -158,7 +160,7 @@ def _results(folder: RunFolder) -> list[Result]:
     from noisewise import audits
 
     order = {name: place for place, name in enumerate(audits.AUDITS)}
-    paths = (folder.sensitive / "audits").glob("*.json")
+    paths = folder.audits.glob("*.json")
     return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
 
 

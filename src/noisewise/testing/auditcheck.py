@@ -19,7 +19,9 @@ from noisewise.audits.result import Card, Result
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.estimates.estimate import Estimate
-from noisewise.runs.folder import STATUSES, Status, write_json
+from noisewise.runs.files import write_json
+from noisewise.runs.folder import Status
+from noisewise.runs.summary import STATUSES
 
 COLUMN, FEW, OTHERS = "column of check_audit", "only these three", "everybody else"
 

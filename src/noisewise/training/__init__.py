@@ -5,10 +5,10 @@ leaves out what makes it private. `loop` makes many steps; `checkpoint` and `sum
 """
 
 from noisewise.accounting.defaults import default_delta
+from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import ABLATIONS, Ablation, ablated_step
 from noisewise.training.augmentation import Augment
 from noisewise.training.loop import Trained, train
-from noisewise.training.run import save_weights
 from noisewise.training.state import State
 from noisewise.training.step import Observation, Recorder, private_step
 from noisewise.training.summary import status_of, summary

@@ -11,7 +11,8 @@ from noisewise.accounting import Identity, Ledger
 from noisewise.accounting.ledger import joined
 from noisewise.errors import RunError
 from noisewise.randomness import Entropy
-from noisewise.runs.folder import RunFolder, Status, load_tensors, save_tensors
+from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.runtime import Runtime
 from noisewise.training import lineage
 from noisewise.training.run import Run

@@ -15,7 +15,9 @@ from noisewise.data import Data
 from noisewise.errors import DataError
 from noisewise.losses import LossFn
 from noisewise.persample.losses import unit_losses
-from noisewise.runs.folder import RunFolder, Status, write_atomically, write_json
+from noisewise.runs.files import write_json
+from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import Ablation
 from noisewise.training.batches import units_of
 from noisewise.training.state import State
@@ -81,13 +83,6 @@ class Run:
         write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
         self.folder.write_run("complete", status)
         self.folder.forget_checkpoint()
-
-
-def save_weights(path: Any, weights: Mapping[str, Tensor]) -> None:
-    """A state dict as safetensors; tied tensors are written once each."""
-    from safetensors.torch import save
-
-    write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
 @torch.no_grad()
