@@ -350,8 +350,8 @@ MUTANTS = [
     Mutant(
         "a rule inside per-layer clipping is not one's own",
         "promises.py",
-        "type(rule) not in RULES or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))",
-        "type(rule) not in RULES",
+        "type(rule) not in TRUSTED or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))",
+        "type(rule) not in TRUSTED",
         (f"{PROMISES}::test_what_is_ones_own",),
     ),
     Mutant(
@@ -1942,7 +1942,7 @@ MUTANTS = [
     ),
     Mutant(
         "seen: load ignores the seed where valid is given",
-        "data/__init__.py",
+        "data/loading.py",
         "else DATASETS[str(name)](seed, valid)",
         "else DATASETS[str(name)](0, valid)",
         ("data/test_stand_ins.py::test_the_seed_chooses_who_is_held_out_and_nothing_else",),
@@ -4305,9 +4305,9 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: a mechanism's cap is forgotten",
-        "mechanism.py",
-        ('{"max_batch": sampler.max_batch} if isinstance(sampler, Poisson) and sampler.max_batch is not None else {}'),
-        "{}",
+        "sampling.py",
+        '"batch_size": sampler.batch_size, **settings}',
+        '"batch_size": sampler.batch_size}',
         ("test_mechanism.py::test_json_round_trip",),
     ),
     Mutant(
@@ -4925,8 +4925,8 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: load: a folder's held-out rows are any number",
-        "data/__init__.py",
-        "if valid not in (None, len(found.valid)):",
+        "data/loading.py",
+        "if valid not in (None, len(saved.valid)):",
         "if False:",
         ("data/test_load.py::test_nothing_that_is_asked_for_is_passed_over",),
     ),

@@ -8,11 +8,12 @@ next batch is drawn, so each step's sensitivity is stated in advance. No torch i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from noisewise.clipping import Clip, Flat, OneBlock, Samples, positive
+from noisewise import clipping
+from noisewise.clipping import Clip, Flat, OneBlock, PerLayer, Samples, per_layer, positive
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Quantile(OneBlock):
     1e-12 and 1e12, or where it started beyond, so that no noised answer moves it out of floating point.
     """
 
+    kind: ClassVar[str] = "quantile"
     bound: float = 1.0
     target: float = 0.5
     rate: float = 0.2
@@ -107,6 +109,7 @@ class GlobalAdapt(OneBlock):
     released centred (1/2 per unit), which halves its sensitivity; Z stays below 1e12, or where it started beyond.
     """
 
+    kind: ClassVar[str] = "global-adapt"
     bound: float = 1.0
     screen: float = 100.0
     rate: float = 0.1
@@ -150,6 +153,7 @@ class GroupBounds(OneBlock):
     [0, 1] (counts to 1e12), and no bound exceeds `limit` times C0.
     """
 
+    kind: ClassVar[str] = "group-bounds"
     group: str
     groups: int
     bound: float = 1.0
@@ -200,4 +204,19 @@ class GroupBounds(OneBlock):
         return replace(self, bounds=tuple(self.bound * min(1 + r, self.limit) for r in ratio))
 
 
-RULES = {rule.__name__: rule for rule in (Quantile, GlobalAdapt, GroupBounds)}
+RULES: dict[str, Any] = clipping.RULES | {rule.__name__: rule for rule in (Quantile, GlobalAdapt, GroupBounds)}
+"""All rules of the package, those of `clipping` too."""
+KINDS: dict[str, Any] = {rule.kind: rule for rule in RULES.values() if rule is not GroupBounds}
+"""Rules that a config can name; bounds for groups need to be told the groups."""
+
+
+def rule_for(kind: str, bound: float, screen: float | None = None, names: Sequence[str] = ()) -> Clip:
+    """The rule of a config's settings; one that has no screen is not given it.
+
+    Per layer: equal shares of the bound, so that the total sensitivity is the bound; flat as long as the parameters'
+    `names` are not known (no epsilon depends on that).
+    """
+    if KINDS[kind] is PerLayer:
+        return per_layer(names, Flat(bound / len(names) ** 0.5)) if names else Flat(bound)
+    known, given = {field.name for field in fields(KINDS[kind])}, {"bound": bound, "screen": screen}
+    return KINDS[kind](**{name: value for name, value in given.items() if name in known and value is not None})

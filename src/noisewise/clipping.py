@@ -11,7 +11,7 @@ import fnmatch
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from noisewise.errors import ConfigError
 
@@ -73,6 +73,7 @@ class Flat(OneBlock):
     Guarantee: n f(n) <= C. Reference: Abadi et al. 2016, arXiv:1607.00133, Algorithm 1. Deviation: none.
     """
 
+    kind: ClassVar[str] = "flat"
     bound: float = 1.0
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class Global(OneBlock):
     Reference: Bu et al. 2022 (ICLR submission); unscaled form in TMLR 2023, arXiv:2106.07830. Deviation: none.
     """
 
+    kind: ClassVar[str] = "global"
     bound: float = 1.0
     screen: float | None = None
 
@@ -122,6 +124,7 @@ class Automatic(OneBlock):
     Guarantee: n f(n) < C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-S). Deviation: none.
     """
 
+    kind: ClassVar[str] = "automatic"
     bound: float = 1.0
     gamma: float = 0.01
 
@@ -141,6 +144,7 @@ class Normalized(OneBlock):
     Guarantee: n f(n) <= C. Reference: Bu et al. 2023, arXiv:2206.07136 (AUTO-V). Deviation: none.
     """
 
+    kind: ClassVar[str] = "normalized"
     bound: float = 1.0
 
     def __post_init__(self) -> None:
@@ -162,6 +166,7 @@ class PerSampleAdaptive(OneBlock):
     Guarantee: n f(n) < C. Reference: DP-PSAC, Xia et al. 2023, arXiv:2212.00328. Deviation: none.
     """
 
+    kind: ClassVar[str] = "per-sample"
     bound: float = 1.0
     r: float = 0.1
 
@@ -183,6 +188,7 @@ class PerLayer:
     Reference: "layerwise" clipping, Bu et al. 2022. Deviation: none. Build it with `per_layer`.
     """
 
+    kind: ClassVar[str] = "per-layer"
     rules: Mapping[str, Clip]
     members: Mapping[str, str] | None = None
 
@@ -244,4 +250,6 @@ def per_layer(names: Iterable[str], rule: Clip | Mapping[str, Clip], by: str = "
     return PerLayer(rules, None if by == "parameter" else members)
 
 
-RULES = {rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerSampleAdaptive, PerLayer)}
+RULES: dict[str, Any] = {
+    rule.__name__: rule for rule in (Flat, Global, Automatic, Normalized, PerSampleAdaptive, PerLayer)
+}

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from noisewise.data import Data
+from noisewise.data.base import Data
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
 
 VERSION = 1  # of the numbers: another one makes cached features be computed again

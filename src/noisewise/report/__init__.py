@@ -12,6 +12,7 @@ from typing import Any
 from noisewise import __version__
 from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder, read_json, read_summary, write_atomically
+from noisewise.sampling import SAMPLERS
 from noisewise.wording import (
     GDP,
     GUARANTEE,
@@ -33,11 +34,6 @@ from noisewise.wording import (
 )
 
 CROSSED = " × "  # in the name of a partition by two columns
-SAMPLERS = {
-    "poisson": "Poisson-sampled",
-    "full-batch": "everybody in every step",
-    "shuffle": "shuffled each epoch, no amplification counted",
-}
 
 
 def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
@@ -115,11 +111,15 @@ def _guarantee(privacy: Mapping[str, Any], epsilon: float, said: Promise) -> dic
         "accountant": str(privacy["accountant"]).upper(),
         "adjacency": privacy["adjacency"],
         "unit": privacy["unit"],
-        "sampler": SAMPLERS.get(privacy["sampler"], privacy["sampler"]),
+        "sampler": _sampler_in_words(privacy["sampler"]),
         "badge": said.badge,
         "reason": why[:1].upper() + why[1:],
         "good": said.publishable,
     }
+
+
+def _sampler_in_words(kind: str) -> str:
+    return SAMPLERS[kind].words if kind in SAMPLERS else kind
 
 
 def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
