@@ -955,7 +955,7 @@ MUTANTS = [
         "data/tables/schema.py",
         "            public=public,\n",
         "            public=True,\n",
-        ("data/test_load.py::test_a_csv_file_is_read_by_its_schema",),
+        ("data/test_loading.py::test_a_csv_file_is_read_by_its_schema",),
     ),
     Mutant(
         "data: private rows of a long file are called public",
@@ -969,7 +969,7 @@ MUTANTS = [
         "data/disk.py",
         'public=about["public"],',
         "public=True,",
-        ("data/test_load.py::test_nothing_that_is_asked_for_is_passed_over",),
+        ("data/test_loading.py::test_nothing_that_is_asked_for_is_passed_over",),
     ),
     Mutant(
         "data: one public part opens the folder",
@@ -4928,7 +4928,7 @@ MUTANTS = [
         "data/loading.py",
         "if valid not in (None, len(saved.valid)):",
         "if False:",
-        ("data/test_load.py::test_nothing_that_is_asked_for_is_passed_over",),
+        ("data/test_loading.py::test_nothing_that_is_asked_for_is_passed_over",),
     ),
     Mutant(
         "fresh: models: attention without its heads",

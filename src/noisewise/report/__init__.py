@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from noisewise import __version__
+import jinja2
+from markupsafe import Markup
+
+from noisewise import __version__, audits
+from noisewise.audits import Disparity, ErrorDisparity
+from noisewise.audits.parts import rows_in_words
 from noisewise.errors import RunError
+from noisewise.report.figures import inline_svg
 from noisewise.runs.folder import RunFolder, read_json, read_summary, write_atomically
 from noisewise.sampling import SAMPLERS
 from noisewise.wording import (
@@ -53,8 +60,6 @@ def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
 
 def render(run: str | os.PathLike[str]) -> str:
     """The page as text."""
-    import jinja2
-
     folder = RunFolder(run)
     if not folder.complete:
         raise RunError(
@@ -69,8 +74,6 @@ def render(run: str | os.PathLike[str]) -> str:
 
 def facts(folder: RunFolder) -> dict[str, Any]:
     """Everything the page says, read from the run folder."""
-    import tomllib
-
     summary, about = read_summary(folder), read_json(folder.run)
     try:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
@@ -158,8 +161,6 @@ def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
 
 
 def _results(folder: RunFolder) -> list[Any]:
-    from noisewise import audits
-
     order = {name: place for place, name in enumerate(audits.AUDITS)}
     paths = (folder.sensitive / "audits").glob("*.json")
     return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
@@ -167,9 +168,6 @@ def _results(folder: RunFolder) -> list[Any]:
 
 def _price(results: list[Any]) -> dict[str, Any]:
     """The second and third card: what privacy cost overall, and whom."""
-    from noisewise.audits import Disparity, ErrorDisparity
-    from noisewise.audits.parts import rows_in_words
-
     errors = next((result for result in results if isinstance(result, ErrorDisparity)), None)
     if errors is not None:
         return _price_of_errors(errors)
@@ -222,8 +220,6 @@ def _price(results: list[Any]) -> dict[str, Any]:
 
 def _price_of_errors(found: Any) -> dict[str, Any]:
     """The same for a regression: squared errors, where more is worse."""
-    from noisewise.audits.parts import rows_in_words
-
     own, twin, change = (found.headline.get(name) for name in ("mse", "twin mse", "cost"))
     assert own is not None
     people = f"{rows_in_words(found.settings['rows'], found.everyone.n)}, {level(own)} intervals"
@@ -262,10 +258,6 @@ def _apart(extremes: Mapping[str, Any]) -> str:
 
 
 def _section(result: Any, strength: str) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    from noisewise.report.figures import inline_svg
-
     figures = [
         {"caption": figure.caption, "words": figure.words, "svg": Markup(inline_svg(figure))}
         for figure in result.figures()
