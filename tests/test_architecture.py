@@ -34,7 +34,7 @@ TOO_LONG = {
     "workflow/config.py",
 }
 
-HEAVY = {"torch", "scipy", "matplotlib", "sklearn", "pandas", "rich", "dp_accounting", "pooch"}
+HEAVY = {"torch", "numpy", "scipy", "matplotlib", "sklearn", "pandas", "rich", "dp_accounting", "pooch"}
 LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "audits/attribution.py": 3,
     "audits/clipping_bias.py": 11,
