@@ -50,6 +50,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "audits/result.py": 1,
     "cli/commands.py": 27,
     "data/tables/schema.py": 1,
+    "recipe.py": 2,
     "runs/folder.py": 6,
     "training/loop.py": 2,
     "workflow/config.py": 1,

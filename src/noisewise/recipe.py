@@ -11,8 +11,6 @@ from typing import Any
 
 import dp_accounting
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse
 from torch import nn
 
 from noisewise.accounting import Ledger, Line, smallest_noise
@@ -258,6 +256,9 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     Weights from a run folder are known as that run's: training them further on its data needs its ledger, which
     `runs.read_ledger(RunFolder(path))` gives.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as parse
+
     try:
         model.load_state_dict(parse(path.read_bytes()))
     except FileNotFoundError:
