@@ -246,4 +246,5 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
     if name == "PerLayer":
         rules = {key: _clip_from_dict(value) for key, value in settings["rules"].items()}
         return clipping.PerLayer(rules, settings.get("members"))
-    return RULES[name](**settings)
+    rule: Clip = RULES[name](**settings)
+    return rule

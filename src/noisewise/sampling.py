@@ -215,9 +215,10 @@ def to_dict(sampler: Sampler) -> dict[str, Any]:
 
 def from_dict(raw: Mapping[str, Any]) -> Sampler:
     """Inverse of `to_dict`."""
-    sampler = SAMPLERS[raw["kind"]]
-    derived = {"kind"} if "batch_size" in {field.name for field in fields(sampler)} else {"kind", "batch_size"}
-    return sampler(**{name: value for name, value in raw.items() if name not in derived})
+    kind = SAMPLERS[raw["kind"]]
+    derived = {"kind"} if "batch_size" in {field.name for field in fields(kind)} else {"kind", "batch_size"}
+    sampler: Sampler = kind(**{name: value for name, value in raw.items() if name not in derived})
+    return sampler
 
 
 def roomy(batch_size: int) -> int:
