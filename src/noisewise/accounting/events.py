@@ -77,7 +77,7 @@ def event_from_dict(raw: dict[str, Any]) -> DpEvent:
     import dp_accounting as dp
 
     def number(key: str, high: float) -> float:
-        value = raw[key]
+        value: float = raw[key]
         if type(value) not in (int, float) or not 0 < value <= high:
             raise RunError(f"ledger event {raw!r}: {key} must be a number in (0, {high:g}].")
         return value
