@@ -346,8 +346,8 @@ MUTANTS = [
     Mutant(
         "a rule inside per-layer clipping is not one's own",
         "promises.py",
-        "type(rule) not in RULES or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))",
-        "type(rule) not in RULES",
+        "type(rule) not in TRUSTED or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))",
+        "type(rule) not in TRUSTED",
         (f"{PROMISES}::test_what_is_ones_own",),
     ),
     Mutant(
@@ -948,10 +948,10 @@ MUTANTS = [
     ),
     Mutant(
         "data: private rows are called public",
-        "data/tables/encode.py",
-        "        public=public,\n",
-        "        public=True,\n",
-        ("data/test_load.py::test_a_csv_file_is_read_by_its_schema",),
+        "data/tables/schema.py",
+        "            public=public,\n",
+        "            public=True,\n",
+        ("data/test_loading.py::test_a_csv_file_is_read_by_its_schema",),
     ),
     Mutant(
         "data: private rows of a long file are called public",
@@ -965,7 +965,7 @@ MUTANTS = [
         "data/disk.py",
         'public=about["public"],',
         "public=True,",
-        ("data/test_load.py::test_nothing_that_is_asked_for_is_passed_over",),
+        ("data/test_loading.py::test_nothing_that_is_asked_for_is_passed_over",),
     ),
     Mutant(
         "data: one public part opens the folder",
@@ -1938,7 +1938,7 @@ MUTANTS = [
     ),
     Mutant(
         "seen: load ignores the seed where valid is given",
-        "data/__init__.py",
+        "data/loading.py",
         "else DATASETS[str(name)](seed, valid)",
         "else DATASETS[str(name)](0, valid)",
         ("data/test_stand_ins.py::test_the_seed_chooses_who_is_held_out_and_nothing_else",),
@@ -4279,9 +4279,9 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: a mechanism's cap is forgotten",
-        "mechanism.py",
-        ('{"max_batch": sampler.max_batch} if isinstance(sampler, Poisson) and sampler.max_batch is not None else {}'),
-        "{}",
+        "sampling.py",
+        '"batch_size": sampler.batch_size, **settings}',
+        '"batch_size": sampler.batch_size}',
         ("test_mechanism.py::test_json_round_trip",),
     ),
     Mutant(
@@ -4899,10 +4899,10 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: load: a folder's held-out rows are any number",
-        "data/__init__.py",
-        "if valid not in (None, len(found.valid)):",
+        "data/loading.py",
+        "if valid not in (None, len(saved.valid)):",
         "if False:",
-        ("data/test_load.py::test_nothing_that_is_asked_for_is_passed_over",),
+        ("data/test_loading.py::test_nothing_that_is_asked_for_is_passed_over",),
     ),
     Mutant(
         "fresh: models: attention without its heads",

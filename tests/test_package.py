@@ -21,6 +21,7 @@ def python(code):
 LIGHT = [
     "import noisewise",
     "import noisewise; dir(noisewise); noisewise.__version__",
+    "from noisewise.data.catalog import CATALOG; import noisewise; noisewise.data.CATALOG",
     "import noisewise.mechanism, noisewise.accounting, noisewise.sampling, noisewise.clipping, noisewise.support",
     "from noisewise import Ledger, Mechanism, Poisson, Runtime, Schedule; "
     "Mechanism(sampler=Poisson(600, 10), steps=20).calibrated(3, 1e-5).spent(1e-5)",

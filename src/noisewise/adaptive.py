@@ -219,4 +219,5 @@ def rule_for(kind: str, bound: float, screen: float | None = None, names: Sequen
     if KINDS[kind] is PerLayer:
         return per_layer(names, Flat(bound / len(names) ** 0.5)) if names else Flat(bound)
     known, given = {field.name for field in fields(KINDS[kind])}, {"bound": bound, "screen": screen}
-    return KINDS[kind](**{name: value for name, value in given.items() if name in known and value is not None})
+    rule: Clip = KINDS[kind](**{name: value for name, value in given.items() if name in known and value is not None})
+    return rule

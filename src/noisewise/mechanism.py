@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from noisewise import adaptive, clipping, support
+from noisewise import clipping, sampling, support
 from noisewise.accounting import (
     ADJACENCIES,
     Ledger,
@@ -20,10 +20,10 @@ from noisewise.accounting import (
     spent,
 )
 from noisewise.accounting.events import check_multiplier, gaussian, joint_multiplier
-from noisewise.adaptive import Adaptive, query_multiplier
+from noisewise.adaptive import RULES, Adaptive, query_multiplier
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
-from noisewise.sampling import SAMPLERS, Poisson, Sampler
+from noisewise.sampling import SAMPLERS, Sampler
 from noisewise.schedule import Schedule, at, values
 from noisewise.support import EVERYTHING, Plan, Together, plans_of
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 PURPOSE, QUESTION, RANKING = "gradient", "bound", "ranking"
-RULES = {**clipping.RULES, **adaptive.RULES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ class Mechanism:
     def to_dict(self) -> dict[str, Any]:
         """JSON form, complete."""
         return {
-            "sampler": _sampler_to_dict(self.sampler),
+            "sampler": sampling.to_dict(self.sampler),
             "clip": _schedule_to_dict(self.clip, _clip_to_dict),
             "noise_multiplier": _schedule_to_dict(self.noise_multiplier, lambda value: value),
             "steps": self.steps,
@@ -190,12 +189,8 @@ class Mechanism:
         try:
             if set(raw) != expected:
                 raise ConfigError(f"mechanism entries {sorted(raw)}: expected exactly {sorted(expected)}.")
-            given = dict(raw["sampler"])
-            kind = SAMPLERS[given.pop("kind")]
-            if kind is SAMPLERS["full-batch"]:
-                given.pop("batch_size", None)
             mechanism = cls(
-                sampler=kind(**given),
+                sampler=sampling.from_dict(raw["sampler"]),
                 clip=_schedule_from_dict(raw["clip"], _clip_from_dict),
                 noise_multiplier=_schedule_from_dict(raw["noise_multiplier"], lambda value: value),
                 steps=raw["steps"],
@@ -212,11 +207,6 @@ class Mechanism:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"the mechanism's description is damaged: {error!r}.") from None
-
-
-def _sampler_to_dict(sampler: Sampler) -> dict[str, Any]:
-    cap = {"max_batch": sampler.max_batch} if isinstance(sampler, Poisson) and sampler.max_batch is not None else {}
-    return {"kind": sampler.kind, "n": sampler.n, "batch_size": sampler.batch_size, **cap}
 
 
 def _schedule_to_dict(value: Any, encode: Any) -> Any:
@@ -256,4 +246,5 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
     if name == "PerLayer":
         rules = {key: _clip_from_dict(value) for key, value in settings["rules"].items()}
         return clipping.PerLayer(rules, settings.get("members"))
-    return RULES[name](**settings)
+    rule: Clip = RULES[name](**settings)
+    return rule

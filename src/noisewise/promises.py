@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from noisewise import adaptive, clipping
-from noisewise.adaptive import Adaptive
+from noisewise.adaptive import RULES, Adaptive
 from noisewise.clipping import Clip, PerLayer, Samples
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.schedule import Schedule, values
@@ -21,7 +20,7 @@ from noisewise.schedule import Schedule, values
 if TYPE_CHECKING:
     from torch import Tensor
 
-RULES = frozenset({*clipping.RULES.values(), *adaptive.RULES.values()})
+TRUSTED = frozenset(RULES.values())
 LEAST, MOST = 1e-30, 1e20  # of a sensitivity: beyond, float32 sums would be lost to under- or overflow
 ROUNDING = 1e-6  # of a rule's own arithmetic, relative
 NAMES = ("first.weight", "first.bias", "second.weight")
@@ -31,7 +30,7 @@ _checked: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 def own(rule: Clip) -> bool:
     """Is this rule, or a rule inside it, not one of the package's? A subclass may compute anything, so it is one's own."""
-    return type(rule) not in RULES or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))
+    return type(rule) not in TRUSTED or (isinstance(rule, PerLayer) and any(map(own, rule.rules.values())))
 
 
 def check_own_rules(clip: Clip | Schedule[Clip], names: Sequence[str] = NAMES) -> None:

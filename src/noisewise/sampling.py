@@ -6,8 +6,8 @@ A sampler draws the batches and states the event, so that training and accountin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 
 class Sampler(Protocol):
-    """How batches are drawn from `n` units, a number the user declares public."""
+    """How batches are drawn from `n` units, a number the user declares public.
+
+    kind: its name in configs and on the command line. words: how the report says it. adjacencies: the neighbours for which
+    its guarantee is proven, the usual ones first.
+    """
 
     kind: ClassVar[str]
+    words: ClassVar[str]
     adjacencies: ClassVar[tuple[str, ...]]
 
     @property
@@ -80,6 +85,7 @@ class Poisson:
     batch_size: int
     max_batch: int | None = None
     kind: ClassVar[str] = "poisson"
+    words: ClassVar[str] = "Poisson-sampled"
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "zero-out", "replace-one")
     steps_per_event: ClassVar[int] = 1
 
@@ -129,6 +135,7 @@ class FullBatch:
 
     n: int
     kind: ClassVar[str] = "full-batch"
+    words: ClassVar[str] = "everybody in every step"
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "zero-out", "replace-one")
     steps_per_event: ClassVar[int] = 1
 
@@ -170,6 +177,7 @@ class Shuffle:
     n: int
     batch_size: int
     kind: ClassVar[str] = "shuffle"
+    words: ClassVar[str] = "shuffled each epoch, no amplification counted"
     adjacencies: ClassVar[tuple[str, ...]] = ("zero-out",)
 
     def __post_init__(self) -> None:
@@ -203,6 +211,20 @@ class Shuffle:
 
 
 SAMPLERS: dict[str, Any] = {sampler.kind: sampler for sampler in (Poisson, FullBatch, Shuffle)}
+
+
+def to_dict(sampler: Sampler) -> dict[str, Any]:
+    """JSON form: kind, n, expected batch size, and what else is set."""
+    settings = {name: value for name, value in vars(sampler).items() if value is not None}
+    return {"kind": sampler.kind, "n": sampler.n, "batch_size": sampler.batch_size, **settings}
+
+
+def from_dict(raw: Mapping[str, Any]) -> Sampler:
+    """Inverse of `to_dict`."""
+    kind = SAMPLERS[raw["kind"]]
+    derived = {"kind"} if "batch_size" in {field.name for field in fields(kind)} else {"kind", "batch_size"}
+    sampler: Sampler = kind(**{name: value for name, value in raw.items() if name not in derived})
+    return sampler
 
 
 def roomy(batch_size: int) -> int:

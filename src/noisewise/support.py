@@ -10,11 +10,18 @@ epsilon as without a mask. Reference: Zhu & Blaschko 2023, TMLR.
 
 from __future__ import annotations
 
+import base64
+import fnmatch
+import importlib
+import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
 
 from noisewise.errors import ConfigError
 
@@ -144,8 +151,6 @@ def only(names: Any, *learning: str) -> Fixed:
 
     `only(dict(model.named_parameters()), "fc.*")`
     """
-    import fnmatch
-
     names = list(names)
     keep = {name for name in names for pattern in learning if fnmatch.fnmatchcase(name, pattern)}
     if not keep:
@@ -180,11 +185,6 @@ def encode(support: Support) -> dict[str, Any]:
 
 
 def _pack(mask: Tensor) -> dict[str, Any]:
-    import base64
-    import zlib
-
-    import numpy as np
-
     bits = np.packbits(mask.detach().cpu().flatten().numpy()).tobytes()
     return {"shape": list(mask.shape), "bits": base64.b64encode(zlib.compress(bits, 6)).decode()}
 
@@ -195,11 +195,6 @@ def decode(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpack(raw: Mapping[str, Any]) -> Tensor:
-    import base64
-    import math
-    import zlib
-
-    import numpy as np
     import torch
 
     size = math.prod(raw["shape"])
@@ -236,8 +231,6 @@ def _as_tuples(value: Any) -> Any:
 
 def from_dict(raw: Mapping[str, Any]) -> Plan | Together:
     """Inverse of `to_dict`, for the plans of this package: no other code is imported by a file's word."""
-    import importlib
-
     if "together" in raw:
         plans = [from_dict(item) for item in raw["together"]]
         return Together(tuple(plan for plan in plans if isinstance(plan, Plan)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noisewise.errors import ConfigError
+from noisewise.sampling import SAMPLERS
 
 
 def default_delta(n: int) -> float:
@@ -17,8 +18,8 @@ def default_delta(n: int) -> float:
 
 
 def default_adjacency(sampler: str) -> str:
-    """add-remove; zero-out for the shuffle sampler, whose guarantee is proven for those neighbours only."""
-    return "zero-out" if sampler == "shuffle" else "add-remove"
+    """The sampler's usual one: add-remove, zero-out for shuffled batches, whose guarantee is proven for those only."""
+    return SAMPLERS[sampler].adjacencies[0] if sampler in SAMPLERS else "add-remove"
 
 
 def large_delta(delta: float, n: int) -> str | None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from noisewise.data import marks
 from noisewise.data.base import Data, Splits
+from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs.files import settle
 
@@ -157,8 +158,6 @@ def _tensors(data: Data) -> dict[str, Tensor]:
 
 def _said(data: Data) -> dict[str, Any]:
     """Everything but the tensors, as JSON."""
-    from noisewise.data.tables.schema import Schema
-
     if data.schema is not None and not isinstance(data.schema, Schema):
         raise DataError(
             f"the schema is a {type(data.schema).__name__}, which cannot be written: must be a noisewise Schema, or None."
@@ -200,8 +199,6 @@ def _about(root: Path) -> dict[str, Any]:
 
 def _read(root: Path, name: str, about: Mapping[str, Any], verify: bool) -> Data:
     """One `Data`; data.json names no files, so that it can point nowhere else."""
-    from noisewise.data.tables.schema import Schema
-
     try:
         known = {"x", "y", *(f"group-{place}" for place in range(len(about["groups"])))}
         if set(about["tensors"]) - {"unit"} != known:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,8 +118,6 @@ def _write(path: Path, content: bytes) -> None:
 @contextmanager
 def _scratch(place: Path) -> Iterator[Path]:
     """A folder in `place` for this call alone, gone afterwards: others may fetch the same file at the same time."""
-    import tempfile
-
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=".") as folder:
@@ -130,8 +132,6 @@ def _member(name: str) -> Callable[[Path], bytes]:
     """One file of a tar archive, read by name: nothing else in the archive is written anywhere."""
 
     def read(archive: Path) -> bytes:
-        import tarfile
-
         try:
             with tarfile.open(archive) as tar:
                 content = tar.extractfile(name)
@@ -159,9 +159,6 @@ NAMING = {"name", "first", "last", "dob", "c_case_number", "r_case_number", "vr_
 
 def _without_names(table: Path) -> bytes:
     """COMPAS without the columns that name people; nothing else is changed."""
-    import csv
-    import io
-
     with table.open(newline="") as file:
         lines = list(csv.reader(file))
     kept = [place for place, column in enumerate(lines[0]) if column not in NAMING]

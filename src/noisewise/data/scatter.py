@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from noisewise.data import Data
+from noisewise.data.base import Data
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
 from noisewise.runs.files import settle
 
@@ -280,8 +283,6 @@ def _digest(values: Tensor, about: str) -> str:
 
 def _read(path: Path) -> Tensor | None:
     """Features of a cache file; None if there is none or, with a warning, if it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.exists():
         return None
     try:
@@ -302,10 +303,6 @@ def _read(path: Path) -> Tensor | None:
 
 
 def _write(path: Path, values: Tensor) -> None:
-    import tempfile
-
-    from safetensors.torch import save_file
-
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # mode 700, and of this process alone
             new = Path(folder) / path.name

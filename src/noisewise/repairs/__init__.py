@@ -25,7 +25,16 @@ from noisewise.theory.zhu2023 import best_sparsity, bound_at_sparsity, bound_for
 __all__ = [
     "AtRandom", "Augmentation", "Cost", "EarlierEpochs", "FineTuning", "FirstPhase", "GlobalAdapt",
     "GlobalClipping", "GroupBounds", "LoRA", "LocalThenGlobal", "MagnitudePruning", "MovingAverage", "Pretraining",
-    "PrivateModel", "PrivateRecords", "PublicTraining", "RandomSparsification", "RankedSparsification", "Repair",
+    "PrivateModel", "PrivateRecords", "PublicTraining", "REPAIRS", "RandomSparsification", "RankedSparsification", "Repair",
     "Scaled", "StagewiseFreezing", "Temperature", "best_sparsity", "bound_at_sparsity", "bound_for_momentum",
     "check_compatible", "merged", "noise_term", "repaired", "temperature",
 ]  # fmt: skip
+
+REPAIRS: dict[str, type[Repair]] = {
+    repair.name: repair
+    for repair in (
+        GlobalClipping, LocalThenGlobal, GlobalAdapt, GroupBounds, RandomSparsification, RankedSparsification,
+        StagewiseFreezing, MagnitudePruning, Augmentation, MovingAverage, Pretraining, FineTuning, LoRA, FirstPhase,
+    )
+}  # fmt: skip
+"""Every repair by its name."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from noisewise.data.transforms import flip_and_crop
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe
 from noisewise.repairs.base import Repair
@@ -36,8 +37,6 @@ class Augmentation(Repair):
             raise ConfigError(f"views={self.views!r}: a whole number of versions of each row, at least 1.")
         function = self.function
         if function is None:
-            from noisewise.data.transforms import flip_and_crop
-
             if recipe.data.train.x.dim() != 4:
                 raise ConfigError(
                     f"augmentation: flips and crops need images [n, channels, height, width], the inputs have shape "

@@ -14,6 +14,7 @@ from noisewise.errors import RunError
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
+from noisewise.sampling import SAMPLERS
 from noisewise.wording import (
     GDP,
     GUARANTEE,
@@ -31,12 +32,6 @@ from noisewise.wording import (
 if TYPE_CHECKING:
     from noisewise.audits import Result
     from noisewise.audits.result import Card
-
-SAMPLERS = {
-    "poisson": "Poisson-sampled",
-    "full-batch": "everybody in every step",
-    "shuffle": "shuffled each epoch, no amplification counted",
-}
 
 
 def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
@@ -114,11 +109,15 @@ def _guarantee(privacy: Mapping[str, Any], epsilon: float, said: Promise) -> dic
         "accountant": str(privacy["accountant"]).upper(),
         "adjacency": privacy["adjacency"],
         "unit": privacy["unit"],
-        "sampler": SAMPLERS.get(privacy["sampler"], privacy["sampler"]),
+        "sampler": _sampling_in_words(privacy["sampler"]),
         "badge": said.badge,
         "reason": why[:1].upper() + why[1:],
         "good": said.publishable,
     }
+
+
+def _sampling_in_words(kind: str) -> str:
+    return SAMPLERS[kind].words if kind in SAMPLERS else kind
 
 
 def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:

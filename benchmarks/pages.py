@@ -1,0 +1,108 @@
+"""Pages that are read off the code: the drawing of the layers in CONTRIBUTING.md, and docs/lists.md.
+
+`python benchmarks/pages.py` writes both; tests/test_lists.py and tests/test_contributing.py compare them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import noisewise.data
+from noisewise import audits, models, repairs, sampling
+from noisewise.adaptive import RULES
+from noisewise.data.catalog import CATALOG
+
+PROJECT = Path(__file__).parent.parent
+SOURCE = PROJECT / "src" / "noisewise"
+LISTS, CONTRIBUTING = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBUTING.md"
+DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
+WIDTH = 76
+
+
+def layers() -> list[list[str]]:
+    """The floors of import-linter's contract, high to low, with the rooms of each that exist."""
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    written = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    floors = [[room.strip(" ()") for room in floor.split("|")] for floor in written]
+    there = [
+        [room for room in floor if (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").is_file()] for floor in floors
+    ]
+    return [floor for floor in there if floor]
+
+
+def walls(floor: list[str]) -> list[int]:
+    """Where the walls of a floor stand: rooms are wide by their names, and fill the house."""
+    spare, extra = divmod(WIDTH - 1 - sum(len(room) + 3 for room in floor), len(floor))
+    places = [0]
+    for place, room in enumerate(floor):
+        places.append(places[-1] + len(room) + 3 + spare + (place < extra))
+    return places
+
+
+def ceiling(above: list[int], below: list[int]) -> str:
+    """The line between two floors, with the walls that end and begin at it."""
+    first, last = above[0], above[-1]
+    corners = {(True, True): "┼", (True, False): "┴", (False, True): "┬"}
+    line = [corners.get((place in above, place in below), "─") for place in range(last + 1)]
+    line[first], line[last] = "├", "┤"
+    return "".join(line)
+
+
+def drawing() -> str:
+    """The house: whoever lives on a floor imports from the floors below, neither from above nor from next door."""
+    floors = layers()
+    plans = [walls(floor) for floor in floors]
+    lines = [ceiling([0, plans[0][-1]], plans[0]).replace("├", "┌").replace("┤", "┐")]
+    for number, (floor, plan) in enumerate(zip(floors, plans, strict=True)):
+        rooms = [f" {room}".ljust(right - left - 1) for room, (left, right) in zip(floor, pairwise(plan), strict=True)]
+        lines.append(f"│{'│'.join(rooms)}│")
+        if number + 1 < len(floors):
+            lines.append(ceiling(plan, plans[number + 1]))
+    lines.append(ceiling(plans[-1], [0, plans[-1][-1]]).replace("├", "└").replace("┤", "┘"))
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def first_line(thing: Any) -> str:
+    """What something says of itself."""
+    return (thing.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
+
+
+def table(title: str, where: str, rows: Mapping[str, str]) -> str:
+    """A list: name and first line of each entry."""
+    lines = [f"| `{name}` | {words} |" for name, words in rows.items()]
+    return f"\n## {title}\n\n{where}\n\n| name | what it is |\n|---|---|\n" + "\n".join(lines) + "\n"
+
+
+def lists() -> str:
+    """docs/lists.md."""
+    parts = [
+        ("Clipping rules", "`noisewise.adaptive.RULES`, from `clipping.py` and `adaptive.py`; `--clip` names their kinds.",
+         {name: first_line(rule) for name, rule in RULES.items()}),
+        ("Samplers", "`noisewise.sampling.SAMPLERS`; `--sampler`.",
+         {name: first_line(sampler) for name, sampler in sampling.SAMPLERS.items()}),
+        ("Models", "`noisewise.models.MODELS`; `--model`.",
+         {name: first_line(model) for name, model in models.MODELS.items()}),
+        ("Data sets", "`noisewise.data.catalog.CATALOG`; `--data`.",
+         {name: first_line(getattr(noisewise.data, name)) for name in CATALOG}),
+        ("Repairs", "`noisewise.repairs.REPAIRS`; [repairs.md](repairs.md) says what they change and cost.",
+         {name: first_line(repair) for name, repair in repairs.REPAIRS.items()}),
+        ("Audits of a finished run", "`noisewise.audits.AUDITS`; `noisewise audit DIR --only NAME`.",
+         {name: first_line(audit.run) for name, audit in audits.AUDITS.items()}),
+    ]  # fmt: skip
+    head = "# What there is, by name\n\nWritten by `python benchmarks/pages.py` from the library's own lists.\n"
+    return head + "".join(table(*part) for part in parts)
+
+
+def main() -> None:
+    """Write both pages."""
+    LISTS.write_text(lists())
+    CONTRIBUTING.write_text(DRAWING.sub(lambda _: drawing(), CONTRIBUTING.read_text()))
+
+
+if __name__ == "__main__":
+    main()
