@@ -948,9 +948,9 @@ MUTANTS = [
     ),
     Mutant(
         "data: private rows are called public",
-        "data/tables/schema.py",
-        "            public=public,\n",
-        "            public=True,\n",
+        "data/tables/encode.py",
+        "        public=public,\n",
+        "        public=True,\n",
         ("data/test_loading.py::test_a_csv_file_is_read_by_its_schema",),
     ),
     Mutant(

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "ADAPTIVE_LR": "defaults", "CLIPS": "choices", "Config": "config", "DEFAULTS": "defaults", "OPTIMIZERS": "choices",
+    "ADAPTIVE_LR": "defaults", "CLIPS": "choices", "Config": "config", "OPTIMIZERS": "choices",
     "PLAN": "config", "Planned": "plan", "Run": "opened", "accuracy": "opened", "audit": "opened", "configure": "config",
     "execute": "execution", "finished": "execution", "open_run": "opened", "prepare": "execution",
 }  # fmt: skip

@@ -7,32 +7,10 @@ from typing import Any
 
 from noisewise.accounting.defaults import default_adjacency, default_delta
 from noisewise.data import Data, Splits, load
+from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError
 from noisewise.sampling import FullBatch, steps_for
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "digits": {"model": "cnn", "valid": 180, "batch_size": 512, "epochs": 40, "bound": 0.5, "lr": 0.5, "twin_lr": 0.3},
-    "mnist": {
-        "model": "lenet",
-        "valid": 5000,
-        "batch_size": 2048,
-        "epochs": 40,
-        "bound": 0.1,
-        "lr": 4.0,
-        "ema": 0.99,
-        "twin_lr": 0.1,
-    },
-}
-"""Settings by data set, for SGD with momentum 0.9 and flat clipping.
-
-digits: chosen for the cnn at epsilon 3 by mean accuracy on the valid part over four seeds, among batch sizes 256, 512
-and 1024, 60 to 250 steps, bounds 0.1, 0.5 and 1, four learning rates with and without momentum, and a moving average of
-the weights; the test part was not looked at. The twin's learning rate likewise among 0.03 to 1.
-
-mnist: chosen for the lenet at epsilon 3, delta 1e-5 by accuracy on the valid part, one seed each, among 44 settings: batch
-sizes 512 to 2048, 20 to 40 epochs, bounds 0.1 with momentum 0.9 and 1 without, three learning rates each, tanh and ReLU,
-average and maximum pooling, linear decay, a moving average; the test part was not looked at.
-"""
 ADAPTIVE_LR = 0.01  # Adam and the like, where no learning rate is given
 
 
@@ -41,7 +19,7 @@ def filled_in(given: Mapping[str, Any], epochs: float | None) -> tuple[dict[str,
     if "epsilon" not in given and "noise_multiplier" not in given:
         raise ConfigError("how private? Give epsilon (e.g. 3; smaller is more private) or noise_multiplier.")
     data, seed = given.get("data", "digits"), given.get("seed", 0)
-    known = dict(DEFAULTS.get(data, {}))
+    known = dict(CATALOG[data].settings) if data in CATALOG else {}
     splits = load(data, seed, given.get("valid", known.get("valid")))
     n = len(splits.train)
     sampler = given.get("sampler", "poisson")
