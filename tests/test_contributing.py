@@ -21,7 +21,7 @@ from noisewise.persample import clipped_sum
 from noisewise.recipe import Recipe, fit
 from noisewise.repairs import repaired
 from noisewise.sampling import Poisson
-from noisewise.testing import check_clip, reveal
+from noisewise.testing import check_audit, check_clip, reveal
 from oracles import PROBLEMS, relative_error, unit_gradients
 
 PROJECT = Path(__file__).parent.parent
@@ -168,11 +168,13 @@ def test_the_result_is_saved_read_and_drawn(audit, tmp_path, monkeypatch):
     assert axes.has_data()
 
 
-def test_the_list_takes_what_the_audit_says_of_itself(audit, monkeypatch):
+def test_the_audit_keeps_what_all_audits_promise(audit, monkeypatch):
     monkeypatch.setitem(sys.modules, "audit", audit)
-    entry = audits.Audit(audit.sureness, classes=True)
-    assert entry.takes == audit.TAKES
-    assert entry.asks == "Mean probability of the class that a classifier chooses."
+    assert audit.AUDIT.asks == "Mean probability of the class that a classifier chooses."
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 2, generator=generator)
+    people = Data(x, (x[:, 0] > 0).long(), groups={"half": torch.arange(100) % 2})
+    check_audit(audit.AUDIT, torch.nn.Linear(2, 2), people)
 
 
 def test_fixed_rules_are_where_the_page_says():
