@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import ConfigError, DataError, Interrupted, RunError
+from noisewise.progress import Bar
 from noisewise.runs.files import hold, read_json, write_json
 from noisewise.runs.tensors import load_tensors, save_tensors
 
@@ -269,12 +270,9 @@ def _plain(recipe: Mapping[str, Any]) -> Any:
 def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, progress: bool) -> None:
     """Train those that are missing; each is on disk before the next one starts."""
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
     count = len(shadows)
-    with Progress(console=Console(stderr=True), disable=not progress) as bar:
-        task = bar.add_task("shadow models", total=count, completed=count - len(left))
+    with Bar("shadow models", count, done=count - len(left), show=progress) as bar:
         for place, number in enumerate(left):
             start = time.monotonic()
             rows = torch.from_numpy(np.flatnonzero(shadows.inside[number]))
@@ -290,10 +288,10 @@ def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, p
             if not isinstance(model, torch.nn.Module):
                 raise ConfigError(f"`fit` returned a {type(model).__name__}: it must return the trained nn.Module.")
             save_tensors(shadows.file(number), dict(model.state_dict()))
-            bar.advance(task)
+            bar.advance()
             if place == 0 and len(left) > 1 and progress:
                 left_over = duration((time.monotonic() - start) * (len(left) - 1))
-                bar.console.print(f"{len(left) - 1} more shadows, {left_over}")
+                bar.note(f"{len(left) - 1} more shadows, {left_over}")
 
 
 @contextmanager

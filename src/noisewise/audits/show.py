@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from noisewise import progress
 from noisewise.audits.people import MODELS, PAIRS
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN
 from noisewise.estimates.estimate import Estimate
@@ -127,29 +128,23 @@ class Advance(Protocol):
 
 
 class Bar:
-    """`with Bar(show, total, label) as advance:` progress on the error stream; silent unless asked for."""
+    """`with Bar(show, total, label) as advance:` the bar of `noisewise.progress`; silent unless asked for."""
 
     def __init__(self, show: bool, total: int, label: str = "gradients"):
-        self._show, self._total, self._label = show, total, label
+        self._bar = progress.Bar(label, total, show=show)
 
     def __enter__(self) -> Advance:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=not self._show)
-        self._progress.start()
-        task = self._progress.add_task(self._label, total=self._total)
+        self._bar.__enter__()
 
         def advance(count: int = 1, *, label: str | None = None, note: str | None = None) -> None:
-            if note is not None and self._show:
-                self._progress.console.print(note)
-            self._progress.update(task, advance=count, description=label)
+            if note is not None:
+                self._bar.note(note)
+            self._bar.advance(count, label=label)
 
         return advance
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._bar.__exit__()
 
 
 Item = TypeVar("Item")
@@ -157,7 +152,4 @@ Item = TypeVar("Item")
 
 def tracked(items: Iterable[Item], show: bool, total: int, label: str) -> Iterator[Item]:
     """The items, with a bar that moves on after each."""
-    with Bar(show, total, label) as advance:
-        for item in items:
-            yield item
-            advance()
+    return progress.tracked(items, label, total, show=show)

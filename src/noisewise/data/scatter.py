@@ -33,6 +33,7 @@ from torch import Tensor
 
 from noisewise.data.base import Data
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
+from noisewise.progress import tracked
 from noisewise.runs.files import settle
 
 VERSION = 1  # of the numbers: another one makes cached features be computed again
@@ -214,11 +215,8 @@ def _chunk(bank: Bank, dtype: torch.dtype) -> int:
 
 
 def _chunks(count: int, size: int, progress: bool) -> Iterator[slice]:
-    from rich.console import Console
-    from rich.progress import track
-
     parts = [slice(first, first + size) for first in range(0, count, size)]
-    yield from track(parts, "scattering", console=Console(stderr=True), disable=not progress)
+    return tracked(parts, "scattering", len(parts), show=progress)
 
 
 # --------------------------------------------------------------------------------------------------------- the cache
