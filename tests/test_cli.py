@@ -17,7 +17,7 @@ from rich.console import Console
 
 from noisewise import cli
 from noisewise.accounting.defaults import default_adjacency, default_delta
-from noisewise.audits import AUDITS, Audit
+from noisewise.audits import AUDITS
 from noisewise.audits.result import Table
 from noisewise.cli.audit import _print_result
 from noisewise.data import DATASETS
@@ -502,7 +502,6 @@ def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, 
     light = {name: replace(audit, run=lambda *_, **__: Silent()) for name, audit in wanted.items()}
     monkeypatch.setattr("noisewise.audits.AUDITS", light)
     monkeypatch.setattr("noisewise.workflow.opened.AUDITS", light)
-    monkeypatch.setattr(Audit, "takes", "")
     counted.update(data=0, plan=0, model=0)
     assert noisewise("audit", "a", "--all").code == 0
     assert counted == {"data": 1, "plan": 1, "model": 3}  # the model, its twin, the start

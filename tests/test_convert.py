@@ -30,7 +30,7 @@ def cnn() -> nn.Sequential:
 
 def test_the_copy_passes_the_examination_that_the_original_fails():
     model = cnn()
-    with pytest.raises(CoupledSamples, match=r"noisewise\.convert\.batchnorm_to_groupnorm"):
+    with pytest.raises(CoupledSamples, match=r"noisewise\.models\.convert\.batchnorm_to_groupnorm"):
         examine(model, cross_entropy, (IMAGES, LABELS))
     converted, _ = batchnorm_to_groupnorm(model)
     assert not examine(converted, cross_entropy, (IMAGES, LABELS)).fallback
