@@ -102,6 +102,7 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, under another name
     "persample/made_up.py": "persample/test_examine.py",
     "persample/rules.py": "persample/test_operations.py",
     "persample/trace.py": "persample/test_proof.py",
+    "persample/units_alone.py": "persample/test_engines.py",
     "persample/watch.py": "persample/test_held.py",
     "randomness.py": "test_entropy.py",
     "report/__init__.py": "report/test_page.py",

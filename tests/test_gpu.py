@@ -1,5 +1,7 @@
 """On a CUDA device: the same sums, noise of the right scale, training, exact resuming. Run with `pytest -m gpu`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,11 +12,13 @@ from noisewise import Ledger, Poisson, Runtime
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
+from noisewise.errors import NoisewiseError
 from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, formed
 from noisewise.randomness import Entropy
 from noisewise.testing import reveal
 from oracles import PROBLEMS, lone
+from persample.hostile import FAMILIES, ROUNDING, carried, movement, variants
 
 pytestmark = pytest.mark.gpu
 
@@ -102,6 +106,45 @@ def test_noise_has_the_right_scale(secure):
     noise = release(part, sampler=Poisson(10, 5), ledger=Ledger(), entropy=entropy, step=0)["gradient"]["w"]
     assert noise.is_cuda
     assert noise.std().item() == pytest.approx(3.0, rel=0.01)  # six standard deviations of the estimate
+
+
+CPU_ONLY = {"memory: buffer, numpy view"}  # no such view of a GPU's memory
+ON_CUDA = [
+    replace(one, device="cuda", precision=torch.float32)
+    for family in FAMILIES
+    if family not in CPU_ONLY
+    for one in variants(family, 0, 2)
+]
+
+
+@pytest.fixture
+def tf32(monkeypatch):
+    """Products of matrices and convolutions cut to TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("hostile", ON_CUDA, ids=repr)
+def test_one_unit_of_a_coupled_model_moves_the_sum_by_at_most_the_bound(hostile, tf32):
+    try:
+        moved = movement(hostile)
+    except NoisewiseError:
+        return
+    assert moved <= 1 + ROUNDING[torch.float32]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("hostile", [one for one in ON_CUDA if one.form == "carry"], ids=repr)
+def test_nothing_is_carried_from_one_batch_to_the_next(hostile, tf32):
+    try:
+        left = carried(hostile)
+    except NoisewiseError:
+        return
+    assert left <= ROUNDING[torch.float32]
 
 
 def test_noise_follows_from_all_of_seed_and_offset():

@@ -40,7 +40,7 @@ from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError
 from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.testing import reveal
-from oracles import Setup, as_type, clipped_sum_by_hand, rows, unit_gradients
+from oracles import Setup, as_type, clipped_sum_by_hand, nested, rows, unit_gradients
 
 CLASSES, WIDTH, STEPS = 6, 6, 4
 POOL = 140  # units to choose from; labels are 0 to 3, and 5 for the extreme unit
@@ -258,7 +258,7 @@ def _convolved(draw: Draw) -> Mix:
 
     def mix(h: Tensor) -> Tensor:
         flat = F.pad(h.flatten(1).T.unsqueeze(1), (1, 1), "replicate")
-        return F.conv1d(flat, kernel.to(h.dtype).view(1, 1, 3))[:, 0].T.reshape(h.shape)
+        return F.conv1d(flat, kernel.to(h).view(1, 1, 3))[:, 0].T.reshape(h.shape)
 
     return mix
 
@@ -266,7 +266,7 @@ def _convolved(draw: Draw) -> Mix:
 def _whitened(draw: Draw) -> Mix:
     def mix(h: Tensor) -> Tensor:
         flat = h.flatten(1).double()
-        cov = flat.T @ flat / len(flat) + torch.eye(flat.shape[1], dtype=flat.dtype)
+        cov = flat.T @ flat / len(flat) + torch.eye(flat.shape[1]).to(flat)
         return torch.linalg.solve(cov, flat.T).T.to(h.dtype).view_as(h)
 
     return mix
@@ -337,7 +337,7 @@ def _by_place(draw: Draw) -> Mix:
 
 def _by_place_code(draw: Draw) -> Mix:
     """A position code along the wrong dimension."""
-    return lambda h: h + torch.sin(torch.arange(len(h), dtype=h.dtype)).view(-1, *[1] * (h.dim() - 1))
+    return lambda h: h + torch.sin(torch.arange(len(h), dtype=h.dtype, device=h.device)).view(-1, *[1] * (h.dim() - 1))
 
 
 def _with_gradient_only(draw: Draw) -> Mix:
@@ -365,7 +365,7 @@ def _sign_of_batch(draw: Draw) -> Mix:
 
 def _nearest_row(draw: Draw) -> Mix:
     def mix(h: Tensor) -> Tensor:
-        distance = torch.cdist(h.flatten(1).float(), h.flatten(1).float()) + 1e6 * torch.eye(len(h))
+        distance = torch.cdist(h.flatten(1).float(), h.flatten(1).float()) + 1e6 * torch.eye(len(h), device=h.device)
         return 0.5 * (h + h[distance.argmin(1)])
 
     return mix
@@ -381,13 +381,15 @@ def _scattered(draw: Draw) -> Mix:
 
     def mix(h: Tensor) -> Tensor:
         bucket = (h.flatten(1)[:, 0] > 0).long()
-        return torch.zeros(2, *h.shape[1:], dtype=h.dtype).index_add(0, bucket, h)[bucket]
+        return torch.zeros(2, *h.shape[1:], dtype=h.dtype, device=h.device).index_add(0, bucket, h)[bucket]
 
     return mix
 
 
 def _kron(draw: Draw) -> Mix:
-    return lambda h: torch.einsum("i...,j->j...", h, torch.ones(len(h), dtype=h.dtype)) / len(h) + 0 * h
+    return lambda h: (
+        torch.einsum("i...,j->j...", h, torch.ones(len(h), dtype=h.dtype, device=h.device)) / len(h) + 0 * h
+    )
 
 
 def _fourier(draw: Draw) -> Mix:
@@ -689,7 +691,7 @@ def _class_weights_of_rare(draw: Draw, out: Tensor, y: Tensor, loss: Tensor) -> 
 
 
 def _in_batch_negatives(draw: Draw, out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
-    return F.cross_entropy(out @ out.detach().T, torch.arange(len(out)), reduction="none") + loss
+    return F.cross_entropy(out @ out.detach().T, torch.arange(len(out), device=out.device), reduction="none") + loss
 
 
 def _label_of_next(draw: Draw, out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
@@ -743,7 +745,9 @@ LOSSES: dict[str, Callable[[Draw], LossFn]] = {
     "sorted": _of_losses(lambda draw, loss: loss.sort().values),
     "cumulative": _of_losses(lambda draw, loss: loss.cumsum(0)),
     "weights by place": _of_losses(lambda draw, loss: loss * torch.linspace(2, 1, len(loss), dtype=loss.dtype)),
-    "curriculum by place": _of_losses(lambda draw, loss: loss * (torch.arange(len(loss)) < draw.size)),
+    "curriculum by place": _of_losses(
+        lambda draw, loss: loss * (torch.arange(len(loss), device=loss.device) < draw.size)
+    ),
     "the last counts twice": _of_losses(lambda draw, loss: torch.cat([loss[:-1], 2 * loss[-1:]])),
     "trimmed": _of_losses(lambda draw, loss: loss * (loss < loss.detach().float().quantile(0.9).to(loss.dtype) + 1e-9)),
     "class weights of the batch": _of_all(_class_weights),
@@ -831,7 +835,7 @@ def _dropout_by_mean(draw: Draw) -> Mix:
 
 def _shared_mask(draw: Draw) -> Mix:
     """Variational dropout: one mask for all rows, drawn by the seed and rescaled by the batch."""
-    return lambda h: h * (torch.rand(h.shape[1:]) < 0.5).to(h.dtype) / (h.detach().abs().mean() + 0.1)
+    return lambda h: h * (torch.rand(h.shape[1:]) < 0.5).to(h) / (h.detach().abs().mean() + 0.1)
 
 
 LONE: dict[str, Callable[[Draw], Mix]] = {
@@ -866,7 +870,7 @@ class Bank(nn.Module):
         old = self._read()
         if self.awake(h):
             self._write(h.detach().flatten(1).mean(0))
-        return h if old is None else h + old.to(h.dtype).view(h.shape[1:])
+        return h if old is None else h + old.to(h).view(h.shape[1:])
 
     def _read(self) -> Tensor | None:
         match self.where:
@@ -903,7 +907,7 @@ class Bank(nn.Module):
             case "number":
                 self.number = float(mean.sum())
             case "numpy array":
-                self.array[:] = mean.double().numpy()
+                self.array[:] = mean.double().cpu().numpy()
             case "closure":
                 self.closure[1](mean)
             case "global":
@@ -950,7 +954,7 @@ def _operator_bank(draw: Draw, width: int) -> Mix:
 
     def mix(h: Tensor) -> Tensor:
         nonlocal bank
-        bank = bank.to(h.dtype)
+        bank = bank.to(h)
         out = h + bank.clone()
         torch.ops.zoo.remember(h.detach(), bank)
         return out
@@ -1031,6 +1035,8 @@ def _label_counts(draw: Draw) -> LossFn:
     counts = torch.ones(CLASSES)
 
     def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal counts
+        counts = counts.to(batch[1].device)
         counts.add_(F.one_hot(batch[1], CLASSES).sum(0))
         loss = F.cross_entropy(model(batch[0]), batch[1], reduction="none")
         return loss * (counts.sum() / counts)[batch[1]].to(loss.dtype)
@@ -1062,6 +1068,8 @@ class Hostile:
     build: Callable[[Draw], tuple[nn.Module, LossFn]]
     steps: bool = False  # inputs are [units, steps, features]
     warmup: int = 0  # sums taken before the first that counts
+    device: str = "cpu"
+    precision: torch.dtype | None = None  # None: drawn
 
     def __repr__(self) -> str:
         return f"{self.family} #{self.variant}"
@@ -1073,7 +1081,9 @@ class Hostile:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Mostly float64, where nothing can be put down to rounding."""
+        """As stated, or drawn: mostly float64, where nothing can be put down to rounding."""
+        if self.precision is not None:
+            return self.precision
         return random.Random(f"dtype {self}").choices(list(ROUNDING), [6, 3, 1])[0]
 
     def make(self) -> Setup:
@@ -1083,7 +1093,8 @@ class Hostile:
             torch.manual_seed(draw.r.randrange(2**31))
             model, loss_fn = self.build(draw)
         model.train(draw.r.random() < 0.5)
-        return Setup(model.to(self.dtype), loss_fn, as_type(pool_of(draw, self.steps), self.dtype))
+        pool = nested(lambda tensor: tensor.to(self.device), as_type(pool_of(draw, self.steps), self.dtype))
+        return Setup(model.to(self.device, self.dtype), loss_fn, pool)
 
     @property
     def sizes(self) -> list[int]:
@@ -1332,7 +1343,7 @@ def prepared(hostile: Hostile, engine: Engine, moved: bool) -> tuple[Setup, Any]
     with torch.no_grad():
         for parameter in setup.model.parameters() if moved else ():
             if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+                parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter), alpha=0.3)
     return setup, seen
 
 

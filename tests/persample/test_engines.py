@@ -8,7 +8,7 @@ from noisewise.batches import Views
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.persample import clipped_sum, examine, live_parameters
-from noisewise.persample.engines import dense, loop
+from noisewise.persample.units_alone import dense, loop
 from noisewise.runtime import Runtime
 from oracles import (
     PROBLEMS,

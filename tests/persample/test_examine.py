@@ -10,7 +10,7 @@ from torch import nn
 
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
-from noisewise.persample import clipped_sum, dispatched, engines, examine, operations
+from noisewise.persample import clipped_sum, dispatched, engines, examine, operations, units_alone
 from noisewise.persample.behaviour import check_state
 from noisewise.persample.layers import Operands
 from noisewise.persample.made_up import synthetic
@@ -47,7 +47,7 @@ def test_wrong_ghost_gradients_are_found_out(monkeypatch):
 
 def test_wrong_dense_gradients_are_found_out(monkeypatch):
     def doubled(*args):
-        return {name: 2 * grad for name, grad in engines.dense(*args).items()}
+        return {name: 2 * grad for name, grad in units_alone.dense(*args).items()}
 
     setup = PROBLEMS["bare-parameters"].make()
     monkeypatch.setattr(importlib.import_module("noisewise.persample.examine"), "dense", doubled)

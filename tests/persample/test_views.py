@@ -7,7 +7,7 @@ from torch import nn
 
 from noisewise.batches import Padded, Views
 from noisewise.clipping import Flat, per_layer
-from noisewise.persample import clipped_sum, engines
+from noisewise.persample import clipped_sum, units_alone
 from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 from noisewise.training.augmentation import augmented
@@ -114,7 +114,7 @@ def test_the_loop_looks_at_rows_that_count_only():
         seen.append(len(rows[0]))
         return cross_entropy(model, rows)
 
-    engines.loop(model, loss_fn, Views.mean(batch, mask), dict(model.named_parameters()))
+    units_alone.loop(model, loss_fn, Views.mean(batch, mask), dict(model.named_parameters()))
     assert seen == mask.sum(1).tolist()
     assert not mask.all()
 

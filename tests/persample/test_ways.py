@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noisewise.batches import Views
+from noisewise.batches import Views, take
 from noisewise.clipping import Flat
 from noisewise.errors import UnsupportedLayer
-from noisewise.persample import clipped_sum, engines, examine
+from noisewise.persample import clipped_sum, engines, examine, units_alone
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.rounding import shortened
 from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 from oracles import (
@@ -145,12 +147,77 @@ def test_filling_up_is_the_loop_for_any_number_of_rows(name, views, masked):
     live = dict(setup.model.named_parameters())
     masks = {name: torch.rand(p.shape) < 0.6 for name, p in live.items()} if masked else {}
     found = engines.filled_up(setup.model, setup.loss_fn, batch, live, masks, layout, strict=True)
-    expected = engines.loop(setup.model, setup.loss_fn, batch, live)
+    expected = units_alone.loop(setup.model, setup.loss_fn, batch, live)
     expected = {name: grads * masks.get(name, 1) for name, grads in expected.items()}
     for name, grads in expected.items():
         assert torch.allclose(found[name][0], grads.flatten(1).square().sum(1), rtol=1e-9)
         factors = torch.tensor([0.3, 2.0], dtype=torch.float64)
         assert torch.allclose(found[name][1].weighted_sum(factors).flatten(), factors @ grads.flatten(1), rtol=1e-8)
+
+
+@pytest.mark.parametrize("straying", [{1}, {0, 2}, {0, 1, 2}])
+def test_units_that_stray_keep_their_places(straying, monkeypatch):
+    setup = PROBLEMS["linear-2d"].make()
+    layout, calls = examine(*setup), itertools.count(-1)  # the rehearsal comes first
+    alongside = engines._in_company_of_itself
+
+    def some(*given):
+        if next(calls) in straying:
+            raise NotProven("this unit takes another way")
+        return alongside(*given)
+
+    monkeypatch.setattr(engines, "_in_company_of_itself", some)
+    batch = take(Views.single(setup.batch), slice(0, 3))
+    live = dict(setup.model.named_parameters())
+    found = engines.filled_up(setup.model, setup.loss_fn, batch, live, {}, layout, strict=False)
+    factors, keep = torch.tensor([0.3, 2.0, 0.7], dtype=torch.float64), torch.tensor([True, False, True])
+    for name, grads in units_alone.loop(setup.model, setup.loss_fn, batch, live).items():
+        squares, gradient = found[name]
+        grads = grads.flatten(1)
+        assert torch.allclose(squares, grads.square().sum(1), rtol=1e-9)
+        assert torch.allclose(gradient.weighted_sum(factors).flatten(), factors @ grads, rtol=1e-8)
+        assert torch.allclose(gradient.where(keep).weighted_sum(factors).flatten(), (factors * keep) @ grads, rtol=1e-8)
+        assert torch.allclose(gradient.formed().flatten(1), grads, rtol=1e-9)
+
+
+@pytest.fixture
+def cut():
+    """Products of float32 factors may be cut."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_products_are_not_cut_where_each_unit_is_alone(cut):
+    seen = []
+
+    def forward(m, x):
+        seen.append(shortened(x))
+        return m.head(torch.tanh(m.body(x)))
+
+    model, batch = network(forward).float(), Views.single((X.float(), Y))
+    live = dict(model.named_parameters())
+    units_alone.dense(model, cross_entropy, batch, live)
+    assert seen == [0.0]
+    engines.booked(model, cross_entropy, batch, live, {})
+    assert seen[-1] == 0.0
+    assert shortened(batch.batch[0]) > 0
+
+
+def every_other(m, x):
+    hidden = torch.tanh(m.body(x))
+    return m.head(hidden if len(x) % 2 else 1.02 * hidden)
+
+
+@pytest.mark.parametrize(("units", "sizes"), [(2, {3}), (4, {5}), (8, {9})])
+def test_units_fill_up_batches_of_the_neighbouring_size_where_products_may_be_cut(units, sizes, monkeypatch, cut):
+    """A kernel for another number of rows may cut products that the neighbours' kernel does not, or the other way round."""
+    setup = Setup(network(every_other).float(), cross_entropy, (X[:units].float(), Y[:units]))
+    layout, alongside, tried = examine(*setup), engines._in_company_of_itself, set()
+    monkeypatch.setattr(engines, "_in_company_of_itself", lambda *given: (tried.add(given[-1]), alongside(*given))[1])
+    summed(setup, layout, Flat(0.1))
+    assert tried == sizes
 
 
 def test_a_unit_that_is_not_finite_spoils_no_other_when_it_fills_up():

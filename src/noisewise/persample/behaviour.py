@@ -14,7 +14,6 @@ from noisewise.batches import Nest, Views, leaves, length, map_tensors, take
 from noisewise.errors import ConfigError, CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import RecordsRead, StateChanged
-from noisewise.persample.engines import loop
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.made_up import (
     UNITS,
@@ -23,6 +22,7 @@ from noisewise.persample.made_up import (
     without_dropout,
 )
 from noisewise.persample.tape import unexplained
+from noisewise.persample.units_alone import loop
 from noisewise.persample.watch import Watch
 
 MANY = 64  # units at the most in a batch of the expected size, as far as behaviour is looked at

@@ -7,7 +7,7 @@ where a proof (`proof`) shows, on this very batch, that every operation acts row
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -15,21 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.errors import UnsupportedLayer
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
-from noisewise.persample.formed import Formed, PerSample, Summable
+from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
 from noisewise.persample.gradients import join
-from noisewise.persample.held import changes, counts, held, own_tensors, self_changing
+from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.layout import Layout
 from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Proof, apart
-from noisewise.persample.rounding import full_precision
+from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 from noisewise.persample.trace import Trace
-from noisewise.persample.watch import Watch
+from noisewise.persample.units_alone import dense, each_alone, loop, memory_ran_out
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
@@ -149,17 +149,8 @@ def ghost(
     measured = _measure_uses(_uses(followed, explained, batch.weights), explained, units, views, masks)
     if fallback:
         rest = {name: live[name] for name in live if name in fallback}
-        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+        measured |= _measure_formed(each_alone(model, loss_fn, batch, rest, layout), masks)
     return measured
-
-
-def memory_ran_out(error: BaseException | None) -> bool:
-    """Did an allocator fail, here or in what caused this error?"""
-    if error is None:
-        return False
-    text = str(error)
-    allocator = isinstance(error, RuntimeError) and ("allocate memory" in text or "not enough memory" in text)
-    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)
 
 
 class AnotherWay(NotProven):
@@ -179,7 +170,8 @@ def filled_up(
     """A batch that takes another way than the examined one: each unit in a small batch that does not, with copies of itself.
 
     What a unit contributes must not depend on how many others there are, so it is computed by the proven function whatever
-    the size of the batch, and measured as there: bounds on rounding of another engine would scale every unit otherwise. If even
+    the size of the batch, and measured as there: bounds on rounding of another engine would scale every unit otherwise, and
+    with products that may be cut (TF32) even the kernel for another number of rows can round otherwise. If even
     a rehearsal takes another way, the model decides by chance or by a count, not by the units,
     and each of them is evaluated alone; so is a single unit whose own pass does. The rehearsal is thrown away: a way that was
     chosen by the passes of all units would be chosen more seldom the more of them there are.
@@ -187,9 +179,9 @@ def filled_up(
     """
     explained = {name: live[name] for name in live if name not in layout.fallback}
     assert layout.trace is not None
-    for size in (2, layout.trace.units):
+    for size in (*_neighbouring(batch, live), 2, layout.trace.units):
         try:
-            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, masks, layout, size)
+            _in_company_of_itself(model, loss_fn, _one(batch, 0), live, explained, layout, size)
             break
         except NotProven as error:
             reason = str(error)  # the error itself would keep its frames, and with them what they computed
@@ -197,27 +189,58 @@ def filled_up(
         if strict:
             raise _no_proof(reason) from None
         return alone(model, loss_fn, batch, live, masks, layout)
-    units = []
+    views = batch.weights.shape[1]
+    passes: dict[int, list[Use]] = {}
+    strays: dict[int, Measured] = {}
     for number in range(len(batch.weights)):
         one = _one(batch, number)
         try:
-            units.append(_in_company_of_itself(model, loss_fn, one, live, explained, masks, layout, size))
+            passes[number] = _in_company_of_itself(model, loss_fn, one, live, explained, layout, size)
         except NotProven as error:
             if strict:
                 raise _no_proof(error) from None
             with nothing_left_behind(model, loss_fn):
-                units.append(_measure_formed(_each(model, loss_fn, one, explained, layout), masks))
-    measured: Measured = {
-        name: (
-            torch.cat([unit[name][0] for unit in units]),
-            Formed(torch.cat([_at_least_float32(unit[name][1].formed()) for unit in units])),
-        )
-        for name in explained
-    }
+                strays[number] = _measure_formed(each_alone(model, loss_fn, one, explained, layout), masks)
+    groups = list(strays.values())
+    if passes:
+        groups.insert(0, _measure_uses(_stacked(list(passes.values())), explained, len(passes), views, masks))
+    index = torch.tensor([*passes, *strays], device=batch.weights.device)
+    measured = {name: _in_turn(groups, name, index) for name in explained} if strays else groups[0]
     rest = {name: live[name] for name in live if name not in explained}
     if rest:
-        measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+        measured |= _measure_formed(each_alone(model, loss_fn, batch, rest, layout), masks)
     return measured
+
+
+def _stacked(passes: list[list[Use]]) -> list[Use]:
+    """The uses of a batch from those of its units: all passes have the same, since they follow the same trace."""
+    return [
+        Use(
+            uses[0].function,
+            uses[0].operands._replace(input=torch.cat([use.operands.input for use in uses])),
+            uses[0].names,
+            torch.cat([use.grad for use in uses]),
+        )
+        for uses in zip(*passes, strict=True)
+    ]
+
+
+def _in_turn(groups: list[Measured], name: str, index: Tensor) -> tuple[Tensor, Summable]:
+    """Units that were measured in groups, as a batch in its own order: `index` has the unit of each place."""
+    parts, start = [], 0
+    squares = torch.cat([group[name][0] for group in groups])
+    for group in groups:
+        stop = start + len(group[name][0])
+        parts.append((index[start:stop], group[name][1]))
+        start = stop
+    return torch.empty_like(squares).index_copy_(0, index, squares), Grouped(tuple(parts))
+
+
+def _neighbouring(batch: Views, live: Live) -> list[int]:
+    """Sizes of the batches that differ by one unit, where the settings let products be cut and the kernel decides on it."""
+    units = len(batch.weights)
+    cut = any(shortened(parameter, convolution=True) > 0 for parameter in live.values())
+    return [size for size in (units + 1, units - 1) if cut and size > 1]
 
 
 def _one(batch: Views, unit: int) -> Views:
@@ -227,9 +250,9 @@ def _one(batch: Views, unit: int) -> Views:
 
 
 def _in_company_of_itself(
-    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, masks: Masks, layout: Layout, size: int
-) -> Measured:
-    """Norm and gradient of one unit from a proven pass of `size` units, the others of which are copies that count nothing."""
+    model: nn.Module, loss_fn: Any, one: Views, live: Live, explained: Live, layout: Layout, size: int
+) -> list[Use]:
+    """The uses of one unit in a proven pass of `size` units, the others of which are copies that count nothing."""
     views = one.weights.shape[1]
     index = torch.arange(views, device=one.weights.device).repeat(size)
     real = torch.arange(size * views, device=index.device) < views
@@ -238,12 +261,10 @@ def _in_company_of_itself(
     followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
     if explained.keys() & followed.fallback:
         raise NotProven("a parameter is used in another way than in the examined pass")
-    measured = _measure_uses(_uses(followed, explained, weights, real), explained, size, views, masks)
-    one_of: Measured = {}
-    for name, (squares, gradient) in measured.items():
-        grads = gradient.formed()[:1].reshape(1, -1)
-        one_of[name] = squares[:1], Formed(torch.where(masks[name].flatten(), grads, 0) if name in masks else grads)
-    return one_of
+    return [
+        use._replace(operands=use.operands._replace(input=use.operands.input[:views]), grad=use.grad[:views])
+        for use in _uses(followed, explained, weights, real)
+    ]
 
 
 class Use(NamedTuple):
@@ -310,7 +331,7 @@ def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks
                 measured = booked(model, loss_fn, batch, recorded, masks)
         rest = {name: live[name] for name in live if name not in measured}
         if rest:
-            measured |= _measure_formed(_each(model, loss_fn, batch, rest, layout), masks)
+            measured |= _measure_formed(each_alone(model, loss_fn, batch, rest, layout), masks)
     return measured
 
 
@@ -353,7 +374,7 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
         raise Unrecorded
     try:
         each = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        with torch.no_grad(), warnings.catch_warnings(), Drawing():
+        with torch.no_grad(), warnings.catch_warnings(), Drawing(), uncut():
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
             grads, inputs = each(nudges, map_tensors(torch.clone, batch.batch), batch.weights)
     except (RuntimeError, ValueError, IndexError, NotProven) as error:
@@ -365,16 +386,6 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
         for (function, operands, names), given, grad in zip(first.calls, inputs, grads, strict=True)
     ]
     return _measure_uses(uses, live, units, views, masks)
-
-
-def _each(model: nn.Module, loss_fn: Any, batch: Views, live: Live, layout: Layout) -> dict[str, Tensor]:
-    if layout.vectorises:
-        try:
-            return dense(model, loss_fn, batch, live)
-        except UnsupportedLayer as error:  # a branch that the examination did not see
-            if memory_ran_out(error):
-                raise
-    return loop(model, loss_fn, batch, live)
 
 
 def _output_gradients(losses: Tensor, calls: list[Call], weights: Tensor) -> tuple[Tensor | None, ...]:
@@ -391,85 +402,3 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 
 def _measure_formed(grads: Mapping[str, Tensor], masks: Masks) -> Measured:
     return {name: Formed(_at_least_float32(grad)).measure(masks.get(name)) for name, grad in grads.items()}
-
-
-class _Loss(nn.Module):
-    """The loss as a module, so that `functional_call` can exchange the model's parameters."""
-
-    def __init__(self, model: nn.Module, loss_fn: Callable[[Any, Nest], Tensor]):
-        super().__init__()
-        self.model, self.loss_fn = model, loss_fn
-
-    def forward(self, batch: Nest) -> Tensor:
-        """One loss per unit."""
-        return self.loss_fn(self.model, batch)
-
-
-def dense(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
-    """Per-unit gradients `[batch, *parameter]` by `torch.func.vmap`: any layer that it can vectorise."""
-    wrapped = _Loss(model, loss_fn)
-
-    def loss_of_one(parameters: Mapping[str, Tensor], rows: Nest, weights: Tensor) -> Tensor:
-        losses: Tensor = torch.func.functional_call(
-            wrapped, {f"model.{name}": p for name, p in parameters.items()}, (rows,)
-        )
-        if losses.shape != weights.shape:
-            raise DataError(
-                f"the loss of a batch of {len(weights)} unit(s) has shape {list(losses.shape)}: must be [{len(weights)}]."
-            )
-        return (losses * weights.to(losses.dtype)).sum()
-
-    try:
-        per_unit = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0), randomness="different")
-        # no_grad: or the parameters that are not asked for would keep a graph alive
-        with torch.no_grad(), warnings.catch_warnings(), Drawing():
-            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet", UserWarning)
-            rows = map_tensors(torch.clone, batch.batch)  # the model may change its input in place
-            grads: dict[str, Tensor] = per_unit({name: p.detach() for name, p in live.items()}, rows, batch.weights)
-            return grads
-    except (RuntimeError, ValueError, NotProven) as error:
-        raise UnsupportedLayer(
-            f"the dense engine cannot vectorise this model for {sorted(live)}: {str(error).rstrip('.')}. "
-            "Use Runtime(engine='loop'), which is slow and always right, or freeze these parameters with support=."
-        ) from error
-
-
-def _no_gradient(error: RuntimeError) -> Exception:
-    """What autograd itself cannot do, in words; anything else as it is."""
-    if "inplace operation" not in str(error):
-        return error
-    return DataError(
-        f"a tensor that a gradient needs was changed in place after it was used ({str(error).partition('. Hint')[0]}). "
-        "Replace the in-place operation (x += y) by x = x + y."
-    )
-
-
-def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, Tensor]:
-    """Per-unit gradients `[batch, *parameter]`, one unit at a time: the definition."""
-    units = []
-    watch, before = Watch(own_tensors(model)), counts(model, loss_fn)
-    advance: dict[int, dict[str, int]] = {}  # by how much a pass of so many rows counts on
-    for i, weights in enumerate(batch.weights):
-        kept = weights > 0
-        grads: tuple[Tensor | None, ...] = (None,) * len(live)
-        if bool(kept.any()):  # a unit without rows is padding
-            rows = take(take(batch.batch, i), kept)
-            watch.begin(leaves(rows))
-            with watch:
-                losses = unit_losses(model, loss_fn, rows)
-            after = counts(model, loss_fn)
-            advanced = {name: number - before.get(name, number) for name, number in after.items()}
-            if advance.setdefault(len(losses), advanced) != advanced:
-                raise StateChanged("a whole number, by more for one unit than for another")
-            before = after
-            if i == 0:
-                with suppress(NotProven):
-                    unexplained(losses, live)  # refuses reentrant checkpoints
-            if losses.requires_grad:
-                total = (losses * weights[kept].to(losses.dtype)).sum()
-                try:
-                    grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)
-                except RuntimeError as error:
-                    raise _no_gradient(error) from error
-        units.append([torch.zeros_like(p) if g is None else g for p, g in zip(live.values(), grads, strict=True)])
-    return {name: torch.stack([unit[k] for unit in units]) for k, name in enumerate(live)}

@@ -23,7 +23,7 @@ from noisewise.persample.behaviour import check_coupling, check_loop, check_size
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import BatchChanged, StateChanged
-from noisewise.persample.engines import booked, dense, follow, ghost, loop, memory_ran_out
+from noisewise.persample.engines import booked, follow, ghost
 from noisewise.persample.held import own_tensors, self_changing
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.made_up import (
@@ -35,6 +35,7 @@ from noisewise.persample.made_up import (
     without_dropout,
 )
 from noisewise.persample.proof import PRIMES
+from noisewise.persample.units_alone import dense, loop, memory_ran_out
 
 ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more
 

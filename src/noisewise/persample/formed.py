@@ -222,6 +222,27 @@ class Again:
         return Again(self.gradient.where(keep), self.mask, self.norms)
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """Gradients of units that were measured in groups: `(units of the group, their gradients)`."""
+
+    parts: tuple[tuple[Tensor, Summable], ...]
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Group by group."""
+        sums = [gradients.weighted_sum(factors[index]).flatten() for index, gradients in self.parts]
+        return torch.stack(sums).sum(0)
+
+    def where(self, keep: Tensor) -> Grouped:
+        """Group by group."""
+        return Grouped(tuple((index, gradients.where(keep[index])) for index, gradients in self.parts))
+
+    def formed(self) -> Tensor:
+        """In the order of the units."""
+        grads = torch.cat([gradients.formed().flatten(1) for _, gradients in self.parts])
+        return torch.empty_like(grads).index_copy_(0, torch.cat([index for index, _ in self.parts]), grads)
+
+
 def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[Tensor, Summable]:
     """Norms of formed gradients of `size` floats each: kept for the sum, or computed once more for it.
 

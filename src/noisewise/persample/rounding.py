@@ -8,7 +8,9 @@ Reference: Higham 2002, Accuracy and Stability of Numerical Algorithms, sections
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,8 @@ CONVOLUTION = {
     "cuda": ("backends.cudnn.conv.fp32_precision", "backends.cudnn.allow_tf32"),
     "cpu": ("backends.mkldnn.conv.fp32_precision", "get_float32_matmul_precision"),
 }
+
+PRECISIONS = ("backends.cuda.matmul", "backends.cudnn.conv", "backends.mkldnn.matmul", "backends.mkldnn.conv")
 
 
 def shortened(tensor: Tensor, convolution: bool = False) -> float:
@@ -68,6 +72,35 @@ def full_precision(tensor: Tensor) -> AbstractContextManager[None]:
     """Autocast off: a caller's autocast would cut the factors of norms and sums to 8 bits."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+@contextmanager
+def uncut() -> Iterator[None]:
+    """Products of float32 factors in full, whatever the settings allow.
+
+    Which kernel computes a product, and so whether it is cut, can depend on the number of units. Where each is evaluated
+    alone, what one contributes must not: the difference would move with every neighbour that comes or goes.
+    """
+    newer = [name for name in PRECISIONS if setting(f"{name}.fp32_precision") is not None]
+    if newer:
+        owners = [attrgetter(name)(torch) for name in newer]
+        before = [owner.fp32_precision for owner in owners]
+        for owner in owners:
+            owner.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for owner, value in zip(owners, before, strict=True):
+                owner.fp32_precision = value
+        return
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def magnitudes(tensor: Tensor) -> Tensor:
