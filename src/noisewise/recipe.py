@@ -145,31 +145,31 @@ def _from(schedule: Schedule[Any], first: int, steps: int) -> Schedule[Any]:
     )
 
 
+def at_noise(recipe: Recipe, noise_multiplier: float) -> Recipe:
+    """The recipe with this noise in its last phase; noise that differs between phases, or over a schedule, in proportion."""
+    shares = [_proportion(phase.mechanism, recipe.mechanism) for phase in recipe.phases]
+    phases = tuple(
+        replace(phase, mechanism=phase.mechanism.scaled(noise_multiplier * share))
+        for phase, share in zip(recipe.phases, shares, strict=True)
+    )
+    return replace(recipe, phases=phases, mechanism=recipe.mechanism.scaled(noise_multiplier))
+
+
 def at_epsilon(recipe: Recipe, epsilon: float, delta: float) -> Recipe:
     """The recipe with the least noise such that everything it releases costs at most `epsilon` at `delta` (PLD).
 
-    One common factor for all phases, on top of what `recipe.ledger` already spent: noise that differs between phases, or
-    over a schedule, keeps its proportions.
+    One common factor for all phases (`at_noise`), on top of what `recipe.ledger` already spent.
     """
-    shares = [_proportion(phase.mechanism, recipe.mechanism) for phase in recipe.phases]
-
-    def scaled(factor: float) -> Recipe:
-        phases = tuple(
-            replace(phase, mechanism=phase.mechanism.scaled(factor * share))
-            for phase, share in zip(recipe.phases, shares, strict=True)
-        )
-        return replace(recipe, phases=phases, mechanism=recipe.mechanism.scaled(factor))
-
-    if not scaled(1.0).private:
+    if not at_noise(recipe, 1.0).private:
         raise ConfigError(
             f"epsilon={epsilon}: no noise can meet it, since a part of this recipe is not private (a phase without DP, a mask "
             "from private records, a ranking without noise, a 0 in a schedule). Take that part out, or leave the epsilon out."
         )
 
     def events(factor: float) -> list[Any]:
-        return [(line.event, line.count) for line in scaled(factor).lines()]
+        return [(line.event, line.count) for line in at_noise(recipe, factor).lines()]
 
-    return scaled(smallest_noise(events, epsilon, delta, recipe.mechanism.adjacency))
+    return at_noise(recipe, smallest_noise(events, epsilon, delta, recipe.mechanism.adjacency))
 
 
 def _proportion(mechanism: Mechanism, last: Mechanism) -> float:

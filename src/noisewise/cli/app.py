@@ -13,13 +13,17 @@ from noisewise import __version__
 from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
 from noisewise.cli.check import check
+from noisewise.cli.lists import audits, clips, datasets, models, repairs
+from noisewise.cli.predict import predict
 from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
 from noisewise.cli.tables import schema
 from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
-COMMANDS = (epsilon, calibrate, train, audit, report, demo, schema, check)
+COMMANDS = (
+    train, audit, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+)  # fmt: skip
 app = typer.Typer(
     name="noisewise",
     help="Train PyTorch models with differential privacy, see what privacy costs and whom.\n\n"
@@ -28,7 +32,7 @@ app = typer.Typer(
     "130 interrupted (go on with --resume), 1 a bug.[/]",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

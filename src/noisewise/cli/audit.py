@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noisewise.cli.shared import example, note, plain, terminal
+from noisewise.cli.shared import Json, example, note, plain, terminal
 from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from noisewise.audits import Result
+    from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
 
 GAP = 2  # cells between the columns of a table
@@ -25,11 +27,20 @@ def audit(
     only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.", metavar="NAME")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also those that --list does not call usual.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say which audits there are and how long they take.")] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE.py:NAME", help="Of a run made in Python: its model, or what makes it.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Of a run made in Python: its data, by name, folder or FILE.py:NAME (Splits, or test Data)."),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure what privacy cost, who pays, and why, on the test part, against the twin.
 
     Without options the audits that take seconds, or minutes for large models: who gets how much, calibration, robustness,
     membership, clipping, features against noise. None of them retrains. Results go to sensitive/audits/ in the run folder.
+    A run that was made in Python with out= is audited as well: name its --model and --data.
     """
     if listing:
         _list_audits()
@@ -40,7 +51,7 @@ def audit(
     elif only and everything:
         raise ConfigError("--only and --all: give one of them.")
     else:
-        ask(run, only, everything=everything)
+        ask(run, only, everything=everything, made_by=(model, data), as_json=as_json)
 
 
 def _list_audits() -> None:
@@ -63,9 +74,15 @@ def ask(
     everything: bool = False,
     next_step: bool = True,
     planned: Planned | None = None,
+    made_by: tuple[str | None, str | None] = (None, None),
+    as_json: bool = False,
 ) -> None:
-    """Ask audits of a run, print what they say. `planned`: its data and plan, where they are loaded."""
+    """Ask audits of a run, print what they say. `planned`: its data and plan, where they are loaded.
+
+    `made_by`: model and data of a run that was made in Python.
+    """
     from noisewise.audits import AUDITS
+    from noisewise.runs.files import finite
     from noisewise.runs.summary import read_summary
     from noisewise.wording import promised
     from noisewise.workflow import opened
@@ -74,28 +91,45 @@ def ask(
     for name in only or []:
         if name not in AUDITS:
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
-    run = opened.open_run(path, planned)
+    run = _opened(path, planned, *made_by)
     strength = promised(read_summary(run.folder)).strength
     fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
+    results = {}
     for name in dict.fromkeys(only or [name for name in fitting if everything or AUDITS[name].usual]):
-        console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
+        if not as_json:
+            console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
         try:
-            _print_result(console, opened.audit(run, name, progress=True), strength, tables=bool(only))
+            results[name] = opened.audit(run, name, progress=not as_json)
+            if not as_json:
+                _print_result(console, results[name], strength, tables=bool(only))
         except (ConfigError, DataError) as error:
             if only:
                 raise
             note(f"{name} cannot be asked of this run: {error}")  # the others can
+    if as_json:
+        print(json.dumps(finite({name: result.to_dict() for name, result in results.items()}), indent=2))
+        return
     if not only:
         console.print("\n[dim]All numbers are in the report; --only NAME prints those of one audit.[/]")
     if run.twin is None:
         remedy = (
             f"finish it with noisewise train --resume --out {path}"
-            if run.config.twin
+            if run.config is not None and run.config.twin
             else "train with --twin to see it"
         )
         console.print(f"This run has no twin, so what privacy cost is not known: {remedy}.", soft_wrap=True)
     if next_step:
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)
+
+
+def _opened(path: Path, planned: Planned | None, model: str | None, data: str | None) -> Run:
+    from noisewise.workflow import opened
+
+    if (model is None) != (data is None):
+        raise ConfigError("--model and --data go together: they say what a run that was made in Python is about.")
+    return (
+        opened.open_run(path, planned) if model is None or data is None else opened.open_python_run(path, model, data)
+    )
 
 
 def _print_result(console: Console, result: Result, strength: str, *, tables: bool) -> None:

@@ -40,6 +40,7 @@ Delta = Annotated[float | None, option(PLAN, "Default: the largest power of ten 
 Neighbours = Annotated[Adjacency | None, option(PLAN, NEIGHBOURS, metavar="NAME")]
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 EXAMPLES: dict[Callable[..., None], str] = {}
 
 

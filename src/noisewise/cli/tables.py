@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,14 +74,36 @@ def _schema(
     adjacency: str | None,
     out: Path | None,
 ) -> None:
-    from noisewise.data.tables.propose import declared, propose
-    from noisewise.data.tables.rows import header
-
     target = Path(f"{file.stem}.schema.toml") if out is None else out
     if target.exists():
         raise ConfigError(f"{target} exists. Choose another --out, or remove it: a schema is not overwritten.")
     if not target.parent.is_dir():
         raise ConfigError(f"{target.parent} is no folder: --out must lie in one that exists.")
+    proposal = proposal_of(
+        file, label, groups, unit, columns, separator=separator, header_only=header_only, epsilon=epsilon, delta=delta,
+        adjacency=adjacency or "add-remove",
+    )  # fmt: skip
+    if proposal.schema.origin == "rows":  # it holds what was read off private rows
+        target.touch(mode=0o600)
+    target.write_text(proposal.to_toml(), "utf-8")
+    print_schema(proposal)
+    terminal().print(f"\n[bold]Schema:[/] {target}  ({proposal.schema.width} features)", soft_wrap=True)
+
+
+def proposal_of(
+    file: Path,
+    label: str,
+    groups: list[str],
+    unit: str | None,
+    columns: list[str],
+    *,
+    separator: str | None = None,
+    **how: Any,
+) -> Proposal:
+    """A schema from what is written on the command line; `how` as in `propose`."""
+    from noisewise.data.tables.propose import declared, propose
+    from noisewise.data.tables.rows import header
+
     names, mark = header(file, separator)
     known, of_groups = declared(label, names), [declared(text, names) for text in groups]
     given = [known, *of_groups, *(declared(text, names) for text in columns)]
@@ -91,25 +113,19 @@ def _schema(
         if [other for other, _ in given].count(name) > 1:
             raise ConfigError(f"--column {name}: named twice. Say once what it is.")
     with terminal(stderr=True).status("reading", spinner="dots"):
-        proposal = propose(
+        return propose(
             file,
             label=known[0],
             groups=[name for name, _ in of_groups],
             unit=unit,
             columns={name: kind for name, kind in given if kind is not None},
-            header_only=header_only,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency or "add-remove",
             separator=mark,
+            **how,
         )
-        if proposal.schema.origin == "rows":  # it holds what was read off private rows
-            target.touch(mode=0o600)
-        target.write_text(proposal.to_toml(), "utf-8")
-    _print_schema(proposal, target)
 
 
-def _print_schema(proposal: Proposal, target: Path) -> None:
+def print_schema(proposal: Proposal) -> None:
+    """What each column becomes, and from where that is known."""
     from rich.table import Table
 
     console, schema = terminal(), proposal.schema
@@ -128,4 +144,3 @@ def _print_schema(proposal: Proposal, target: Path) -> None:
     console.print()
     for note in proposal.notes:
         console.print(plain(note))
-    console.print(f"\n[bold]Schema:[/] {target}  ({schema.width} features)", soft_wrap=True)

@@ -9,6 +9,7 @@ import typer
 
 from noisewise import runtime
 from noisewise.cli.audit import ask
+from noisewise.cli.planned import print_plan
 from noisewise.cli.report import write_page
 from noisewise.cli.shared import (
     PLAN,
@@ -24,7 +25,8 @@ from noisewise.cli.shared import (
     terminal,
     warnings_as_notes,
 )
-from noisewise.errors import Interrupted, RunError
+from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
+from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
 
 if TYPE_CHECKING:
@@ -40,32 +42,85 @@ if TYPE_CHECKING:
 else:
     Clip, Optimizer, Engine = Literal[tuple(CLIPS)], Literal[tuple(OPTIMIZERS)], Literal[get_args(runtime.Engine)]
 
-TRAINING, TWIN = "Training", "Twin"  # panels of --help
-HOW = ("out", "config", "resume", "quiet", "epochs")  # options of `train` that are no settings of the run
-DATA = (
-    "digits", "mnist", "fashion_mnist", "cifar10", "adult", "german_credit", "compas", "california_housing", "wine_quality",
-    "two_patch", "signal_noise",
-)  # fmt: skip
+TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
+# options that are no settings of the run
+HOW = {"out", "config", "resume", "quiet", "epochs", "settings", "seeds", "repair"}
+HOW |= {"label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
 _FIRST, *_OTHERS, _LAST = OPTIMIZERS
 
 
-@example("noisewise train --data digits --model cnn --epsilon 3 --out runs/digits")
+@example("noisewise train --data clinic.csv --label outcome --group sex --epsilon 3 --out runs/clinic")
 def train(
     context: typer.Context,
     out: Annotated[Path, option(RUN, "Run folder to write.")],
-    data: Annotated[str | None, option(RUN, f"Data set: {', '.join(DATA)}. Default: digits.")] = None,
+    data: Annotated[
+        str | None, option(RUN, "A CSV or Parquet file, a data set by name (noisewise datasets), or a folder of one.")
+    ] = None,
     model: Annotated[
-        str | None, option(RUN, "Model: cnn, lenet, mlp, logistic, ... Default: one that fits the data.")
+        str | None,
+        option(RUN, "By name (noisewise models), or FILE.py:FUNCTION of (shape, outputs). Default: one that fits."),
     ] = None,
     config: Annotated[Path | None, option(RUN, "config.toml of a run: the same plan again, with fresh noise.")] = None,
+    settings: Annotated[
+        list[str] | None, option(RUN, "Any entry of config.toml; may be repeated.", "--set", metavar="KEY=VALUE")
+    ] = None,
     resume: Annotated[bool, option(RUN, "Go on with the run in --out; its settings are kept.", "--resume")] = False,
-    quiet: Annotated[bool, option(RUN, "No progress bar, no summary.", "--quiet")] = False,
+    quiet: Annotated[bool, option(RUN, "No progress bar, no plan, no summary.", "--quiet")] = False,
+    device: Annotated[str | None, option(RUN, "cpu, cuda, cuda:1, ... Default: a GPU where there is one.")] = None,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
+    seeds: Annotated[
+        int | None, option(RUN, "So many runs, into DIR/seed-0, ...; epsilon is per run, and their total is said.")
+    ] = None,
+    secure: Annotated[
+        bool | None, option(RUN, "Noise from a cryptographic generator, on a grid; slower.", "--secure")
+    ] = None,
     insecure_seed: Annotated[int | None, option(RUN, "Reproducible noise, for tests: the run is not private.")] = None,
-    epsilon: Annotated[float | None, option(PLAN, "Budget; the noise follows.")] = None,
+    label: Annotated[
+        str | None, option(TABLE, "Column to predict: NAME, NAME=A,B (classes) or NAME=LOW:HIGH (a number).")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        option(TABLE, "Column that audits split people by, NAME or NAME=A,B; may be repeated. Not a feature."),
+    ] = None,
+    unit: Annotated[
+        str | None, option(TABLE, "Column that says whose row it is: people are protected, not rows.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option(
+            TABLE,
+            "What you know of a column, e.g. age=0:120, income=0:1e6:log, city=text, id=ignore; may be repeated.",
+            metavar="NAME=WHAT",
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None, option(TABLE, "Schema file (noisewise schema). Default: one is proposed, for you to confirm.")
+    ] = None,
+    schema_epsilon: Annotated[
+        float | None,
+        option(TABLE, "Part of --epsilon for choosing undeclared ranges with noise. Default with --yes: a tenth."),
+    ] = None,
+    yes: Annotated[
+        bool,
+        option(
+            TABLE, "Ask nothing: what is not declared is chosen with noise, never read off the rows.", "--yes", "-y"
+        ),
+    ] = False,
+    public: Annotated[
+        bool | None, option(TABLE, "The rows are published: ranges may be read off them.", "--public")
+    ] = None,
+    test: Annotated[
+        str | None, option(TABLE, "Share of rows (people, with --unit) that audits look at, or a file. Default: 0.2.")
+    ] = None,
+    drop_unlabelled: Annotated[
+        bool | None, option(TABLE, "Leave out rows without a label; they are counted.", "--drop-unlabelled")
+    ] = None,
+    epsilon: Annotated[
+        float | None, option(PLAN, "Budget for everything, the schema included; the noise follows.")
+    ] = None,
     noise_multiplier: Annotated[float | None, option(PLAN, "Noise, instead of a budget.")] = None,
     delta: Delta = None,
     batch_size: BatchSize = None,
@@ -75,6 +130,14 @@ def train(
         Sampler | None, option(PLAN, "poisson (default), full-batch or shuffle.", metavar="NAME")
     ] = None,
     adjacency: Neighbours = None,
+    repair: Annotated[
+        list[str] | None,
+        option(
+            TRAINING,
+            "Give back what privacy took (noisewise repairs), e.g. random-sparsification:final=0.9; may be repeated.",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
+    ] = None,
     clip: Annotated[
         Clip | None,
         option(
@@ -106,18 +169,69 @@ def train(
 ) -> None:
     """Train a model with differential privacy, and its non-private twin, into a run folder.
 
-    Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all.
+    Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all. A table
+    needs a schema (which columns are numbers, in which ranges): without --schema one is proposed for you to confirm.
     """
-    from noisewise.workflow.config import Config, plan
-
+    folders = _folders(out, seeds, resume)
     given = {name: value for name, value in context.params.items() if name not in HOW}
+    given |= {"repairs": tuple(repair) if repair else None, "test": share_or_file(test)}
+    asked = Asked(label, tuple(group or ()), unit, tuple(column or ()), schema, schema_epsilon, yes, bool(public))
+    check_input(data, asked, resume=resume, config=config)
+    from noisewise.workflow.config import Config, parsed_settings, plan
+
+    given |= parsed_settings(settings or [])
     base = None if config is None else Config.read(config)
-    stored = _stored(out) if resume else None
+    stored = _stored(folders[0]) if resume else None
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
-    with terminal(stderr=True).status("planning", spinner="dots"):
-        wanted = plan(base or stored, epochs=epochs, **given)
-    _train(wanted, out, resume=resume, quiet=quiet)
+    known = schema_for(data, asked, epsilon, beside=folders[0] if resume else config and config.parent)
+    for number, folder in enumerate(folders):
+        own = given if seeds is None else {**given, "seed": (seed or 0) + number}
+        with terminal(stderr=True).status("planning", spinner="dots"):
+            planned = plan(base or stored, epochs=epochs, schema=known, **own)
+        if not quiet and number == 0:
+            print_plan(planned, runs=len(folders))
+        _train(planned, folder, resume=resume and _begun(folder), quiet=quiet, next_step=seeds is None)
+    if seeds is not None and not quiet:
+        _print_total(folders)
+
+
+def _folders(out: Path, seeds: int | None, resume: bool) -> list[Path]:
+    """Where runs go; a folder that is taken is said at once."""
+    from noisewise.runs.folder import RunFolder
+    from noisewise.workflow.taken import check_out
+
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: must be a whole number above 0.")
+    folders = [out] if seeds is None else [out / f"seed-{number}" for number in range(seeds)]
+    for folder in folders:
+        if not (resume and seeds is not None):  # of several runs some may not have begun
+            check_out(RunFolder(folder), resume=resume)
+    return folders
+
+
+def _begun(out: Path) -> bool:
+    from noisewise.runs.folder import RunFolder
+
+    folder = RunFolder(out)
+    return folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()
+
+
+def _print_total(folders: list[Path]) -> None:
+    """What runs on the same people have spent together."""
+    from noisewise.accounting import Ledger
+    from noisewise.runs.folder import RunFolder
+    from noisewise.runs.summary import read_ledger, read_summary
+    from noisewise.wording import number
+
+    ledgers = [read_ledger(RunFolder(folder)) for folder in folders]
+    delta = read_summary(RunFolder(folders[0]))["privacy"]["delta"]
+    lines = [line for ledger in ledgers for line in ledger.lines]
+    total = Ledger(ledgers[0].adjacency, lines, ledgers[0].unit).epsilon(delta)
+    terminal().print(
+        f"\n[bold]{len(folders)} runs on the same people[/] spent epsilon {number(total)} together, at delta {delta:g}: "
+        "whoever sees all of them, or the best of them, learns as much.",
+    )
 
 
 @example("noisewise demo --out runs/demo")
@@ -135,6 +249,7 @@ def demo(
     with terminal(stderr=True).status("planning", spinner="dots"):
         planned = plan(data="digits", epsilon=3.0)
     folder, resume = _demo_folder(out, planned.config)
+    print_plan(planned)
     _train(planned, folder, resume=resume, quiet=False, next_step=False)
     ask(folder, None, next_step=False, planned=planned)
     write_page(folder, None)
@@ -166,13 +281,7 @@ def _train(planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step:
     from noisewise.workflow.execution import execute
     from noisewise.workflow.opened import open_run
 
-    config, console = planned.config, terminal()
-    if not quiet:
-        budget = "" if config.epsilon is None else f"epsilon at most {config.epsilon:g}, "
-        console.print(
-            f"[bold]{config.model}[/] on [bold]{config.data}[/]: {config.steps:,} steps of about {config.batch_size:,} "
-            f"rows, {budget}delta {config.delta:g}, noise multiplier {config.noise_multiplier:.4g}"
-        )
+    console = terminal()
     try:
         with warnings_as_notes():
             folder = execute(planned, out, resume=resume, progress=not quiet)

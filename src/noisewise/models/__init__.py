@@ -6,6 +6,7 @@ Every model maps `[n, *shape]` to `[n, outputs]`: logits of classes, or numbers 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from noisewise import userfiles
 from noisewise.errors import ConfigError
 from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
 from noisewise.models.residual import resnet18, resnet34, wrn_16_4
@@ -24,6 +26,7 @@ __all__ = [
     "MODELS",
     "TwoLayerCNN",
     "build",
+    "check_model",
     "cifar_net",
     "cnn",
     "dp_cnn",
@@ -70,16 +73,49 @@ def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options:
     `shape` is one unit's input, `outputs` the number of classes or 1 for a regression; `options` are the model's own,
     e.g. `build("resnet18", (3, 32, 32), 10, 0, stem="small")`.
     """
-    if name not in MODELS:
-        raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}.")
+    check_model(name)
     if not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1:
         raise ConfigError(f"model {name!r}: outputs={outputs!r} must be the number of classes, or 1 for a regression.")
     if not shape or any(type(size) is not int or size < 1 for size in shape):
         raise ConfigError(f"model {name!r}: shape={tuple(shape)!r} must be the sizes of one unit's input, all above 0.")
-    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    maker = _of_file(name) if _names_a_file(name) else MODELS[name]
+    known = list(inspect.signature(maker).parameters)[2:]
     for option in options:
         if option not in known:
             raise ConfigError(f"model {name!r} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also set those of other devices
-        return MODELS[name](tuple(shape), outputs, **options)
+        model = maker(tuple(shape), outputs, **options)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model {name!r} gives a {type(model).__name__}: must be a torch.nn.Module.")
+    return model
+
+
+def check_model(name: str) -> None:
+    """A model by name, or one of the user's own as `path.py:function`."""
+    if name not in MODELS and not _names_a_file(name):
+        raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}; or FILE.py:FUNCTION.")
+
+
+def _names_a_file(name: str) -> bool:
+    return ".py:" in name
+
+
+def _of_file(name: str) -> Callable[..., nn.Module]:
+    """A user's function of (shape, outputs), or of nothing; a class counts, and so does a module, which is copied."""
+    made = userfiles.load(name)
+    if isinstance(made, nn.Module):
+        return lambda shape, outputs: copy.deepcopy(made)
+    if not callable(made):
+        raise ConfigError(
+            f"model {name!r} is a {type(made).__name__}: must be a function that makes a torch.nn.Module."
+        )
+    needed = [p for p in inspect.signature(made).parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
+    if not needed:
+        return lambda shape, outputs: made()
+    if len(needed) != 2:
+        raise ConfigError(
+            f"model {name!r} needs {len(needed)} arguments: must be a function of nothing, or of (shape, outputs), the sizes "
+            "of one input and the number of outputs."
+        )
+    return made

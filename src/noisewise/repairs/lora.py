@@ -75,9 +75,20 @@ class LoRA(Repair):
 
     def apply(self, recipe: Recipe) -> Recipe:
         """The model with additions, everything else frozen."""
+        model, chosen = self.added(recipe.model)
+        additions = {f"{name}.{part}" for name in chosen for part in ("a", "b")}
+        frozen = {
+            name: False
+            for name, _ in model.named_parameters()
+            if name not in additions and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.also)
+        }
+        return with_support(replace(recipe, model=model), Fixed(frozen))
+
+    def added(self, model: nn.Module) -> tuple[nn.Module, list[str]]:
+        """A copy of the model with additions, and the names of the layers that have one."""
         if type(self.rank) is not int or self.rank < 1:
             raise ConfigError(f"LoRA(rank={self.rank!r}): a whole number above 0.")
-        model, generator = copy.deepcopy(recipe.model), torch.Generator().manual_seed(self.seed)
+        model, generator = copy.deepcopy(model), torch.Generator().manual_seed(self.seed)
         chosen = [
             name for name, module in model.named_modules() if _fits(module) and fnmatch.fnmatchcase(name, self.layers)
         ]
@@ -86,13 +97,7 @@ class LoRA(Repair):
         _check_own(model, chosen)
         for name in chosen:
             model.set_submodule(name, LowRank(model.get_submodule(name), self.rank, self.alpha, generator))  # type: ignore[arg-type]
-        additions = {f"{name}.{part}" for name in chosen for part in ("a", "b")}
-        frozen = {
-            name: False
-            for name, _ in model.named_parameters()
-            if name not in additions and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.also)
-        }
-        return with_support(replace(recipe, model=model), Fixed(frozen))
+        return model, chosen
 
 
 def _fits(module: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """The run folder (format 1): where everything lies, and the rules for writing it; one process at a time.
 
-run.json, config.toml, model.safetensors, ledger.json, metrics.jsonl and summary.json may be shown; `sensitive/` (mode 700)
-holds the data's identity, the twin, the checkpoint, recorders and audits on private data.
+run.json, config.toml, schema.json, mechanism.json, model.safetensors, ledger.json, metrics.jsonl, summary.json and README.md
+may be shown; `sensitive/` (mode 700) holds the data's identity, the twin, the checkpoint, recorders and audits on private data.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class RunFolder:
         self.run = self.path / "run.json"
         self.metrics = self.path / "metrics.jsonl"
         self.schema = self.path / "schema.json"
+        self.mechanism = self.path / "mechanism.json"
+        self.readme = self.path / "README.md"
 
     def audit(self, name: str) -> Path:
         """Where the result of an audit lies."""

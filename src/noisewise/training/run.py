@@ -79,6 +79,7 @@ class Run:
         assert self.state.ledger.identity is not None
         write_json(self.folder.identity, self.state.ledger.identity.to_dict())
         write_json(self.folder.ledger, self.state.ledger.to_dict())
+        write_json(self.folder.mechanism, self.state.mechanism.to_dict())
         coordinates = sum(parameter.numel() for parameter in self.model.parameters())
         write_json(self.folder.summary, summary(self.state, status, delta, about, coordinates))
         self.folder.write_run("complete", status)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 from noisewise.accounting.accountants import check_delta
-from noisewise.data import Splits, load
+from noisewise.data import Splits
+from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
-from noisewise.models import MODELS
+from noisewise.models import check_model
 from noisewise.randomness import Entropy
 from noisewise.runtime import Engine, Runtime
 from noisewise.sampling import SAMPLERS, steps_for
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, takes
 from noisewise.workflow.defaults import filled_in
-from noisewise.workflow.plan import Planned
+from noisewise.workflow.plan import Planned, splits_of
+from noisewise.workflow.repair_specs import converted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +54,20 @@ class Config:
     engine: str
     microbatch: int | None = None
     insecure_seed: int | None = None
+    test: float | str | None = None
+    drop_unlabelled: bool = False
+    public: bool = False
+    device: str | None = None
+    secure: bool = False
+    repairs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Right types, known names, numbers in range; what is in the mechanism is checked there."""
+        object.__setattr__(self, "repairs", tuple(self.repairs))
         hints = get_type_hints(type(self))
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), hints[field.name])
-        if self.model not in MODELS:
-            raise ConfigError(f"model {self.model!r}: unknown. Known models: {', '.join(MODELS)}.")
+        check_model(self.model)
         if self.clip not in CLIPS:
             raise ConfigError(f"clip={self.clip!r}: must be one of {', '.join(CLIPS)}.")
         if self.screen is not None and not takes(self.clip, "screen"):
@@ -89,7 +98,9 @@ class Config:
         """Text of config.toml; settings that are off are left out."""
         import tomli_w
 
-        return tomli_w.dumps({"format": 1, **{k: v for k, v in asdict(self).items() if v is not None}})
+        later = {field.name: field.default for field in fields(self) if field.default is not MISSING}
+        said = {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
+        return tomli_w.dumps({"format": 1, **said})
 
     @classmethod
     def from_toml(cls, text: str, name: str = "config.toml") -> Config:
@@ -104,8 +115,7 @@ class Config:
         if unknown:
             known = ", ".join(field.name for field in fields(cls))
             raise ConfigError(f"{name}: unknown entries {', '.join(sorted(unknown))}. Known are {known}.")
-        needed = {field for field, hint in get_type_hints(cls).items() if type(None) not in get_args(hint)}
-        missing = needed - set(raw)
+        missing = {field.name for field in fields(cls) if field.default is MISSING} - set(raw)
         if missing:
             raise ConfigError(
                 f"{name}: {', '.join(sorted(missing))} missing; a config is complete. Start from a run's."
@@ -125,6 +135,10 @@ class Config:
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
+    if name == "repairs":
+        if not all(isinstance(text, str) for text in value):
+            raise ConfigError(f"repairs={value!r}: must be a list of texts, e.g. ['moving-average:decay=0.99'].")
+        return
     kinds = get_args(hint) or (hint,)
     whole_as_float = float in kinds and type(value) is int
     if type(value) not in kinds and not whole_as_float:
@@ -132,19 +146,38 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{name}={value!r}: must be of type {wanted}.")
 
 
-PLAN = ("data", "valid", "epsilon", "delta", "adjacency", "sampler", "batch_size", "steps", "clip")
+def parsed_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Settings as `key=value`, with the types that a config has."""
+    hints, given = get_type_hints(Config), dict[str, Any]()
+    for text in texts:
+        key, equals, value = text.partition("=")
+        name = key.strip().replace("-", "_")
+        if not equals or name not in hints:
+            raise ConfigError(f"--set {text}: must be KEY=VALUE with one of {', '.join(hints)}.")
+        given[name] = tuple(value.split()) if name == "repairs" else converted(name, value.strip(), hints[name])
+    return given
 
 
-def configure(base: Config | None = None, *, epochs: float | None = None, **given: Any) -> Config:
+PLAN = (
+    "data", "valid", "test", "drop_unlabelled", "epsilon", "delta", "adjacency", "sampler", "batch_size", "steps", "clip",
+    "repairs",
+)  # fmt: skip
+
+
+def configure(
+    base: Config | None = None, *, epochs: float | None = None, schema: Schema | None = None, **given: Any
+) -> Config:
     """A complete config from what the user gave: over `base`, else over the defaults of the data set.
 
     Gives a noise multiplier to a config that has only an epsilon (a few seconds); keeps it where the plan is unchanged.
     """
-    return plan(base, epochs=epochs, **given).config
+    return plan(base, epochs=epochs, schema=schema, **given).config
 
 
-def plan(base: Config | None = None, *, epochs: float | None = None, **given: Any) -> Planned:
-    """As `configure`, with the data that were loaded and the mechanism that was built for it."""
+def plan(
+    base: Config | None = None, *, epochs: float | None = None, schema: Schema | None = None, **given: Any
+) -> Planned:
+    """As `configure`, with the data that were loaded and the recipe that was built for it. `schema`: of a table."""
     given = {name: value for name, value in given.items() if value is not None}
     unknown = set(given) - {field.name for field in fields(Config)}
     if unknown:
@@ -158,22 +191,21 @@ def plan(base: Config | None = None, *, epochs: float | None = None, **given: An
         )
     splits: Splits | None = None
     if base is None:
-        settings, splits = filled_in(given, epochs)
+        settings, splits = filled_in(given, epochs, schema)
     else:
         settings = asdict(base) | given
         if not takes(settings["clip"], "screen") and "screen" not in given:
             settings["screen"] = None
         if epochs is not None:
-            splits = load(settings["data"], settings["seed"], settings["valid"])
-            settings["steps"] = steps_for(epochs, len(splits.train), settings["batch_size"])
+            splits = splits_of(settings, schema)
+            settings["steps"] = steps_for(epochs, splits.train.units, settings["batch_size"])
         if "noise_multiplier" in given:
             settings["epsilon"] = None
         elif settings["epsilon"] is not None and any(settings[name] != getattr(base, name) for name in PLAN):
             settings["noise_multiplier"] = None
     config = Config(**settings)
-    planned = Planned.of(config) if splits is None else Planned(config, splits)
-    mechanism = planned.plan  # refuses what cannot be planned
-    if config.noise_multiplier is None and config.epsilon is not None:
-        mechanism = mechanism.calibrated(config.epsilon, config.delta)
-        config = replace(config, noise_multiplier=mechanism.noise_at(0))
-    return Planned(config, planned.data, mechanism)
+    planned = Planned(config, splits_of(asdict(config), schema) if splits is None else splits)
+    recipe = planned.recipe  # refuses what cannot be planned
+    if config.noise_multiplier is None:
+        config = replace(config, noise_multiplier=recipe.mechanism.noise_at(0))
+    return Planned(config, planned.data, recipe)

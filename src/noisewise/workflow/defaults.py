@@ -6,22 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from noisewise.accounting.defaults import default_adjacency, default_delta
-from noisewise.data import Data, Splits, load
+from noisewise.data import Data, Splits
 from noisewise.data.catalog import CATALOG
+from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 from noisewise.sampling import FullBatch, steps_for
+from noisewise.workflow.plan import splits_of
 
 ADAPTIVE_LR = 0.01  # Adam and the like, where no learning rate is given
 
 
-def filled_in(given: Mapping[str, Any], epochs: float | None) -> tuple[dict[str, Any], Splits]:
+def filled_in(
+    given: Mapping[str, Any], epochs: float | None, schema: Schema | None = None
+) -> tuple[dict[str, Any], Splits]:
     """All settings of a run from those that were given, and the data, which some of them depend on."""
     if "epsilon" not in given and "noise_multiplier" not in given:
         raise ConfigError("how private? Give epsilon (e.g. 3; smaller is more private) or noise_multiplier.")
     data, seed = given.get("data", "digits"), given.get("seed", 0)
     known = dict(CATALOG[data].settings) if data in CATALOG else {}
-    splits = load(data, seed, given.get("valid", known.get("valid")))
-    n = len(splits.train)
+    splits = splits_of({**given, "data": data, "seed": seed, "valid": given.get("valid", known.get("valid"))}, schema)
+    n = splits.train.units
     sampler = given.get("sampler", "poisson")
     batch_size = given.get("batch_size", n if sampler == FullBatch.kind else known.get("batch_size", 256))
     if sampler == FullBatch.kind and batch_size != n:

@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
-from noisewise.data import Splits
-from noisewise.errors import ConfigError, RunError
-from noisewise.losses import loss_for, outputs_for
-from noisewise.models import build
-from noisewise.recipe import MakeOptimizer, Recipe
+from noisewise.data.tables.rows import name_of
+from noisewise.errors import ConfigError
+from noisewise.recipe import Recipe, fit
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
-from noisewise.training.loop import train
-from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
+from noisewise.support import EVERYTHING
 from noisewise.workflow.config import Config
-from noisewise.workflow.plan import Planned
+from noisewise.workflow.plan import Planned, optimizer_of
+from noisewise.workflow.run_readme import readme
+from noisewise.workflow.taken import check_out
 
 
 def prepare(config: Config | Planned) -> Recipe:
-    """The recipe of a config: data, an initialised model, mechanism, optimizer."""
-    planned = Planned.of(config) if isinstance(config, Config) else config
-    config, data = planned.config, planned.data
-    model = untrained(config, data)
-    return Recipe(
-        model=model,
-        data=data,
-        loss_fn=loss_for(data.train),
-        mechanism=planned.mechanism([name for name, _ in model.named_parameters()]),
-        optimizer=_optimizer(config, config.lr),
-        ema=config.ema,
-        ledger=None if data.train.schema is None else data.train.schema.ledger,
-    )
-
-
-def untrained(config: Config, data: Splits) -> nn.Module:
-    """The model before training."""
-    return build(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
-
-
-def _optimizer(config: Config, lr: float) -> MakeOptimizer:
-    make = OPTIMIZERS[config.optimizer]
-    extra = {"momentum": config.momentum} if config.optimizer in WITH_MOMENTUM else {}
-    return lambda parameters: make(parameters, lr=lr, **extra)
+    """The recipe of a config: data, an initialised model, mechanism, optimizer, repairs."""
+    return (Planned.of(config) if isinstance(config, Config) else config).recipe
 
 
 def execute(
@@ -59,12 +33,7 @@ def execute(
     """
     planned, folder = config, RunFolder(out)
     config = planned if isinstance(planned, Config) else planned.config
-    if not resume and (folder.run.exists() or folder.checkpoint.exists()):
-        if finished(config, out):
-            raise RunError(f"{folder.path} holds a finished run: choose another --out, so that nothing is overwritten.")
-        raise RunError(f"{folder.path} holds an unfinished run: go on with --resume, or choose another --out.")
-    if resume and not (folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()):
-        raise RunError(f"{folder.path} holds no run to go on with: check --out, or begin one without --resume.")
+    check_out(folder, resume=resume)
     if resume and folder.config.exists():
         _check_same(Config.read(folder.config), config, folder)
     recipe = prepare(planned)
@@ -72,19 +41,26 @@ def execute(
     write_atomically(folder.config, config.to_toml().encode())
     if recipe.data.train.schema is not None:
         write_json(folder.schema, recipe.data.train.schema.to_dict())
-    start = copy.deepcopy(recipe.model)
     if folder.complete:
         folder.forget_checkpoint()  # killed between its last two acts
     else:
-        _train(config, recipe, recipe.model, folder, resume, progress)
+        _fit(config, recipe, folder, resume, progress)
+    write_atomically(folder.readme, readme(config, recipe, folder).encode())
     if config.twin and not folder.twin_weights.exists():
-        plain = replace(recipe, optimizer=_optimizer(config, config.twin_lr))
         work = RunFolder(folder.twin)
         if not work.complete:
-            _train(config, plain, start, work, resume, progress, ablation="plain")
+            _fit(config, _twin(config, recipe), work, resume, progress, ablation="plain")
         write_atomically(folder.twin_weights, work.model.read_bytes())
     shutil.rmtree(folder.twin, ignore_errors=True)
     return folder
+
+
+def _twin(config: Config, recipe: Recipe) -> Recipe:
+    """The same model, data and steps from the same start, without privacy and without repairs."""
+    plan = replace(recipe.mechanism, steps=config.steps, support=EVERYTHING)
+    return replace(
+        recipe, mechanism=plan, optimizer=optimizer_of(config, config.twin_lr), phases=(), repairs=(), augment=None
+    )
 
 
 def _check_same(stored: Config, config: Config, folder: RunFolder) -> None:
@@ -102,28 +78,21 @@ def finished(config: Config, out: str | os.PathLike[str]) -> bool:
     return folder.complete and (folder.twin_weights.exists() or not config.twin)
 
 
-def _train(
-    config: Config, recipe: Recipe, model: nn.Module, folder: RunFolder, resume: bool, progress: bool, **ablation: Any
-) -> None:
-    train(
-        model,
-        recipe.data.train,
-        recipe.loss_fn,
-        recipe.mechanism,
-        recipe.optimizer(model.parameters()),
+def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, **ablation: Any) -> None:
+    fit(
+        recipe,
         runtime=config.runtime(),
         valid=recipe.data.valid if len(recipe.data.valid) else None,
         delta=config.delta,
         seed=config.seed,
         insecure_seed=config.insecure_seed,
+        secure=config.secure,
         out=folder.path,
-        resume=resume and folder.begun,
-        ema=config.ema,
-        ledger=copy.deepcopy(recipe.ledger),
+        resume=resume and (folder.begun or folder.phase(1).path.exists()),
         about={
             "task": recipe.data.train.task,
             "data": {
-                "name": config.data,
+                "name": name_of(config.data),
                 "public": recipe.data.train.public,
                 "classes": len(recipe.data.train.classes),
             },

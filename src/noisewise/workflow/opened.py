@@ -1,7 +1,8 @@
-"""A finished run, opened again: its models, its data, and what audits ask for."""
+"""A finished run, opened again: its models, its data, and what audits ask for; also a run that was made in Python."""
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,17 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from noisewise import userfiles
 from noisewise.audits import AUDITS, Result
-from noisewise.data import Data, Splits
+from noisewise.data import Data, Splits, load
+from noisewise.data.tables import schema as schemas
+from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, RunError
-from noisewise.losses import LossFn, loss_for
+from noisewise.losses import LossFn, loss_for, outputs_for
 from noisewise.mechanism import Mechanism
+from noisewise.models import build
 from noisewise.recipe import load_weights
-from noisewise.runs.files import write_json
+from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.summary import read_status
 from noisewise.workflow.config import Config
-from noisewise.workflow.execution import untrained
 from noisewise.workflow.plan import Planned
 
 
@@ -30,17 +34,18 @@ from noisewise.workflow.plan import Planned
 class Run:
     """A finished run, rebuilt: models in evaluation mode; `twin` is None where none was trained.
 
-    What audits need beside that is made when it is first asked for, and once. `planned`: the plan of its config, where it
-    is built already.
+    What audits need beside that is made when it is first asked for, and once. A run that was made in Python has no config
+    and no plan, but perhaps a model as it was before training.
     """
 
     folder: RunFolder
-    config: Config
+    config: Config | None
     status: Status
     data: Splits
     model: nn.Module
     twin: nn.Module | None
     planned: Planned | None = None
+    untrained: nn.Module | None = None
 
     @property
     def members(self) -> Data:
@@ -50,10 +55,13 @@ class Run:
     @cached_property
     def mechanism(self) -> Mechanism:
         """What the model was trained with."""
-        planned = self.planned
-        if planned is None or planned.config != self.config:
-            planned = Planned(self.config, self.data)
-        return planned.mechanism([name for name, _ in self.model.named_parameters()])
+        if self.planned is not None:
+            return self.planned.mechanism
+        if not self.folder.mechanism.exists():
+            raise ConfigError(
+                f"{self.folder.path} does not say by which mechanism it was trained: an older version wrote it."
+            )
+        return Mechanism.from_dict(read_json(self.folder.mechanism))
 
     @cached_property
     def loss_fn(self) -> LossFn:
@@ -63,6 +71,8 @@ class Run:
     @property
     def lr(self) -> float:
         """Learning rate of plain gradient steps."""
+        if self.config is None:
+            raise ConfigError("this run was made in Python: its learning rate is not known. Ask this audit in Python.")
         if self.config.optimizer != "sgd":
             raise ConfigError(
                 f"optimizer={self.config.optimizer!r}: this audit is about the learning rate of plain gradient steps. Train "
@@ -73,12 +83,25 @@ class Run:
     @property
     def momentum(self) -> float:
         """Momentum of the steps."""
+        if self.config is None:
+            raise ConfigError("this run was made in Python: its momentum is not known. Ask this audit in Python.")
         return self.config.momentum
+
+    @property
+    def seed(self) -> int:
+        """Public seed."""
+        return 0 if self.config is None else self.config.seed
 
     @cached_property
     def start(self) -> nn.Module:
         """The model before training."""
-        return untrained(self.config, self.data).eval()
+        if self.planned is not None:
+            return copy.deepcopy(self.planned.recipe.model).cpu().eval()
+        if self.untrained is None:
+            raise ConfigError(
+                "the model before training is not known: give --model FILE.py:FUNCTION, which makes it anew."
+            )
+        return self.untrained
 
     @property
     def path(self) -> tuple[nn.Module, ...]:
@@ -106,16 +129,58 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
         state = "holds an unfinished run" if begun else "is no run folder"
         remedy = f"Finish it with `noisewise train --resume --out {folder.path}`." if begun else "Check the name."
         raise RunError(f"{folder.path} {state}. {remedy}")
+    if not folder.config.exists():
+        raise RunError(
+            f"{folder.path} was made in Python, so it does not say which model and data it is about. Name both: --model "
+            "FILE.py:FUNCTION --data NAME, a folder, or FILE.py:FUNCTION."
+        )
     config, status = Config.read(folder.config), read_status(folder)
     if planned is None or planned.config != config:
-        planned = Planned.of(config)
-    data = planned.data
+        planned = Planned.of(config, stored_schema(folder))
+    start = planned.recipe.model
 
     def rebuilt(weights: Path) -> nn.Module:
-        return load_weights(untrained(config, data), weights).eval()
+        return load_weights(copy.deepcopy(start).cpu(), weights).eval()
 
     twin = rebuilt(folder.twin_weights) if folder.twin_weights.exists() else None
-    return Run(folder, config, status, data, rebuilt(folder.model), twin, planned)
+    return Run(folder, config, status, planned.data, rebuilt(folder.model), twin, planned)
+
+
+def stored_schema(folder: RunFolder) -> Schema | None:
+    """The schema of a run on a table."""
+    return schemas.read(folder.schema) if folder.schema.exists() else None
+
+
+def open_python_run(path: str | os.PathLike[str], model: str, data: str) -> Run:
+    """A run that `train(..., out=)` wrote: its model and data come from names, or from the user's own files.
+
+    `model`: a module or what makes one. `data`: the name of a data set, a folder, or `FILE.py:NAME` of `Splits` or of a
+    function that gives them; `Data` alone is taken as the test part, and audits that need training rows refuse.
+    """
+    folder = RunFolder(path)
+    if not folder.complete:
+        raise RunError(f"{folder.path} holds no finished run. Check the name, or finish it in Python with resume=True.")
+    splits = _splits(data)
+    shape, known = tuple(splits.test.x.shape[1:]), splits.test
+    start = (
+        build(model, shape, outputs_for(known) if known.task == "regression" or known.classes else 1, 0).cpu().eval()
+    )
+    trained = load_weights(copy.deepcopy(start), folder.model).eval()
+    twin = load_weights(copy.deepcopy(start), folder.twin_weights).eval() if folder.twin_weights.exists() else None
+    return Run(folder, None, read_status(folder), splits, trained, twin, untrained=start)
+
+
+def _splits(name: str) -> Splits:
+    if ".py:" not in name:
+        return load(name)
+    made = userfiles.load(name)
+    made = made() if callable(made) else made
+    if isinstance(made, Data):
+        empty = made.take(torch.zeros(0, dtype=torch.long))
+        return Splits(empty, empty, made)
+    if not isinstance(made, Splits):
+        raise ConfigError(f"data {name!r} is a {type(made).__name__}: must be noisewise Data or Splits, or make them.")
+    return made
 
 
 def audit(run: Run, name: str, *, progress: bool = False) -> Result:
@@ -125,8 +190,12 @@ def audit(run: Run, name: str, *, progress: bool = False) -> Result:
     wanted, task = AUDITS[name], run.data.test.task
     if wanted.classes and task != "classification":
         raise ConfigError(f"audit {name!r}: needs classes, this run is a {task}.")
+    if "members" in wanted.needs and not len(run.data.train):
+        raise ConfigError(
+            f"audit {name!r}: needs the training rows. Give data with train, valid and test parts (Splits)."
+        )
     settings = {need: run.needed(need) for need in wanted.needs}
-    generator = np.random.default_rng(run.config.seed)
+    generator = np.random.default_rng(run.seed)
     twin = run.twin if wanted.twin else None
     subject = (run.model, run.data.test) if wanted.model else (None, None)
     result = wanted.run(*subject, twin=twin, generator=generator, progress=progress, **settings)

@@ -1,17 +1,28 @@
-"""What a config stands for: its data, loaded once, and its mechanism, built once."""
+"""What a config stands for: its data, loaded once, and its recipe, built once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
 
 from noisewise.adaptive import rule_for
 from noisewise.data import Splits, load
+from noisewise.data.tables.schema import Schema, protected
 from noisewise.errors import ConfigError, PrivacyError
+from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Mechanism
+from noisewise.models import build
+from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
+from noisewise.repairs import repaired
 from noisewise.sampling import SAMPLERS, FullBatch
 from noisewise.wording import number
+from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
+from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
     from noisewise.workflow.config import Config
@@ -19,42 +30,106 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """A config with its data and its mechanism, so that one command loads and builds them once.
+    """A config with its data and its recipe, so that one command loads and builds them once.
 
-    `built`: the mechanism, where it is there already.
+    `built`: the recipe, where it is there already.
     """
 
     config: Config
     data: Splits
-    built: Mechanism | None = None
+    built: Recipe | None = None
 
     @classmethod
-    def of(cls, config: Config) -> Planned:
-        """Load the data of a config."""
-        return cls(config, load(config.data, config.seed, config.valid))
+    def of(cls, config: Config, schema: Schema | None = None) -> Planned:
+        """Load the data of a config. `schema`: of a table."""
+        return cls(config, splits_of(vars(config), schema))
 
     @cached_property
-    def plan(self) -> Mechanism:
-        """The mechanism, as far as it is known before the model."""
-        return plan_of(self.config, len(self.data.train)) if self.built is None else self.built
+    def recipe(self) -> Recipe:
+        """Model, mechanism, optimizer, repairs; one that costs more than the config's epsilon is refused."""
+        return recipe_of(self.config, self.data) if self.built is None else self.built
 
-    def mechanism(self, names: list[str]) -> Mechanism:
-        """The mechanism for a model with parameters of these `names`; one that costs more than its epsilon is refused."""
-        config = self.config
-        if config.epsilon is not None:
-            spent = self.plan.epsilon(config.delta)
-            if spent is None or spent > config.epsilon:
-                raise PrivacyError(
-                    f"noise_multiplier={config.noise_multiplier} costs epsilon {number(spent)}, more than the epsilon="
-                    f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
-                )
-        return replace(self.plan, clip=rule_for(config.clip, config.bound, config.screen, names))
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of the recipe, of its last phase."""
+        return self.recipe.mechanism
 
 
-def plan_of(config: Config, n: int) -> Mechanism:
-    """The mechanism, as far as it is known before the model."""
+def splits_of(settings: Mapping[str, Any], schema: Schema | None = None) -> Splits:
+    """The data that a config's settings name. `schema`: of a table."""
+    extra: dict[str, Any] = {} if schema is None else {"schema": schema, "public": settings.get("public", False)}
+    return load(settings["data"], settings["seed"], settings["valid"], **extra)
+
+
+def recipe_of(config: Config, data: Splits) -> Recipe:
+    """The recipe of a config, with its repairs; calibrated where it has an epsilon and no noise multiplier yet.
+
+    Guarantee: with an epsilon everything that the recipe releases, what choosing the schema has spent included, costs at
+    most that.
+    """
+    base = _base(config, data)
+    recipe = repaired(base, *(parse(text) for text in config.repairs))
+    if config.epsilon is None:
+        return recipe
+    if config.noise_multiplier is None:
+        return at_epsilon(recipe, config.epsilon, config.delta)
+    recipe = at_noise(recipe, config.noise_multiplier)
+    spent = recipe.epsilon(config.delta)
+    if not spent <= config.epsilon:
+        raise PrivacyError(
+            f"noise_multiplier={config.noise_multiplier} costs epsilon {number(spent)}, more than the epsilon="
+            f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
+        )
+    return recipe
+
+
+def _base(config: Config, data: Splits) -> Recipe:
+    """The recipe before repairs; where an epsilon decides, with noise 1, so that phases have proportions."""
+    model = untrained(config, data)
+    names = [name for name, _ in model.named_parameters()]
+    noise = 1.0 if config.epsilon is not None else config.noise_multiplier
+    plan = replace(plan_of(config, data), noise_multiplier=noise)
+    return Recipe(
+        model=model,
+        data=data,
+        loss_fn=loss_for(data.train),
+        mechanism=replace(plan, clip=rule_for(config.clip, config.bound, config.screen, names)),
+        optimizer=optimizer_of(config, config.lr),
+        ema=config.ema,
+        ledger=None if data.train.schema is None else data.train.schema.ledger,
+    )
+
+
+def untrained(config: Config, data: Splits) -> nn.Module:
+    """The model before training and repairs, on its device."""
+    model = build(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
+    return model.to(device_of(config))
+
+
+def device_of(config: Config) -> torch.device:
+    """Where the model is trained: as the config says, else on a GPU where there is one."""
+    wanted = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"device={wanted!r} cannot be used here: {reason}. Leave it out, or use cpu.") from None
+    return device
+
+
+def optimizer_of(config: Config, lr: float) -> MakeOptimizer:
+    """Builds the config's optimizer on a model's parameters."""
+    make = OPTIMIZERS[config.optimizer]
+    extra = {"momentum": config.momentum} if config.optimizer in WITH_MOMENTUM else {}
+    return lambda parameters: make(parameters, lr=lr, **extra)
+
+
+def plan_of(config: Config, data: Splits) -> Mechanism:
+    """The mechanism, as far as it is known before the model; it protects people where the data say whose rows they are."""
+    n, unit = data.train.units, protected(None if data.train.unit is None else "unit")
     if config.sampler == FullBatch.kind and config.batch_size != n:
-        raise ConfigError(f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} rows.")
+        raise ConfigError(f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} {unit}s.")
     sampler = FullBatch(n) if config.sampler == FullBatch.kind else SAMPLERS[config.sampler](n, config.batch_size)
     return Mechanism(
         sampler=sampler,
@@ -62,4 +137,5 @@ def plan_of(config: Config, n: int) -> Mechanism:
         steps=config.steps,
         noise_multiplier=config.noise_multiplier,
         adjacency=config.adjacency,
+        unit=unit,
     )

@@ -1,0 +1,45 @@
+"""A plan on the terminal, before it is carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noisewise.cli.shared import plain, terminal
+
+if TYPE_CHECKING:
+    from noisewise.workflow.plan import Planned
+
+
+def print_plan(planned: Planned, runs: int = 1) -> None:
+    """What will be promised, by which noise, in how many steps, and how long it will take."""
+    from rich.table import Table
+
+    from noisewise.wording import number, promise
+    from noisewise.workflow.estimate import in_words, seconds
+
+    config, recipe = planned.config, planned.recipe
+    mechanism, spent = recipe.mechanism, recipe.epsilon(config.delta)
+    unit, console = mechanism.unit, terminal()
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    each = "" if runs == 1 else f" for each of {runs} runs, which add up"
+    words = promise(spent, config.delta, mechanism.sampler.n, adjacency=mechanism.adjacency, unit=unit)
+    table.add_row("epsilon", f"[bold]{number(spent)}[/]{each}. {words.meaning}")
+    table.add_row("delta", f"{config.delta:g}")
+    table.add_row("protects", f"one {unit} of {mechanism.sampler.n:,} ({mechanism.adjacency})")
+    table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
+    steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
+    phases = f" in {len(recipe.phases) + 1} phases" if recipe.phases else ""
+    table.add_row("steps", f"{steps:,} of about {config.batch_size:,} {unit}s ({mechanism.sampler.kind}){phases}")
+    if recipe.ledger is not None:
+        table.add_row(
+            "schema", f"chosen with noise: epsilon {number(recipe.ledger.epsilon(config.delta))} of the above"
+        )
+    for text in config.repairs:
+        table.add_row("repair", plain(text))
+    expected = runs * seconds(recipe, config.runtime(), twin=config.twin)
+    table.add_row("takes", f"about {in_words(expected)}{', twin included' if config.twin else ''}")
+    name = config.data.rpartition("/")[2]
+    console.print(f"[bold]{config.model}[/] on [bold]{name}[/]", soft_wrap=True)
+    console.print(table)

@@ -1,0 +1,161 @@
+"""From a CSV file to its schema within `noisewise train`: read, declared, confirmed by its user, or chosen with noise."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from noisewise.cli.shared import plain, terminal
+from noisewise.cli.tables import print_schema, proposal_of
+from noisewise.data.catalog import CATALOG
+from noisewise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from noisewise.data.tables.schema import Schema
+
+SHARE = 0.1  # of epsilon, for choosing a schema with noise where nothing else is said
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user says of a table on the command line."""
+
+    label: str | None = None
+    groups: tuple[str, ...] = ()
+    unit: str | None = None
+    columns: tuple[str, ...] = ()
+    schema: Path | None = None
+    schema_epsilon: float | None = None
+    yes: bool = False
+    public: bool = False
+
+    @property
+    def about_columns(self) -> bool:
+        """Is something said of columns?"""
+        return bool(self.label or self.groups or self.unit or self.columns or self.schema or self.schema_epsilon)
+
+
+def share_or_file(text: str | None) -> float | str | None:
+    """What `--test` says: a share, or the file with the test rows."""
+    if text is None:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        if not Path(text).is_file():
+            raise ConfigError(f"--test {text}: neither a share like 0.2 nor a file.") from None
+        return text
+    if not 0 < share < 1:
+        raise ConfigError(f"--test {text}: a share must be above 0 and below 1, e.g. 0.2.")
+    return share
+
+
+def is_table(data: str | None) -> bool:
+    """Is this the path of a file, not the name of a data set or a folder?"""
+    return data is not None and data not in CATALOG and not Path(data).is_dir()
+
+
+def check_input(data: str | None, asked: Asked, *, resume: bool, config: Path | None) -> None:
+    """What can be said to be wrong before anything is loaded."""
+    if config is not None and not config.is_file():
+        raise ConfigError(f"{config} does not exist: `noisewise train` writes a config.toml into every run folder.")
+    if not is_table(data):
+        if asked.about_columns and not resume and config is None:
+            raise ConfigError(
+                f"--label, --group, --unit, --column and --schema are for a table: --data {data or 'digits'} has its own. "
+                "Leave them out, or name a file: --data FILE.csv."
+            )
+        return
+    path = Path(str(data))
+    if not path.is_file():
+        raise ConfigError(
+            f"--data {data}: neither a file nor a folder nor a known data set ({', '.join(CATALOG)}). Check the path."
+        )
+    if asked.schema is not None and not asked.schema.is_file():
+        raise ConfigError(
+            f"--schema {asked.schema}: does not exist. `noisewise schema {path.name} --label NAME` writes one."
+        )
+    if asked.schema is None and asked.label is None and not resume and config is None:
+        from noisewise.data.tables.rows import header, listed
+
+        names, _ = header(path)
+        raise ConfigError(f"which column shall be predicted? Give --label NAME. {path.name} has {listed(names)}.")
+
+
+def schema_for(data: str | None, asked: Asked, epsilon: float | None, beside: Path | None) -> Schema | None:
+    """The schema of a table: given, that of the run `beside`, or proposed and agreed to; None where data has its own."""
+    from noisewise.data.tables import schema as schemas
+
+    if asked.schema is not None:
+        return _as_asked(schemas.read(asked.schema), asked)
+    if beside is not None and (beside / "schema.json").exists():
+        return schemas.read(beside / "schema.json")
+    if not is_table(data):
+        return None
+    file = Path(str(data))
+    proposal = proposal_of(file, str(asked.label), list(asked.groups), asked.unit, list(asked.columns))
+    if proposal.schema.origin == "declared" or asked.public:
+        return proposal.schema
+    if asked.yes or asked.schema_epsilon is not None:
+        return _noised(file, asked, epsilon)
+    print_schema(proposal)
+    return _agreed(file, asked, epsilon, proposal.schema)
+
+
+def _as_asked(schema: Schema, asked: Asked) -> Schema:
+    """The schema, if it says what the options say."""
+    from noisewise.data.tables.rows import listed
+
+    said = {"--label": (asked.label, schema.label), "--unit": (asked.unit, schema.unit)}
+    for name, (wanted, known) in said.items():
+        if wanted is not None and wanted.partition("=")[0] != known:
+            raise ConfigError(f"{name} {wanted}: the schema says {known!r}. Leave it out, or use another schema.")
+    if unknown := [name for name in asked.groups if name.partition("=")[0] not in schema.groups]:
+        raise ConfigError(f"--group {unknown[0]}: the schema's groups are {listed(schema.groups) or 'none'}.")
+    if asked.columns:
+        raise ConfigError("--column and --schema: what columns are is said in the schema. Edit it there.")
+    return schema
+
+
+def _noised(file: Path, asked: Asked, epsilon: float | None) -> Schema:
+    if asked.schema_epsilon is None and epsilon is None:
+        raise ConfigError(
+            "--yes without --epsilon: say for how much columns may be looked at, e.g. --schema-epsilon 0.3."
+        )
+    part = asked.schema_epsilon if asked.schema_epsilon is not None else SHARE * float(epsilon or 0)
+    if epsilon is not None and part >= epsilon:
+        raise ConfigError(f"--schema-epsilon {part:g} of --epsilon {epsilon:g}: nothing would be left for training.")
+    terminal().print(f"[dim]Choosing the schema with noise, for epsilon {part:g} of the budget.[/]")
+    return proposal_of(file, str(asked.label), list(asked.groups), asked.unit, list(asked.columns), epsilon=part).schema
+
+
+def _agreed(file: Path, asked: Asked, epsilon: float | None, schema: Schema) -> Schema:
+    """Ask whether what was read off the rows is public knowledge; a script is never asked, and stops."""
+    ways = (
+        "declare columns (--column age=0:120), make a schema file (noisewise schema) and confirm it there, give --yes to have "
+        "the rest chosen with noise, or --public if the rows are published"
+    )
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"the ranges and categories above were read off the rows of {file.name}, and a schema is published with the model. "
+            f"Nobody is here to confirm them: {ways}."
+        )
+    console = terminal()
+    console.print(
+        plain(
+            "\\nThe schema is published with the model. Is everything above public knowledge, and would you have written it "
+            "without these rows?"
+        )
+    )
+    answer = (
+        typer.prompt("y: yes, it is public   n: choose it with noise instead   q: stop", default="q").strip().lower()
+    )
+    if answer in ("y", "yes"):
+        return replace(schema, confirmed=True)
+    if answer in ("n", "noise"):
+        return _noised(file, asked, epsilon)
+    raise ConfigError(f"stopped, nothing was trained. Other ways: {ways}.")

@@ -1,0 +1,91 @@
+"""Predictions for new rows of a table, from a run folder alone: no training data, no twin."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.data.tables.kinds import Classes
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, RunError
+from noisewise.models import build
+from noisewise.recipe import load_weights
+from noisewise.repairs import LoRA
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import Config
+from noisewise.workflow.opened import stored_schema
+from noisewise.workflow.repair_specs import parse
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The model of a run on a table, and how rows become its inputs."""
+
+    model: nn.Module
+    schema: Schema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns of the predictions."""
+        target = self.schema.target
+        chances = tuple(f"probability of {name}" for name in target.values) if isinstance(target, Classes) else ()
+        return ("prediction", *chances)
+
+    def rows(self, x: Tensor) -> Iterator[list[str]]:
+        """Prediction and probabilities of each row, as texts."""
+        target = self.schema.target
+        with torch.no_grad():
+            outputs = self.model(x)
+        if not isinstance(target, Classes):
+            yield from ([f"{value:.7g}"] for value in target.unscaled(outputs.reshape(len(x)).double()).tolist())
+            return
+        chances = outputs.double().softmax(1)
+        for best, row in zip(chances.argmax(1).tolist(), chances.tolist(), strict=True):
+            yield [target.values[best], *(f"{chance:.6f}" for chance in row)]
+
+
+def open_predictor(path: str | os.PathLike[str]) -> Predictor:
+    """Model and schema of a finished run on a table, from its folder alone."""
+    folder = RunFolder(path)
+    if not folder.complete:
+        raise RunError(f"{folder.path} holds no finished run. Check the name, or finish it with --resume.")
+    schema = stored_schema(folder)
+    if schema is None or not folder.config.exists():
+        raise RunError(
+            f"{folder.path} is not a run on a table, so rows of a CSV file cannot be turned into its inputs. Its README.md "
+            "says how to use the model in plain PyTorch."
+        )
+    config = Config.read(folder.config)
+    outputs = len(schema.target.values) if isinstance(schema.target, Classes) else 1
+    model = build(config.model, (schema.width,), outputs, config.seed)
+    for repair in map(parse, (text for text in config.repairs if text.startswith("lora"))):
+        assert isinstance(repair, LoRA)
+        model, _ = repair.added(model)
+    return Predictor(load_weights(model, folder.model).eval(), schema)
+
+
+def predict(path: str | os.PathLike[str], source: Path, out: Path, *, keep: Sequence[str] = ()) -> Any:
+    """Write a prediction for every row of `source` into the CSV file `out`; gives what was counted on the way.
+
+    `keep`: columns of the source that are copied beside the predictions.
+    """
+    predictor = open_predictor(path)
+    counts = predictor.schema.counts()
+    with out.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", *keep, *predictor.names])
+        number = 0
+        for part, x in predictor.schema.input_parts(source, counts):
+            if lost := [name for name in keep if name not in part.columns]:
+                raise ConfigError(f"--keep {lost[0]}: {source.name} has no such column.")
+            for place, row in enumerate(predictor.rows(x)):
+                number += 1
+                writer.writerow([number, *(part.columns[name][place] for name in keep), *row])
+    return counts

@@ -1,0 +1,96 @@
+"""The README of a run folder: what lies there, what is promised, and how to use the model without noisewise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.wording import number, promised
+
+if TYPE_CHECKING:
+    from noisewise.recipe import Recipe
+    from noisewise.workflow.config import Config
+
+PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d)
+
+
+def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
+    """Markdown."""
+    privacy, promise = (summary := read_summary(folder))["privacy"], promised(summary)
+    table = recipe.data.train.schema is not None
+    lines = [
+        f"# {config.model} on {summary['data']['name']}: {promise.badge}",
+        "",
+        f"Epsilon {number(float(privacy['epsilon']))} at delta {privacy['delta']:g} ({privacy['adjacency']}, unit: one "
+        f"{privacy['unit']}). {promise.meaning}",
+        "",
+        "## Use the model",
+        "",
+        *(["    noisewise predict DIR new.csv --out scores.csv", ""] if table else []),
+        "In plain PyTorch:",
+        "",
+        "```python",
+        *code(recipe.model, config.model),
+        "```",
+        "",
+        f"Inputs are tensors `[rows, {', '.join(map(str, recipe.data.train.x.shape[1:]))}]`"
+        + (", made as `schema.json` says." if table else ".")
+        + _outputs(recipe),
+        "",
+        "## What lies here",
+        "",
+        "- `model.safetensors`: the weights. `ledger.json`: every release of private data. `summary.json`, `run.json`,",
+        "  `metrics.jsonl`, `mechanism.json`: what was done and spent."
+        + (" `schema.json`: how columns become numbers." if table else ""),
+        "- `config.toml`: all settings; `noisewise train --config DIR/config.toml --out NEW` trains anew, with fresh noise.",
+        "- `sensitive/`: **never publish this folder.** The twin, audits, what resuming needs.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _outputs(recipe: Recipe) -> str:
+    data = recipe.data.train
+    if data.task == "regression":
+        return " The output is the predicted number."
+    names = ", ".join(data.classes[:12]) + (", ..." if len(data.classes) > 12 else "")
+    return f" Outputs are logits of the classes {names}."
+
+
+def code(model: nn.Module, name: str) -> list[str]:
+    """Three lines of plain torch that load the model."""
+    made = layers(model)
+    return [
+        "import torch, safetensors.torch",
+        f"model = {made}" if made else f"model = YourModel()  # the module that was trained: {name}",
+        'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))',
+    ]
+
+
+def layers(module: nn.Module) -> str | None:
+    """Python that builds an untrained module of plain layers; None where there are others.
+
+    >>> layers(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
+    'torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))'
+    """
+    if type(module) not in PLAIN:
+        return None
+    if isinstance(module, nn.Sequential):
+        if [name for name, _ in module.named_children()] != [str(place) for place in range(len(module))]:
+            return None
+        parts = [layers(child) for child in module]
+        return None if None in parts else f"torch.nn.Sequential({', '.join(part for part in parts if part)})"
+    return f"torch.nn.{type(module).__name__}({_arguments(module)})"
+
+
+def _arguments(module: nn.Module) -> str:
+    match module:
+        case nn.Flatten() if (module.start_dim, module.end_dim) == (1, -1):
+            return ""
+        case nn.Linear():
+            return f"{module.in_features}, {module.out_features}" + ("" if module.bias is not None else ", bias=False")
+        case nn.ReLU() | nn.Tanh():
+            return ""
+    return module.extra_repr()
