@@ -79,11 +79,23 @@ def check_input(data: str | None, asked: Asked, *, resume: bool, config: Path | 
         raise ConfigError(
             f"--schema {asked.schema}: does not exist. `noisewise schema {path.name} --label NAME` writes one."
         )
-    if asked.schema is None and asked.label is None and not resume and config is None:
-        from noisewise.data.tables.rows import header, listed
+    if asked.schema is None and not resume and config is None:
+        _check_columns(path, asked)
 
-        names, _ = header(path)
+
+def _check_columns(path: Path, asked: Asked) -> None:
+    from noisewise.data.tables.rows import header, listed
+
+    names, _ = header(path)
+    if asked.label is None:
         raise ConfigError(f"which column shall be predicted? Give --label NAME. {path.name} has {listed(names)}.")
+    for option, texts in (
+        ("--label", [asked.label]), ("--group", asked.groups), ("--unit", [asked.unit] if asked.unit else []),
+        ("--column", asked.columns),
+    ):  # fmt: skip
+        for text in texts:
+            if text not in names and not any(text.startswith(f"{name}=") for name in names):
+                raise ConfigError(f"{option} {text}: no such column. {path.name} has {listed(names)}.")
 
 
 def schema_for(data: str | None, asked: Asked, epsilon: float | None, beside: Path | None) -> Schema | None:

@@ -26,7 +26,8 @@ from noisewise.cli.shared import (
     warnings_as_notes,
 )
 from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
-from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.errors import Interrupted, RunError
+from noisewise.workflow.checks import check_settings
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def train(
     given = {name: value for name, value in context.params.items() if name not in HOW}
     given |= {"repairs": tuple(repair) if repair else None, "test": share_or_file(test)}
     asked = Asked(label, tuple(group or ()), unit, tuple(column or ()), schema, schema_epsilon, yes, bool(public))
+    check_settings({**given, "epochs": epochs, "seeds": seeds})
     check_input(data, asked, resume=resume, config=config)
     from noisewise.workflow.config import Config, parsed_settings, plan
 
@@ -201,8 +203,6 @@ def _folders(out: Path, seeds: int | None, resume: bool) -> list[Path]:
     from noisewise.runs.folder import RunFolder
     from noisewise.workflow.taken import check_out
 
-    if seeds is not None and seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: must be a whole number above 0.")
     folders = [out] if seeds is None else [out / f"seed-{number}" for number in range(seeds)]
     for folder in folders:
         if not (resume and seeds is not None):  # of several runs some may not have begun

@@ -1,4 +1,4 @@
-"""What a config chooses by name: clipping rules and optimizers (samplers are in `sampling.SAMPLERS`). No torch import."""
+"""What a config chooses by name: clipping rules, optimizers, models, repairs; samplers are in `sampling`. No torch import."""
 
 from __future__ import annotations
 
@@ -34,4 +34,38 @@ OPTIMIZERS = {
     "adamw": _of_torch("AdamW"),
     "rmsprop": _of_torch("RMSprop"),
 }
+MODEL_NAMES = (
+    "cnn",
+    "lenet",
+    "mlp",
+    "logistic",
+    "mnist-cnn",
+    "cifar-net",
+    "dp-cnn",
+    "dp-cnn-s",
+    "h-cnn",
+    "h-cnn-s",
+    "resnet18",
+    "resnet34",
+    "wrn-16-4",
+    "vit",
+    "two-layer-cnn",
+    "two-layer-linear",
+)  # fmt: skip  keys of `models.MODELS`, without importing them
+REPAIR_NAMES = (
+    "global-clipping",
+    "local-then-global-clipping",
+    "global-adapt",
+    "group-bounds",
+    "random-sparsification",
+    "ranked-sparsification",
+    "stage-wise-freezing",
+    "magnitude-pruning",
+    "augmentation",
+    "moving-average",
+    "public-pretraining",
+    "fine-tuning-of-a-part",
+    "lora",
+    "first-phase",
+)  # fmt: skip  keys of `repair_specs.BY_SLUG`
 WITH_MOMENTUM = ("sgd", "rmsprop")

@@ -9,15 +9,14 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
-from noisewise.accounting.accountants import check_delta
 from noisewise.data import Splits
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
-from noisewise.models import check_model
 from noisewise.randomness import Entropy
 from noisewise.runtime import Engine, Runtime
-from noisewise.sampling import SAMPLERS, steps_for
-from noisewise.workflow.choices import CLIPS, OPTIMIZERS, takes
+from noisewise.sampling import steps_for
+from noisewise.workflow.checks import check_settings
+from noisewise.workflow.choices import takes
 from noisewise.workflow.defaults import filled_in
 from noisewise.workflow.plan import Planned, splits_of
 from noisewise.workflow.repair_specs import converted
@@ -67,27 +66,9 @@ class Config:
         hints = get_type_hints(type(self))
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), hints[field.name])
-        check_model(self.model)
-        if self.clip not in CLIPS:
-            raise ConfigError(f"clip={self.clip!r}: must be one of {', '.join(CLIPS)}.")
-        if self.screen is not None and not takes(self.clip, "screen"):
-            raise ConfigError(f"screen={self.screen} with clip={self.clip!r}: only global clipping screens.")
-        if self.optimizer not in OPTIMIZERS:
-            raise ConfigError(f"optimizer={self.optimizer!r}: must be one of {', '.join(OPTIMIZERS)}.")
-        if self.sampler not in SAMPLERS:
-            raise ConfigError(f"sampler={self.sampler!r}: must be one of {', '.join(SAMPLERS)}.")
-        for name in ("lr", "twin_lr"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}={getattr(self, name)}: must be a number above 0, e.g. 0.1.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1), e.g. 0.9, or 0 for none.")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed}: must be a whole number >= 0.")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ConfigError(f"ema={self.ema}: a decay in (0, 1), e.g. 0.9999, or none.")
+        check_settings(vars(self))
         if self.insecure_seed is not None:
             Entropy.insecure(self.insecure_seed)
-        check_delta(self.delta)
         self.runtime()
 
     def runtime(self) -> Runtime:

@@ -1,0 +1,61 @@
+"""What settings may be, one by one: known names and numbers in range. Light, so that mistakes are said at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from noisewise.accounting.accountants import ADJACENCIES, check_delta
+from noisewise.errors import ConfigError
+from noisewise.runtime import Engine
+from noisewise.sampling import SAMPLERS
+from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, REPAIR_NAMES, takes
+
+WHOLE = {"batch_size": 1, "steps": 1, "microbatch": 1, "valid": 0, "seed": 0, "seeds": 1}  # and the least each may be
+ABOVE_ZERO = {"epsilon": "3", "epochs": "20", "lr": "0.1", "twin_lr": "0.1", "bound": "1", "screen": "10"}
+CHOICES = {
+    "clip": tuple(CLIPS), "optimizer": tuple(OPTIMIZERS), "sampler": tuple(SAMPLERS), "adjacency": tuple(ADJACENCIES),
+    "engine": get_args(Engine),
+}  # fmt: skip
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
+    """Refuse a setting that can mean nothing; those that are not given, or None, are passed over."""
+    said = {name: value for name, value in given.items() if value is not None}
+    for name, least in WHOLE.items():
+        if name in said and (type(said[name]) is not int or said[name] < least):
+            raise ConfigError(f"{name}={said[name]!r}: must be a whole number >= {least}.")
+    for name, example in ABOVE_ZERO.items():
+        if name in said and not 0 < said[name] < math.inf:
+            raise ConfigError(f"{name}={said[name]}: must be a number above 0, e.g. {example}.")
+    for name, known in CHOICES.items():
+        if name in said and said[name] not in known:
+            raise ConfigError(f"{name}={said[name]!r}: must be one of {', '.join(known)}.")
+    if "noise_multiplier" in said and not 0 <= said["noise_multiplier"] < math.inf:
+        raise ConfigError(f"noise_multiplier={said['noise_multiplier']}: must be a finite number >= 0.")
+    if "momentum" in said and not 0 <= said["momentum"] < 1:
+        raise ConfigError(f"momentum={said['momentum']}: must be in [0, 1), e.g. 0.9, or 0 for none.")
+    if "ema" in said and not 0 < said["ema"] < 1:
+        raise ConfigError(f"ema={said['ema']}: a decay in (0, 1), e.g. 0.9999, or none.")
+    if "screen" in said and "clip" in said and not takes(said["clip"], "screen"):
+        raise ConfigError(f"screen={said['screen']} with clip={said['clip']!r}: only global clipping screens.")
+    if "delta" in said:
+        check_delta(said["delta"])
+    if "model" in said:
+        check_model_name(said["model"])
+    for text in said.get("repairs", ()):
+        check_repair_name(text)
+
+
+def check_model_name(name: str) -> None:
+    """A model by name, or one of the user's own as `path.py:function`."""
+    if name not in MODEL_NAMES and ".py:" not in name:
+        raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODEL_NAMES)}; or FILE.py:FUNCTION.")
+
+
+def check_repair_name(text: str) -> None:
+    """A repair by name, or one of the user's own."""
+    name = text.partition(":")[0]
+    if name not in REPAIR_NAMES and ".py:" not in text:
+        raise ConfigError(f"repair {name!r}: unknown. Known repairs: {', '.join(REPAIR_NAMES)}; or FILE.py:NAME.")
