@@ -1,0 +1,64 @@
+"""A run folder says how its model is used; the lines it shows run, in plain torch."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from noisewise import models
+from noisewise.workflow.config import plan
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import open_run
+from noisewise.workflow.run_readme import code, layers
+
+
+@pytest.fixture(scope="module", params=["mlp", "cnn"])
+def run(request, tmp_path_factory):
+    wanted = plan(data="digits", noise_multiplier=1.0, steps=2, batch_size=64, model=request.param, twin=False)
+    return execute(wanted, tmp_path_factory.mktemp("run") / "run", progress=False)
+
+
+def test_three_lines_of_plain_torch_load_the_model(run, monkeypatch):
+    text = run.readme.read_text()
+    lines = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+    assert lines.count("\n") == 3
+    assert "noisewise" not in lines
+    monkeypatch.chdir(run.path)
+    names: dict = {}
+    exec(lines, names)
+    opened = open_run(run.path)
+    x = opened.data.test.x[:5]
+    assert torch.equal(names["model"](x), opened.model(x))
+
+
+def test_it_says_what_is_promised_and_what_is_secret(run):
+    text = run.readme.read_text()
+    assert "sensitive/`: **never publish" in text
+    assert "delta 1e-05" in text
+    assert "unit: one row" in text
+    assert "[rows, 1, 8, 8]" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "logistic", "cnn", "lenet", "mnist-cnn", "cifar-net", "dp-cnn", "dp-cnn-s", "resnet18"]
+)
+def test_layers_are_written_such_that_the_weights_fit(name):
+    shape = (3, 32, 32)
+    model = models.build(name, shape, 4, 0)
+    text = layers(model)
+    if text is None:
+        assert "YourModel()" in code(model, name)[1]
+        return
+    again = eval(text, {"torch": torch})
+    again.load_state_dict(model.state_dict())
+    x = torch.randn(2, *shape)
+    assert torch.equal(again(x), model(x))
+
+
+def test_modules_of_ones_own_are_not_made_up():
+    class Own(nn.Linear):
+        pass
+
+    assert layers(Own(2, 2)) is None
+    assert layers(nn.Sequential(nn.Linear(2, 2), Own(2, 2))) is None

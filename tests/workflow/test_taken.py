@@ -1,0 +1,49 @@
+"""Whether a run folder is free is said before anything else."""
+
+import pytest
+
+from noisewise.errors import RunError
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import plan
+from noisewise.workflow.execution import execute
+from noisewise.workflow.taken import check_out
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    planned = plan(data="digits", noise_multiplier=1.0, steps=1, batch_size=64, model="logistic")
+    return execute(planned, tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+def test_a_free_folder(tmp_path):
+    assert check_out(RunFolder(tmp_path / "new"), resume=False) is None
+    assert check_out(RunFolder(tmp_path), resume=False) is None
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file"):
+        check_out(RunFolder(tmp_path / "file"), resume=False)
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(RunError, match="no run to go on with"):
+        check_out(RunFolder(tmp_path / "new"), resume=True)
+
+
+def test_a_finished_run_is_not_overwritten(finished):
+    with pytest.raises(RunError, match="finished run"):
+        check_out(finished, resume=False)
+    assert check_out(finished, resume=True) is None
+
+
+def test_a_run_whose_twin_is_missing_is_unfinished(finished, tmp_path):
+    import shutil
+
+    copy = RunFolder(shutil.copytree(finished.path, tmp_path / "copy"))
+    copy.twin_weights.unlink()
+    with pytest.raises(RunError, match="unfinished run"):
+        check_out(copy, resume=False)
+    copy.config.unlink()  # as a run of Python, which has no twin
+    with pytest.raises(RunError, match="a finished run"):
+        check_out(copy, resume=False)
