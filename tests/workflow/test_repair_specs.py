@@ -27,7 +27,7 @@ def test_every_example_makes_its_repair(name):
         ("random-sparsification", repairs.RandomSparsification()),
         ("random-sparsification:final=0.5,cooling=no,refreshes=2", repairs.RandomSparsification(0.5, False, 2)),
         ("stage-wise-freezing:at=0.5,shares=0.4", repairs.StagewiseFreezing(at=(0.5,), shares=(0.4,))),
-        ("stage-wise-freezing:at=0.2/0.6,shares=0.1/0.3,mode=prune", repairs.StagewiseFreezing((0.2, 0.6), (0.1, 0.3), "prune")),
+        ("stage-wise-freezing:at=0.2/0.6,shares=0.1/0.3,mode=prune", repairs.StagewiseFreezing((0.2, 0.6), (0.1, 0.3), "prune")),  # noqa: E501
         ("moving-average:decay=0.99", repairs.MovingAverage(0.99)),
         ("global-adapt:noise=none", repairs.GlobalAdapt(noise=None)),
         ("lora:rank=2,also=fc.bias/head.bias", repairs.LoRA(rank=2, also=("fc.bias", "head.bias"))),

@@ -1,0 +1,212 @@
+"""From a CSV file to a private model in one command: what is read, asked, refused and spent."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from noisewise.accounting import Ledger
+from noisewise.cli import table_schema
+
+DECLARED = (
+    "--label", "outcome=ill,well", "--group", "sex=F,M", "--column", "age=0:120", "--column", "pressure=50:250",
+    "--column", "smoker=yes,no",
+)  # fmt: skip
+QUICK = ("--steps", "3", "--batch-size", "64", "--no-twin", "--quiet")
+
+
+@pytest.fixture
+def clinic(tmp_path):
+    """People with an outcome that depends on pressure; each has two rows."""
+    draw, lines = random.Random(0), ["person,age,sex,pressure,smoker,outcome"]
+    for number in range(400):
+        pressure, smoker = draw.gauss(130, 20), draw.choice(["yes", "no"])
+        outcome = "ill" if pressure + 15 * (smoker == "yes") + draw.gauss(0, 10) > 138 else "well"
+        lines.append(f"p{number // 2},{draw.randint(18, 95)},{draw.choice('FM')},{pressure:.1f},{smoker},{outcome}")
+    path = tmp_path / "clinic.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def answers(monkeypatch, *given):
+    """Somebody sits at the terminal and answers."""
+    left = list(given)
+    monkeypatch.setattr(table_schema.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(table_schema.typer, "prompt", lambda *_, **__: left.pop(0))
+
+
+def privacy(folder: str = "run") -> dict:
+    return json.loads(Path(folder, "summary.json").read_text())["privacy"]
+
+
+def test_declared_columns_need_no_confirmation(noisewise, clinic):
+    found = noisewise(
+        "train",
+        "--data",
+        "clinic.csv",
+        *DECLARED,
+        "--column",
+        "person=ignore",
+        "--epsilon",
+        "3",
+        "--out",
+        "run",
+        *QUICK,
+    )
+    assert (found.code, found.err) == (0, "")
+    schema = json.loads(Path("run/schema.json").read_text())
+    assert schema["origin"] == "declared"
+    assert schema["label"]["values"] == ["ill", "well"]
+    assert [group["name"] for group in schema["groups"]] == ["sex"]
+    assert privacy()["epsilon"] <= 3
+    assert "clinic.csv" in Path("run/config.toml").read_text()
+    assert str(clinic.parent) not in Path("run/summary.json").read_text()
+
+
+def test_a_script_is_never_taken_for_a_person(noisewise, clinic):
+    found = noisewise("train", "--data", "clinic.csv", "--label", "outcome", "--epsilon", "3", "--out", "run", *QUICK)
+    assert found.code == 2
+    assert "Nobody is here to confirm" in found.words
+    assert not Path("run").exists()
+
+
+def test_a_person_confirms_and_it_goes_on(noisewise, clinic, monkeypatch):
+    answers(monkeypatch, "y")
+    found = noisewise("train", "--data", "clinic.csv", "--label", "outcome", "--epsilon", "3", "--out", "run", *QUICK)
+    assert found.code == 0
+    schema = json.loads(Path("run/schema.json").read_text())
+    assert (schema["origin"], schema["confirmed"]) == ("rows", True)
+
+
+def test_a_person_may_stop(noisewise, clinic, monkeypatch):
+    answers(monkeypatch, "q")
+    found = noisewise("train", "--data", "clinic.csv", "--label", "outcome", "--epsilon", "3", "--out", "run", *QUICK)
+    assert found.code == 2
+    assert "nothing was trained" in found.words
+
+
+def test_yes_never_confirms_but_spends(noisewise, clinic):
+    found = noisewise(
+        "train", "--data", "clinic.csv", "--label", "outcome=ill,well", "--column", "smoker=yes,no", "--column", "sex=F,M",
+        "--column", "person=ignore", "--column", "age=0:120", "--yes", "--epsilon", "8", "--schema-epsilon", "4",
+        "--out", "run", *QUICK,
+    )  # fmt: skip
+    assert found.code == 0, found.words
+    schema, ledger = (json.loads(Path(f"run/{name}.json").read_text()) for name in ("schema", "ledger"))
+    assert schema["origin"] == "noised"
+    assert not schema["confirmed"]
+    assert any("schema" in line["purpose"] for line in ledger["lines"])
+    assert 4 < privacy()["epsilon"] <= 8
+    whole = Ledger.from_dict(ledger).epsilon(privacy()["delta"])
+    assert whole == pytest.approx(privacy()["epsilon"], rel=1e-3)
+
+
+def test_all_of_the_budget_cannot_go_to_the_schema(noisewise, clinic):
+    found = noisewise(
+        "train",
+        "--data",
+        "clinic.csv",
+        "--label",
+        "outcome=ill,well",
+        "--schema-epsilon",
+        "3",
+        "--epsilon",
+        "3",
+        "--out",
+        "run",
+    )
+    assert found.code == 2
+    assert "nothing would be left" in found.words
+
+
+def test_published_rows_may_be_read(noisewise, clinic):
+    found = noisewise(
+        "train", "--data", "clinic.csv", "--label", "outcome", "--public", "--epsilon", "3", "--out", "run", *QUICK
+    )
+    assert found.code == 0, found.words
+    assert json.loads(Path("run/summary.json").read_text())["data"]["public"] is True
+
+
+def test_people_are_protected_where_a_column_says_whose_row_it_is(noisewise, clinic):
+    found = noisewise(
+        "train", "--data", "clinic.csv", *DECLARED, "--unit", "person", "--epsilon", "3", "--out", "run", *QUICK
+    )
+    assert found.code == 0, found.words
+    assert privacy()["unit"] == "person"
+    assert json.loads(Path("run/summary.json").read_text())["data"]["n"] <= 200
+
+
+def test_a_schema_file_is_used_and_must_agree(noisewise, clinic):
+    made = noisewise("schema", "clinic.csv", *DECLARED, "--column", "person=ignore", "--out", "clinic.toml")
+    assert made.code == 0
+    common = ("train", "--data", "clinic.csv", "--schema", "clinic.toml", "--epsilon", "3", "--out", "run", *QUICK)
+    for wrong, words in (
+        (("--label", "age"), "the schema says 'outcome'"),
+        (("--group", "age"), "the schema's groups are 'sex'"),
+        (("--column", "age=0:9"), "Edit it there"),
+    ):
+        found = noisewise(*common, *wrong)
+        assert (found.code, words in found.words) == (2, True)
+    assert noisewise(*common, "--label", "outcome", "--group", "sex").code == 0
+
+
+def test_an_interrupted_run_goes_on_with_its_own_schema(noisewise, clinic, monkeypatch):
+    args = ("--data", "clinic.csv", *DECLARED, "--column", "person=ignore", "--epsilon", "3", "--out", "run")
+    twin = ("--steps", "3", "--batch-size", "64", "--quiet")
+    monkeypatch.setattr("noisewise.workflow.execution._twin", lambda *_: 1 / 0)
+    assert noisewise("train", *args, *twin).code == 1
+    monkeypatch.undo()
+    monkeypatch.chdir(clinic.parent)
+    found = noisewise("train", "--resume", "--out", "run", "--quiet")
+    assert found.code == 0, found.words
+    assert Path("run/sensitive/twin.safetensors").exists()
+
+
+def test_the_same_plan_again_takes_the_schema_beside_its_config(noisewise, clinic):
+    first = noisewise(
+        "train",
+        "--data",
+        "clinic.csv",
+        *DECLARED,
+        "--column",
+        "person=ignore",
+        "--epsilon",
+        "3",
+        "--out",
+        "run",
+        *QUICK,
+    )
+    again = noisewise("train", "--config", "run/config.toml", "--out", "again", "--quiet", "--set", "steps=4")
+    assert (first.code, again.code) == (0, 0), again.words
+    assert Path("run/schema.json").read_text() == Path("again/schema.json").read_text()
+    assert privacy("again")["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "nowhere.csv"), "neither a file nor a folder"),
+        (("--data", "clinic.csv"), "which column shall be predicted?"),
+        (("--data", "clinic.csv", "--label", "fate"), "--label fate: no such column"),
+        (("--data", "clinic.csv", "--label", "outcome", "--group", "fate"), "--group fate"),
+        (("--data", "clinic.csv", "--label", "outcome", "--unit", "fate"), "--unit fate"),
+        (("--data", "clinic.csv", "--label", "outcome", "--column", "fate=0:1"), "--column fate=0:1"),
+        (("--data", "clinic.csv", "--schema", "nowhere.toml"), "--schema nowhere.toml: does not exist"),
+        (("--data", "digits", "--label", "outcome"), "are for a table"),
+        (("--data", "clinic.csv", "--label", "outcome", "--test", "1.5"), "--test 1.5"),
+        (("--data", "clinic.csv", "--label", "outcome", "--test", "some"), "--test some"),
+        (("--config", "nowhere.toml"), "nowhere.toml does not exist"),
+        (("--data", "digits", "--set", "speed=3"), "--set speed=3"),
+        (("--data", "digits", "--set", "lr"), "--set lr"),
+        (("--data", "digits", "--set", "lr=fast"), "lr=fast: must be a number"),
+        (("--data", "digits", "--seeds", "0"), "seeds=0"),
+        (("--data", "digits", "--device", "abacus"), "abacus"),
+    ],
+)
+def test_mistakes_are_said_at_once(noisewise, clinic, arguments, words):
+    found = noisewise("train", *arguments, "--epsilon", "3", "--out", "run")
+    assert found.code == 2
+    assert words in found.words
+    assert "Traceback" not in found.err
+    assert not Path("run").exists()
