@@ -422,7 +422,7 @@ MUTANTS = [
     ),
     Mutant(
         "complex parameters let in",
-        "persample/clipped_sum.py",
+        "support.py",
         "if parameter.is_complex()]",
         "if False]",
         (f"{CLIPPED}::test_complex_parameters_are_refused_by_name",),
@@ -4072,7 +4072,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: losses with more dimensions pass",
-        "persample/losses.py",
+        "losses.py",
         "if losses.shape != (units,):",
         "if losses.shape[0] != units:",
         ("persample/test_losses.py::test_anything_else_is_refused_with_what_came_and_what_to_return",),

@@ -26,6 +26,7 @@ MOVED = {
     "lineage": "training.lineage",
     "modelcheck": "testing.modelcheck",
     "nest": "batches",
+    "persample.losses": "losses",
     "proposal": "data.tables.propose",
     "recorders": "audits.recorder",
     "repairs.tuning": "theory.zhu2023",

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, UnsupportedLayer
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     Support = Mapping[str, "bool | Tensor"]
     Memory = dict[str, Tensor]
@@ -270,3 +270,21 @@ def learning(weights: Mapping[str, Tensor], within: Support) -> dict[str, Tensor
         size = weight.numel()
         found[name] = torch.full((size,), mask) if isinstance(mask, bool) else mask.detach().cpu().flatten()
     return found
+
+
+def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
+    """Parameters that learn: they require a gradient and the support does not freeze them."""
+    live = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and support.get(name, True) is not False
+    }
+    if not live:
+        raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
+    strange = [name for name, parameter in live.items() if parameter.is_complex()]
+    if strange:
+        raise UnsupportedLayer(
+            f"the parameters {strange} are complex: clipping and noise are for real numbers. Use torch.view_as_real(...) "
+            "of them as parameters, or freeze them with support=."
+        )
+    return live

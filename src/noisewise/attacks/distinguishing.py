@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from noisewise.accounting import gdp_epsilon
 from noisewise.errors import ConfigError, DataError
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the canaries that are guessed in, or out
@@ -23,8 +24,6 @@ def epsilon_of(mu: float, delta: float) -> float:
     Reference: Balle, Wang 2018, arXiv:1805.06530, Theorem 8. Deviation: none.
     """
     import dp_accounting
-
-    from noisewise.accounting import gdp_epsilon
 
     if mu <= 0:
         return 0.0

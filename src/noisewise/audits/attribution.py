@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise import data as datasets
+from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
 from noisewise.audits.people import SMALLEST, divided, hidden_in_words, named_parts, several
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
@@ -335,8 +337,6 @@ def _most(parts: Sequence[Share], level: float, reach: float) -> Payer | None:
 
 
 def _refuse_adaptive(mechanism: Mechanism) -> None:
-    from noisewise.adaptive import Adaptive
-
     if isinstance(mechanism.clip, Adaptive):
         raise ConfigError(
             f"{mechanism.clip!r}: its bound follows what was clipped, so that noise alone, or clipping alone, would run with "
@@ -345,9 +345,7 @@ def _refuse_adaptive(mechanism: Mechanism) -> None:
 
 
 def _parts_of(data: Sequence[Data]) -> tuple[Data, Data]:
-    from noisewise.data import Data
-
-    if isinstance(data, Data) or len(data) < 2 or not all(isinstance(part, Data) for part in data):
+    if isinstance(data, datasets.Data) or len(data) < 2 or not all(isinstance(part, datasets.Data) for part in data):
         raise DataError("attribution retrains: give (train, test), both noisewise.Data.")
     if not len(data[-1]):
         raise DataError("the test part has no rows: attribution compares models on it.")

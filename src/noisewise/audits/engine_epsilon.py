@@ -16,9 +16,13 @@ from noisewise.attacks.distinguishing import Errors, best_threshold, discriminan
 from noisewise.audits.audit import Audit
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
+from noisewise.losses import cross_entropy
+from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
+from noisewise.sampling import FullBatch
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
 
@@ -203,10 +207,6 @@ def engine_epsilon(
 
     Does not retrain; seconds on the built-in model, under a minute on a small image model.
     """
-    from noisewise.clipping import Flat
-    from noisewise.losses import cross_entropy
-    from noisewise.mechanism import Mechanism
-    from noisewise.sampling import FullBatch
     from noisewise.training.step import private_step
 
     if (model is None) != (data is None):

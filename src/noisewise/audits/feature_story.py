@@ -21,6 +21,7 @@ from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL
+from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
 from noisewise.sampling import Poisson
@@ -326,7 +327,6 @@ def story(
     import torch
 
     from noisewise.data.synthetic import two_patch_distribution
-    from noisewise.losses import cross_entropy
     from noisewise.models import two_layer_cnn
     from noisewise.training.ablation import step_of
     from noisewise.training.state import State

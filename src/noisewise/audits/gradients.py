@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from noisewise import support as supports
+from noisewise.adaptive import Adaptive, GroupBounds
 from noisewise.audits.outputs import device_of, evaluating, status_of
 from noisewise.audits.people import named_parts
+from noisewise.batches import Views, map_tensors, take
+from noisewise.clipping import Samples
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import loss_for
 from noisewise.runs.folder import Status
+from noisewise.support import Fixed, live_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -218,8 +224,6 @@ class Measured:
 
 def batch_of(data: Data, units: Tensor) -> Views:
     """The rows of some units: one each, or all that a person owns."""
-    from noisewise.batches import Views, take
-
     if data.unit is None:
         return Views.single(take((data.x, data.y), units))
     rows, mask = data.rows_of(units)
@@ -252,9 +256,7 @@ def gradients(
     """
     import torch
 
-    from noisewise import support as supports
-    from noisewise.batches import map_tensors
-    from noisewise.persample import engines, live_parameters
+    from noisewise.persample import engines
 
     support = support or {}
     supports.check(support, dict(model.named_parameters()))
@@ -282,7 +284,6 @@ def gradients(
 
 def layout_of(model: nn.Module, data: Data, loss_fn: LossFn) -> Layout:
     """What the gradient engine must know of the model, found on synthetic inputs."""
-    from noisewise.batches import map_tensors
     from noisewise.persample import examine
 
     device = device_of(model)
@@ -355,8 +356,6 @@ def measure(
 
 def group_labels(clip: Clip, data: Data, units: Tensor) -> Tensor | None:
     """Group labels of the units, where the rule asks for them."""
-    from noisewise.adaptive import GroupBounds
-
     if not isinstance(clip, GroupBounds):
         return None
     if clip.group not in data.groups:
@@ -377,8 +376,6 @@ def block_norms(squares: Tensor, blocks: list[int]) -> Tensor:
 
 def rule_factors(clip: Clip, norms: Tensor, groups: Tensor | None = None) -> Tensor:
     """The rule's factors `[blocks, units]`."""
-    from noisewise.clipping import Samples
-
     return clip.factors(Samples(norms, None if groups is None else groups.to(norms.device)))
 
 
@@ -393,9 +390,6 @@ def clipped_units(clip: Clip, norms: Tensor, factors: Tensor, groups: Tensor | N
 
 def chosen_rule(mechanism: Mechanism | None, clip: Clip | None, support: Support | None) -> tuple[Clip, Support]:
     """Rule and support of a mechanism's last step, or those that were given."""
-    from noisewise.adaptive import Adaptive
-    from noisewise.support import Fixed
-
     if (mechanism is None) == (clip is None):
         raise ConfigError("give either mechanism= or clip=: one of them says how gradients are clipped.")
     if mechanism is None:
@@ -413,8 +407,6 @@ def chosen_rule(mechanism: Mechanism | None, clip: Clip | None, support: Support
 
 def chosen_loss(loss_fn: LossFn | None, data: Data) -> LossFn:
     """The given loss, or the usual one of the data's task."""
-    from noisewise.losses import loss_for
-
     return loss_for(data) if loss_fn is None else loss_fn
 
 

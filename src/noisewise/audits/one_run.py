@@ -20,6 +20,7 @@ from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress
 from noisewise.errors import DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import cross_entropy
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
@@ -180,7 +181,6 @@ def one_run(
     """
     import torch
 
-    from noisewise.losses import cross_entropy
     from noisewise.training.loop import train
 
     rng = np.random.default_rng() if generator is None else generator

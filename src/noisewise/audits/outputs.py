@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from noisewise.evaluation import BATCH, device_of, evaluating, logits, outputs
+from noisewise.losses import unit_losses
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ __all__ = ["BATCH", "device_of", "evaluating", "logits", "outputs", "row_losses"
 def row_losses(model: nn.Module, data: Data, loss_fn: LossFn, batch_size: int = BATCH) -> Tensor:
     """One loss per row in evaluation mode, on the CPU in double precision; the model is left as it was."""
     import torch
-
-    from noisewise.persample.losses import unit_losses
 
     device = device_of(model)
     with evaluating(model), torch.no_grad():

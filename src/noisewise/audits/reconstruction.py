@@ -22,12 +22,15 @@ from noisewise.audits.audit import Audit
 from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.audits.show import Bar, cell
+from noisewise.clipping import Flat, OneBlock
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.evaluation import evaluating
 from noisewise.losses import LossFn, cross_entropy
+from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
+from noisewise.sampling import FullBatch
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
 
@@ -222,10 +225,6 @@ def reconstruction(
 
     Does not retrain; about a minute for four small images. Shows records: sensitive unless the data is public.
     """
-    from noisewise.clipping import Flat, OneBlock
-    from noisewise.mechanism import Mechanism
-    from noisewise.sampling import FullBatch
-
     if not data.x.is_floating_point():
         raise DataError(f"inputs of type {data.x.dtype}: only real-valued inputs can be searched for by gradients.")
     if type(images) is not int or not 1 <= images <= len(data):

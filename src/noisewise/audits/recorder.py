@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noisewise.adaptive import Adaptive
 from noisewise.audits.gradients import clipped_units, group_labels, layout_of, measure, partitions, rule_factors
 from noisewise.audits.people import SMALLEST
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure
 from noisewise.audits.show import dress
 from noisewise.errors import ConfigError, DataError, RunError
+from noisewise.mechanism import Mechanism
 from noisewise.runs.files import write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.schedule import at
+from noisewise.support import Fixed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,10 +110,6 @@ class ClipRecorder:
 
     def _rule(self, observation: Observation | None, step: int) -> Clip:
         """The rule in force: what the step says, or what was planned."""
-        from noisewise.adaptive import Adaptive
-        from noisewise.mechanism import Mechanism
-        from noisewise.schedule import at
-
         said = getattr(observation, "clip", None)
         if said is not None:
             return said
@@ -124,9 +124,6 @@ class ClipRecorder:
 
     def _support(self, observation: Observation) -> Support:
         """Which coordinates learn at this step."""
-        from noisewise.mechanism import Mechanism
-        from noisewise.support import Fixed
-
         said = getattr(observation, "support", None)
         if said is not None:
             return said

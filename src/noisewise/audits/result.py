@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 from noisewise.audits.codec import decode, encode
 from noisewise.errors import ConfigError, RunError
 from noisewise.estimates.estimate import Estimate
+from noisewise.estimates.intervals import independent_difference
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
@@ -127,8 +128,6 @@ class Result(ABC):
         Interval by recovery of variances: `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on; for two models on the
         same people an audit with `twin=` is sharper. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
         """
-        from noisewise.estimates.intervals import independent_difference
-
         if type(other) is not type(self):
             raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")
         return {

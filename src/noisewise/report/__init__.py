@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noisewise import __version__
+import jinja2
+from markupsafe import Markup
+
+from noisewise import __version__, audits
 from noisewise.errors import RunError
+from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
@@ -51,8 +56,6 @@ def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
 
 def render(run: str | os.PathLike[str]) -> str:
     """The page as text."""
-    import jinja2
-
     folder = RunFolder(run)
     if not folder.complete:
         raise RunError(
@@ -67,8 +70,6 @@ def render(run: str | os.PathLike[str]) -> str:
 
 def facts(folder: RunFolder) -> dict[str, Any]:
     """Everything the page says, read from the run folder."""
-    import tomllib
-
     summary, about = read_summary(folder), read_json(folder.run)
     try:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
@@ -156,8 +157,6 @@ def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
 
 
 def _results(folder: RunFolder) -> list[Result]:
-    from noisewise import audits
-
     order = {name: place for place, name in enumerate(audits.AUDITS)}
     paths = folder.audits.glob("*.json")
     return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
@@ -170,10 +169,6 @@ def _price(results: list[Result]) -> dict[str, Card | None]:
 
 
 def _section(result: Result, strength: str) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    from noisewise.report.figures import inline_svg
-
     figures = [
         {"caption": figure.caption, "words": figure.words, "svg": Markup(inline_svg(figure))}
         for figure in result.figures()

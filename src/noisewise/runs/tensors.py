@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
+
 from noisewise.errors import RunError
 from noisewise.runs.files import write_atomically
 
@@ -26,8 +28,6 @@ def save_tensors(path: Path, tree: Any) -> None:
 
 def load_tensors(path: Path) -> Any:
     """Inverse of `save_tensors`; a damaged file is an error, and nothing in it is executed."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
@@ -101,7 +101,6 @@ def read_weights(model: nn.Module, path: Path) -> nn.Module:
 
     Nothing remembers where they came from: `noisewise.recipe.load_weights` does.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:

@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
-from noisewise.losses import default_loss
+from noisewise.losses import default_loss, unit_losses
 from noisewise.models.convert import batchnorm_to_groupnorm
-from noisewise.persample import Layout, clipped_sum, examine, live_parameters
-from noisewise.persample.losses import unit_losses
+from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.persample.made_up import synthetic
+from noisewise.support import live_parameters
 from noisewise.userfiles import load
 
 REPEATS = 3

@@ -16,7 +16,7 @@ from noisewise.accounting import Ledger
 from noisewise.batches import Nest, map_tensors
 from noisewise.data.marks import digest
 from noisewise.errors import PrivacyError
-from noisewise.persample.losses import unit_losses
+from noisewise.losses import unit_losses
 from noisewise.persample.made_up import synthetic
 
 UNITS = 3  # made-up units whose losses describe a model
