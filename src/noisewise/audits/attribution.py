@@ -15,7 +15,7 @@ import numpy as np
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.people import SMALLEST, divided, hidden_in_words, named_parts, several
+from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
@@ -62,11 +62,9 @@ class Payer:
 
 
 @dataclass(frozen=True)
-class Extremes:
+class Extremes(Hidden):
     """How many parts and people of a partition are not shown; with two parts or more who pays most."""
 
-    hidden_parts: int
-    hidden_people: int
     most: Payer | None = field(default=None, metadata={"inline": True})
 
 
@@ -199,7 +197,7 @@ class Attribution(Result):
                     f"{by.capitalize()} {part.name} pays most, {self._said(largest)} (interval {self._interval(largest)} "
                     f"after allowing for the choice{sure}): {split_up}."
                 )
-            said += hidden_in_words(vars(found), several(by), self.settings["smallest_part"])
+            said += found.hidden_in_words(several(by), self.settings["smallest_part"])
         return said
 
     def tables(self) -> list[Table]:
@@ -288,11 +286,16 @@ def attribution(
                 advance(label=f"attribution: seed {seed}, {run} done", note=note)
     reach = 1.0 if measure == "accuracy" else math.inf
     share = partial(_share, scores=scores, level=level, reach=reach)
-    parts, found = divided(test, named_parts(test), share, lambda shares, _: {"most": _most(shares, level, reach)})
+    parts, of_partitions = divided(
+        test,
+        named_parts(test),
+        share,
+        lambda hidden, shares, _: Extremes(hidden.hidden_parts, hidden.hidden_people, _most(shares, level, reach)),
+    )
     everyone = share("everyone", "all", np.arange(len(test)))
     return Attribution(
         headline={name: everyone.effects[name] for name in ("total", *EFFECTS)},
-        values=Values([everyone, *parts], {by: Extremes(**of) for by, of in found.items()}),
+        values=Values([everyone, *parts], of_partitions),
         settings={
             "seeds": list(seeds), "measure": measure, "rows": len(test), "level": level, "smallest_part": SMALLEST,
             "mechanism": mechanism.to_dict(),

@@ -384,11 +384,11 @@ def disparity(
     describe = partial(part_of, outcomes=outcomes, level=level, owner=owner)
     by_name = named_parts(data)
     crossed = {_crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
-    parts, found = divided(
+    parts, of_partitions = divided(
         data,
         by_name | crossed,
         describe,
-        lambda _, shown: extremes(hits, shown, level, owner=owner),
+        lambda hidden, _, shown: extremes(hidden, hits, shown, level, owner=owner),
     )
     everyone = describe("everyone", "all", np.arange(len(data)))
     fairness = {
@@ -403,11 +403,11 @@ def disparity(
     if reference:
         status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
     return Disparity(
-        headline=_headline(everyone, Extremes.of(found["class"]), difficulty),
+        headline=_headline(everyone, of_partitions["class"], difficulty),
         values=Values(
             parts=[everyone, *parts, *deciles],
-            extremes={by: Extremes.of(found[by]) for by in by_name},
-            cells={column: Extremes.of(found[_crossing(column)]) for column in data.groups},
+            extremes={by: of_partitions[by] for by in by_name},
+            cells={column: of_partitions[_crossing(column)] for column in data.groups},
             fairness=fairness,
             difficulty=difficulty,
         ),

@@ -177,11 +177,11 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
         residuals["twin"] = _residuals(twin, data)
     squares, owner = {which: np.square(of) for which, of in residuals.items()}, owners(data)
     describe = partial(_error_part, residuals=residuals, level=level, owner=owner)
-    parts, found = divided(
+    parts, of_partitions = divided(
         data,
         named_parts(data),
         describe,
-        lambda _, shown: extremes(squares, shown, level, ERROR, owner),
+        lambda hidden, _, shown: extremes(hidden, squares, shown, level, ERROR, owner),
     )
     everyone = describe("everyone", "all", np.arange(len(data)))
     headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
@@ -189,7 +189,7 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
         headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
     return ErrorDisparity(
         headline=headline,
-        values=Values([everyone, *parts], {by: Extremes.of(of) for by, of in found.items()}),
+        values=Values([everyone, *parts], of_partitions),
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
         status=status_of(data, twin),
     )

@@ -430,9 +430,14 @@ def _parts(data: Data, hits: dict[str, np.ndarray], level: float) -> tuple[list[
     """Everyone, each class and each group that is large enough; and the extremes."""
     owner = owners(data)
     part = partial(part_of, outcomes={which: {"hits": of} for which, of in hits.items()}, level=level, owner=owner)
-    parts, found = divided(data, named_parts(data), part, lambda _, shown: extremes(hits, shown, level, owner=owner))
+    parts, of_partitions = divided(
+        data,
+        named_parts(data),
+        part,
+        lambda hidden, _, shown: extremes(hidden, hits, shown, level, owner=owner),
+    )
     everyone = part("everyone", "all", np.arange(len(data)))
-    return [everyone, *parts], {by: Extremes.of(entries) for by, entries in found.items()}
+    return [everyone, *parts], of_partitions
 
 
 def _headline(accuracy: dict[str, Estimate], lost: dict[str, Estimate]) -> dict[str, Estimate]:
