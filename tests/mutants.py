@@ -2419,7 +2419,7 @@ MUTANTS = [
     # audits: the reason
     Mutant(
         "reason: corrected bound is the printed one",
-        "audits/clipping_bias.py",
+        "theory/watson2023.py",
         "return bound * (1 - ratio) / (1 + ratio) if",
         "return bound * (1 - ratio / 2) if",
         ("audits/test_clipping_bias.py::test_the_corrected_bound_is_attained_by_the_second",),
@@ -5151,7 +5151,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: the general bound with its halves",
-        "audits/gradients.py",
+        "theory/watson2023.py",
         "((2 * signal - lengths) * mean_norms)",
         "((signal - lengths) * mean_norms)",
         ("audits/test_clipping_bias.py::test_the_general_form_always_holds",),

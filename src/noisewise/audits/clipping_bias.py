@@ -28,6 +28,7 @@ from noisewise.audits.show import Bar, dot, dress, fixed_cell, name_rows, share_
 from noisewise.errors import ConfigError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.theory.watson2023 import corrected_bound, one_sided_bound, printed_bound
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
 
@@ -43,27 +44,6 @@ if TYPE_CHECKING:
 
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 ROUNDING = 1e-9  # by which a bound that holds in real numbers may be missed in double precision
-
-
-def printed_bound(bound: float, ratio: float) -> float:
-    """`C (1 - R/2)`: Theorem 3.2 as printed. It does not hold; kept to be compared with.
-
-    Reference: Watson et al. 2023, arXiv:2311.06839, Theorem 3.2. Deviation: none, and that is why it is only shown.
-    """
-    return bound * (1 - ratio / 2)
-
-
-def corrected_bound(bound: float, ratio: float) -> float:
-    """`<c, gbar/||gbar||> >= C (1 - R) / (1 + R)` where every gradient has length C after clipping; sharp.
-
-    Guarantee: `E[cos+] >= 1/(1+R)` (Cauchy-Schwarz) and `E[cos] >= 2 E[cos+] - 1`.
-    """
-    return bound * (1 - ratio) / (1 + ratio) if math.isfinite(ratio) else -bound
-
-
-def one_sided_bound(bound: float, ratio: float) -> float:
-    """`<c, gbar/||gbar||> >= C / (1 + R)` where, besides, no gradient points away from the mean; sharp."""
-    return bound / (1 + ratio)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.losses import loss_for
 from noisewise.runs.folder import Status
 from noisewise.support import Fixed, live_parameters
+from noisewise.theory.watson2023 import general_bound
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,26 +38,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 22  # numbers of per-unit gradients in memory at a time
 SHORT = 1e-6  # a gradient this short, in multiples of the bound, is left alone by every rule that leaves any alone
-
-
-def general_bound(norms: np.ndarray, factors: np.ndarray, mean_norms: np.ndarray) -> float:
-    """The bound that always holds, whoever is clipped and by whichever rule of factors f >= 0.
-
-    One block: `<c, gbar/||gbar||> >= 2 ||gbar||^2 / mean(||g_i|| / f_i) - mean(f_i ||g_i||)`; for flat clipping the two
-    means are of `max(||g||, ||g||^2/C)` and `min(||g||, C)`. Several blocks: each block's bound, weighted by
-    `||gbar_l|| / ||gbar||`.
-
-    Args:
-        norms: of each block and unit, `[blocks, units]`.
-        factors: of each block and unit.
-        mean_norms: of the mean gradient's blocks.
-    """
-    lengths = (factors * norms).mean(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        stretched = np.where(norms > 0, norms / factors, 0.0).mean(1)
-        signal = np.where(np.isfinite(stretched) & (stretched > 0), mean_norms**2 / stretched, 0.0)
-    total = math.sqrt(float((mean_norms**2).sum()))
-    return float(((2 * signal - lengths) * mean_norms).sum()) / total if total > 0 else -math.inf
 
 
 @dataclass(frozen=True)
