@@ -256,7 +256,10 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     Weights from a run folder are known as that run's: training them further on its data needs its ledger, which
     `runs.read_ledger(RunFolder(path))` gives.
     """
-    read_weights(model, path)
+    try:
+        model.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
     if ledger := _ledger_of(path):
         loaded(model, ledger)
     return model

@@ -14,7 +14,7 @@ from noisewise.errors import RunError
 from noisewise.runs.files import write_atomically
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 def save_tensors(path: Path, tree: Any) -> None:
@@ -96,17 +96,13 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
-def read_weights(model: nn.Module, path: Path) -> nn.Module:
-    """The model with the weights of a safetensors file; a file of another model is an error.
-
-    Nothing remembers where they came from: `noisewise.recipe.load_weights` does.
-    """
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict that `save_weights` wrote; `noisewise.recipe.load_weights` gives it to a model."""
     from safetensors.torch import load
 
     try:
-        model.load_state_dict(load(path.read_bytes()))
+        return load(path.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{path} does not exist.") from None
     except (SafetensorError, RuntimeError, OSError) as error:
         raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
-    return model
