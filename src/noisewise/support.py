@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.errors import ConfigError, UnsupportedLayer
 
 if TYPE_CHECKING:
@@ -288,3 +289,7 @@ def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Paramete
             "of them as parameters, or freeze them with support=."
         )
     return live
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

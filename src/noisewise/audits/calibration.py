@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.confidence import (
     ALSO,
@@ -411,3 +412,6 @@ def _score_cell(name: str, which: str, e: Estimate) -> str:
 
 
 AUDIT = Audit("calibration", calibration, takes="Does not retrain; seconds.", usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

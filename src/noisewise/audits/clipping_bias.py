@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     Measured,
@@ -459,3 +460,6 @@ AUDIT = Audit(
     needs=("mechanism", "loss_fn"),
     usual=True,
 )
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

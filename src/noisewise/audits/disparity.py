@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.difficulty import DECILES, Difficulty, difficulty_of, largest_rise, tenths_of
 from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
@@ -472,3 +473,6 @@ def _measure_cell(e: Estimate | None) -> str:
 
 
 AUDIT = Audit("disparity", disparity, takes="Does not retrain; seconds.", usual=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

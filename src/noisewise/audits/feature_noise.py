@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.exact_ratio import noise_of_a_step
 from noisewise.audits.gradients import chosen_loss, chosen_rule, gradient_status, partitions
@@ -440,3 +441,6 @@ def _steps(part: Part) -> str:
 
 
 AUDIT = Audit("feature-noise", feature_noise, takes=TAKES, needs=("mechanism", "loss_fn"), usual=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

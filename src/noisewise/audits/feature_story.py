@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.exact_ratio import Factors, exact, noise_of_a_step
 from noisewise.audits.feature_scene import Group, Move, Scene, View
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
@@ -455,3 +456,7 @@ def _text(name: str) -> str:
 
 def _legend_above(ax: Axes) -> None:
     ax.legend(frameon=False, fontsize="small", labelcolor=INK, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise._moved import old_names
 from noisewise.attacks.members import (
     ATTACKS,
     SHIFT,
@@ -485,3 +486,6 @@ def _change_cell(e: Estimate) -> str:
 
 
 AUDIT = Audit("membership", membership, takes=TAKES, needs=("members",), usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

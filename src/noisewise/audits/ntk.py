@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     block_norms,
@@ -386,3 +387,6 @@ def measured_rate(
 
 
 AUDIT = Audit("ntk", ntk, takes=TAKES, needs=("mechanism", "loss_fn"))
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

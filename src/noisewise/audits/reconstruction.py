@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.attacks.inversion import (
     Attack,
     Observation,
@@ -356,3 +357,6 @@ def _pictures(images: Mapping[str, Tensor], low: float, span: float) -> tuple[di
 
 
 AUDIT = Audit("reconstruction", reconstruction, takes=TAKES, needs=("mechanism", "loss_fn"), classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

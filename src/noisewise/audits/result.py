@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
 
+from noisewise._moved import old_names
 from noisewise.audits.codec import decode, encode
 from noisewise.errors import ConfigError, RunError
 from noisewise.estimates.estimate import Estimate
@@ -135,3 +136,7 @@ class Result(ABC):
             for name, mine in self.headline.items()
             if name in other.headline
         }
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.attacks.campaign import Answers, Campaign, Check, attack_all, checks, refuse_unattackable
 from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
 from noisewise.audits.audit import Audit
@@ -470,3 +471,6 @@ def _tick_labels(radii: list[float], norm: str) -> list[str]:
 
 
 AUDIT = Audit("robustness", robustness, takes=TAKES, usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

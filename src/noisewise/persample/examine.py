@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, take
 from noisewise.errors import NoisewiseError
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
@@ -283,3 +284,7 @@ class Versions:
                    if now.get(name) is not tensor or tensor._version != version]  # fmt: skip
         if changed:
             raise self_changing(changed)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -18,12 +18,13 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from noisewise._moved import old_names
 from noisewise.persample.chance import Seeds
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import (
@@ -470,3 +471,7 @@ class Proof(Labels, TorchDispatchMode):
         if self.against is not None and self.units > 1 and len(self.trace.steps) != len(self.against.steps):
             raise NotProven("this pass has fewer operations than the one that was examined")
         return self.trace
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from noisewise import __version__, audits
+from noisewise._moved import old_names
 from noisewise.errors import RunError
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
@@ -243,3 +244,7 @@ def _power(delta: float) -> str:
         mantissa, exponent = "1", str(int(exact))
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{raised}" if mantissa == "1" else f"{mantissa} · 10{raised}"
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
