@@ -131,22 +131,22 @@ class EngineEpsilon(Result):
     def sentences(self) -> list[str]:
         """Claim and measurement; the fault and who found it; what was asked how often."""
         best = self.headline["empirical epsilon"]
-        said = [
+        sentences = [
             f"One release with noise multiplier {number(self.settings['noise_multiplier'])} claims epsilon "
             f"{number(self.claimed)} at delta {number(self.settings['delta'])}; an adversary who sees it is proven to get "
             f"{number(best.low)} ({level_of(best)} confidence), {100 * self.share:.0f} % of that."
         ]
         if self.exceeds:
-            said.append(
+            sentences.append(
                 f"That is more than claimed: the engine is faulty. Found by: {', '.join(self.found_by)}. Do not publish "
                 "what it trained."
             )
         else:
-            said.append("Nothing exceeds the claim.")
-        said.append(
+            sentences.append("Nothing exceeds the claim.")
+        sentences.append(
             f"{self.settings['trials']:,} trials of two steps on {self.settings['target']}; sampling is not part of it."
         )
-        return said
+        return sentences
 
     def tables(self) -> list[Table]:
         """Every statistic."""

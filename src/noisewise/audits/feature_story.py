@@ -130,9 +130,9 @@ class FeatureStory(Result):
     def plot(self, ax: Axes) -> Axes:
         """Mean alignment with each feature over the steps: filters of its class, thick, and of the other, thin."""
         for place, group in enumerate(self.groups):
-            own, others = self.alignment(place)
+            own_class, others = self.alignment(place)
             colour, style = self._look(place)
-            ax.plot(self.steps, own.mean(1), style, color=colour, linewidth=2.2, label=_text(group.name))
+            ax.plot(self.steps, own_class.mean(1), style, color=colour, linewidth=2.2, label=_text(group.name))
             ax.plot(self.steps, others.mean(1), style, color=colour, linewidth=0.9, alpha=0.7)
         around = np.sqrt((np.array(self.values.mean_noise_alignment) ** 2).mean(1))
         ax.fill_between(
@@ -190,8 +190,10 @@ class FeatureStory(Result):
         """Alignments, losses by group, signal and noise of a step, assumptions."""
         caption = "Alignment of filters with features: thick, filters of the feature's class; thin, of the other"
         words = "; ".join(
-            f"{group.name}: {fixed(own[-1].mean())} at the end, other class {fixed(others[-1].mean())}"
-            for group, (own, others) in zip(self.groups, map(self.alignment, range(len(self.groups))), strict=True)
+            f"{group.name}: {fixed(own_class[-1].mean())} at the end, other class {fixed(others[-1].mean())}"
+            for group, (own_class, others) in zip(
+                self.groups, map(self.alignment, range(len(self.groups))), strict=True
+            )
         )
         drawn = [Figure(caption, f"{caption}. {words}.", self.plot, 11)]
         caption = "Test loss by group"

@@ -23,11 +23,11 @@ def row_losses(model: nn.Module, data: Data, loss_fn: LossFn, batch_size: int = 
 
     device = device_of(model)
     with evaluating(model), torch.no_grad():
-        found = [
+        parts = [
             unit_losses(model, loss_fn, (x.to(device), y.to(device))).double().cpu()
             for x, y in zip(data.x.split(batch_size), data.y.split(batch_size), strict=True)
         ]
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def status_of(data: Data, twin: nn.Module | None) -> Status:

@@ -44,13 +44,13 @@ def named_parts(
             raise DataError(f"a group column is called {taken!r}, which has a meaning here: rename it.")
     columns = data.groups if data.task == "regression" else {"class": data.y, **data.groups}
     names = {"class": data.classes, **data.group_names}
-    found = {}
+    partitions = {}
     for by, labels in columns.items():
-        mine, called = one_of(labels).numpy(), dict(enumerate(names.get(by, ())))
-        found[by] = {
-            str(called.get(label, label)): np.flatnonzero(mine == label) for label in sorted(set(mine.tolist()))
+        kept, called = one_of(labels).numpy(), dict(enumerate(names.get(by, ())))
+        partitions[by] = {
+            str(called.get(label, label)): np.flatnonzero(kept == label) for label in sorted(set(kept.tolist()))
         }
-    return found
+    return partitions
 
 
 def people(data: Data, rows: np.ndarray) -> int:
@@ -147,20 +147,20 @@ def pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def shares(hits: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None = None) -> Estimates:
     """Share of true entries by model (Wilson), and paired differences (Tango)."""
-    found = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
+    estimates = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
     for name, (first, second) in pairs(hits).items():
-        found[name] = intervals.share_difference(hits[first], hits[second], level, owner)
-    return found
+        estimates[name] = intervals.share_difference(hits[first], hits[second], level, owner)
+    return estimates
 
 
 def means(
     values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf, owner: np.ndarray | None = None
 ) -> Estimates:
     """Mean by model (Student t, no lower than `floor`), and paired differences."""
-    found = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
+    estimates = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
     for name, (first, second) in pairs(values).items():
-        found[name] = intervals.mean_difference(values[first], values[second], level, owner)
-    return found
+        estimates[name] = intervals.mean_difference(values[first], values[second], level, owner)
+    return estimates
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ def part_of(
     by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float, owner: np.ndarray | None = None
 ) -> Part:
     """Accuracy and mean loss of some rows, from `{model: {"hits": ..., "losses": ...}}`; `losses` may be missing."""
-    mine = of_rows(owner, rows)
-    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, mine)
+    whose = of_rows(owner, rows)
+    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose)
     losses = {which: of["losses"][rows] for which, of in outcomes.items() if "losses" in of}
-    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, mine))
+    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, whose))
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Reconstruction(Result):
         """Without protection, with it, and without any gradient; what clipping alone does; what is not shown."""
         plain, noisy, sparse, blind = (self.error(name) for name in ("plain", "noisy", "sparse", BLIND))
         settings = self.settings
-        said = [
+        sentences = [
             f"From a plain gradient the attack rebuilds a record with a mean squared error of {number(plain.value)} "
             f"({level_of(plain)} interval {number(plain.low)} to {number(plain.high)}, {plain.n} records); from what "
             f"training releases (noise multiplier {number(settings['noise_multiplier'])}) with {number(noisy.value)}, with "
@@ -157,11 +157,11 @@ class Reconstruction(Result):
             if settings["one_block"]
             else "Clipping by layers changes a gradient's direction, not only its length.",
         ]
-        said.append("An attack that fails proves nothing: only epsilon is a promise.")
+        sentences.append("An attack that fails proves nothing: only epsilon is a promise.")
         if settings["records"] > SHOWN or settings["shrunk"]:
             small = ", shrunk" if settings["shrunk"] else ""
-            said.append(f"Shown are {min(settings['records'], SHOWN)} of {settings['records']} records{small}.")
-        return said
+            sentences.append(f"Shown are {min(settings['records'], SHOWN)} of {settings['records']} records{small}.")
+        return sentences
 
     def tables(self) -> list[Table]:
         """Errors of each observation, then Theorem 5.1."""
@@ -235,11 +235,11 @@ def reconstruction(
     attack = attack or Attack()
     given = mechanism or Mechanism(sampler=FullBatch(1), clip=Flat(1.0), noise_multiplier=1.0, steps=1)
     chosen = data.take(_rows(data, images, rng))
-    found = _reconstructions(model, data, chosen, given, sparsity, loss_fn or cross_entropy, attack, rng, progress)
+    rebuilt_by = _reconstructions(model, data, chosen, given, sparsity, loss_fn or cross_entropy, attack, rng, progress)
     blind = data.x.mean(0, keepdim=True).expand_as(chosen.x)
     span = max(float(data.x.max() - data.x.min()), 1e-12)
-    errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**found, BLIND: blind}.items()}
-    pictures, shrunk = _pictures({"original": chosen.x, **found}, float(data.x.min()), span)
+    errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**rebuilt_by, BLIND: blind}.items()}
+    pictures, shrunk = _pictures({"original": chosen.x, **rebuilt_by}, float(data.x.min()), span)
     return Reconstruction(
         headline={name: error.mse for name, error in errors.items()},
         values=Values(errors=errors, pictures=pictures, theorem=_theorem(rng, level)),

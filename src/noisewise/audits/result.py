@@ -132,8 +132,8 @@ class Result(ABC):
         if type(other) is not type(self):
             raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")
         return {
-            name: independent_difference(mine, other.headline[name])
-            for name, mine in self.headline.items()
+            name: independent_difference(estimate, other.headline[name])
+            for name, estimate in self.headline.items()
             if name in other.headline
         }
 

@@ -47,8 +47,8 @@ def mean(values: ArrayLike, level: float = LEVEL, floor: float = -math.inf, owne
     of sums over people: `G/(G-1) sum_g (sum_{i in g} (x_i - mean))^2 / n^2`, G people, G - 1 degrees of freedom.
     Reference: Liang, Zeger 1986.
     """
-    found = _mean(_column(values), owner, level, "Student t")
-    return replace(found, low=max(found.low, floor))
+    estimate = _mean(_column(values), owner, level, "Student t")
+    return replace(estimate, low=max(estimate.low, floor))
 
 
 def mean_difference(

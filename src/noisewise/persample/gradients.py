@@ -114,8 +114,8 @@ class Outer:
             return dot_bounds(lefts, rights, left.shape[2], right.shape[2], rounding)
 
         chunks = slices_of(self.left, self.left.shape[1] ** 2)
-        found = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
-        return Bounds(*map(torch.cat, zip(*found, strict=True)))
+        parts = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*parts, strict=True)))
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients fit."""

@@ -332,10 +332,10 @@ class Proof(Labels, TorchDispatchMode):
         for choice in choices:
             chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
             try:
-                found = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
+                placed = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
             except NotProven:
                 continue
-            for out, place, known in zip(outputs, found, strides, strict=True):
+            for out, place, known in zip(outputs, placed, strides, strict=True):
                 if place is not None and out.numel() and locate(out, rows := rows_of(out, place), self.units) == place:
                     known.add(rows.stride)
         return [frozenset(known) for known in strides]
