@@ -276,14 +276,14 @@ MUTANTS = [
     Mutant(
         "functional uses of a weight overlooked",
         "persample/tape.py",
-        "found.add(names[id(variable)])",
+        "missed.add(names[id(variable)])",
         "pass",
         ("persample/test_tape.py::test_uses_that_no_rule_explains_are_found",),
     ),
     Mutant(
         "ghost gradients not compared with the plain ones",
         "persample/examine.py",
-        "            found.add(name)\n",
+        "            names.add(name)\n",
         "            pass\n",
         (f"{EXAMINE}::test_wrong_ghost_gradients_are_found_out",),
     ),
@@ -422,7 +422,7 @@ MUTANTS = [
     ),
     Mutant(
         "complex parameters let in",
-        "persample/clipped_sum.py",
+        "support.py",
         "if parameter.is_complex()]",
         "if False]",
         (f"{CLIPPED}::test_complex_parameters_are_refused_by_name",),
@@ -556,8 +556,8 @@ MUTANTS = [
     Mutant(
         "sums of large gradients not allowed for",
         "persample/formed.py",
-        "bounds = Bounds(found, found).moved(2 * gradient.rounding())",
-        "bounds = Bounds(found, found)",
+        "bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())",
+        "bounds = Bounds(lengths, lengths)",
         (f"{ROUNDING}::test_a_lone_unit_stays_within_the_bound_with_fewer_bits",),
     ),
     Mutant(
@@ -577,7 +577,7 @@ MUTANTS = [
     Mutant(
         "norms of float32 in float32",
         "persample/rounding.py",
-        "if _within(found, 1e-10, 1e18):",
+        "if _within(norms, 1e-10, 1e18):",
         "if True:",
         (f"{ROUNDING}::test_lengths_are_rounded_up_at_every_scale",),
     ),
@@ -605,8 +605,8 @@ MUTANTS = [
     Mutant(
         "unknown settings taken for the best",
         "persample/rounding.py",
-        "return UNKNOWN if found is None else SHORTENED.get(found, UNKNOWN)",
-        "return SHORTENED.get(found, 0.0)",
+        "return UNKNOWN if precision is None else SHORTENED.get(precision, UNKNOWN)",
+        "return SHORTENED.get(precision, 0.0)",
         (f"{ROUNDING}::test_settings_of_cuda_are_read_and_what_is_unknown_is_taken_for_the_worst",),
     ),
     Mutant(
@@ -679,7 +679,7 @@ MUTANTS = [
     Mutant(
         "order of rows not asked about",
         "persample/examine.py",
-        "found.update(call.names.values())",
+        "names.update(call.names.values())",
         "pass",
         (f"{EXAMINE}::test_the_second_net_sees_rows_in_another_order_where_the_table_is_wrong",),
     ),
@@ -1387,8 +1387,8 @@ MUTANTS = [
     Mutant(
         "seen: open training without momentum",
         "recipe.py",
-        "torch.optim.SGD(own.parameters(), lr=lr, momentum=momentum)",
-        "torch.optim.SGD(own.parameters(), lr=lr)",
+        "torch.optim.SGD(trained.parameters(), lr=lr, momentum=momentum)",
+        "torch.optim.SGD(trained.parameters(), lr=lr)",
         ("repairs/test_repairs_options.py::test_every_option_of_a_repair_acts[PublicTraining-momentum]",),
     ),
     Mutant(
@@ -1415,8 +1415,8 @@ MUTANTS = [
     Mutant(
         "seen: a phase's noise loses its proportion",
         "recipe.py",
-        "return own if isinstance(unit, Schedule) else own / unit",
-        "return own if isinstance(unit, Schedule) else 1.0",
+        "return noise if isinstance(unit, Schedule) else noise / unit",
+        "return noise if isinstance(unit, Schedule) else 1.0",
         ("test_recipe.py::test_noise_keeps_its_proportions",),
     ),
     Mutant(
@@ -2030,8 +2030,8 @@ MUTANTS = [
     Mutant(
         "seen: recorder, norms are means, not medians",
         "audits/recorder.py",
-        "float(np.median(lengths[mine]))",
-        "float(np.mean(lengths[mine]))",
+        "float(np.median(lengths[inside]))",
+        "float(np.mean(lengths[inside]))",
         ("test_recorders.py::test_lines_are_those_of_the_norms",),
     ),
     Mutant(
@@ -2065,8 +2065,8 @@ MUTANTS = [
     Mutant(
         "seen: recorder, the planned rule where the step says another",
         "audits/recorder.py",
-        "        if said is not None:\n            return said\n        planned",
-        "        if said is not None and step < 0:\n            return said\n        planned",
+        "        if observed is not None:\n            return observed\n        planned",
+        "        if observed is not None and step < 0:\n            return observed\n        planned",
         ("test_recorders.py::test_rules_that_move_are_refused_or_followed",),
     ),
     Mutant(
@@ -2156,8 +2156,8 @@ MUTANTS = [
     Mutant(
         "seen: support, two masks are joined, not intersected",
         "support.py",
-        "found[name] = before & mask.to(before.device)",
-        "found[name] = before | mask.to(before.device)",
+        "masks[name] = before & mask.to(before.device)",
+        "masks[name] = before | mask.to(before.device)",
         ("test_support.py::test_what_learns_is_what_all_let_learn",),
     ),
     Mutant(
@@ -2353,7 +2353,7 @@ MUTANTS = [
     Mutant(
         "price: the strongest attack without allowance",
         "audits/membership.py",
-        "together = intervals.each(level, len(found))",
+        "together = intervals.each(level, len(by_attack))",
         "together = level",
         ("audits/test_membership.py::test_the_strongest_attack_has_an_interval_that_allows_for_the_choice",),
     ),
@@ -2419,7 +2419,7 @@ MUTANTS = [
     # audits: the reason
     Mutant(
         "reason: corrected bound is the printed one",
-        "audits/clipping_bias.py",
+        "theory/watson2023.py",
         "return bound * (1 - ratio) / (1 + ratio) if",
         "return bound * (1 - ratio / 2) if",
         ("audits/test_clipping_bias.py::test_the_corrected_bound_is_attained_by_the_second",),
@@ -2676,8 +2676,8 @@ MUTANTS = [
     Mutant(
         "words: the title of weak runs",
         "report/__init__.py",
-        '"weak": ("with weak differential privacy"',
-        '"weak": ("with differential privacy"',
+        '"with weak differential privacy"',
+        '"with differential privacy"',
         ("test_words.py::test_terminal_and_page_follow_the_number",),
     ),
     Mutant(
@@ -2727,7 +2727,7 @@ MUTANTS = [
         "page: the twin's accuracy is the private one",
         "audits/price.py",
         'percent(shares["twin"]), percent_interval(shares["twin"])',
-        "percent(own), percent_interval(own)",
+        "percent(private), percent_interval(private)",
         ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
     ),
     Mutant(
@@ -2838,8 +2838,8 @@ MUTANTS = [
     Mutant(
         "page: attacks in another row",
         "audits/membership.py",
-        "for found in self.measured if found.attack == name]",
-        "for found in self.measured if found.attack == self.attacks[0]]",
+        "for measured in self.measured if measured.attack == name]",
+        "for measured in self.measured if measured.attack == self.attacks[0]]",
         ("report/test_numbers.py::test_tables_of_audits_hold_the_numbers_of_their_files[membership]",),
     ),
     Mutant(
@@ -3049,8 +3049,8 @@ MUTANTS = [
     Mutant(
         "a ledger holds what it does not",
         "accounting/ledger.py",
-        "return theirs <= mine and",
-        "return set(theirs) <= set(mine) and",
+        "return theirs <= ours and",
+        "return set(theirs) <= set(ours) and",
         (f"{LINEAGE}::test_holding_is_by_counts",),
     ),
     Mutant(
@@ -3178,7 +3178,7 @@ MUTANTS = [
     Mutant(
         "models have no past",
         "training/lineage.py",
-        "whose.fits(data) and not ledger.holds(found.ledger)",
+        "whose.fits(data) and not ledger.holds(earlier.ledger)",
         "False",
         (f"{LINEAGE}::test_a_trained_model_goes_on_with_its_ledger_or_not_at_all",),
     ),
@@ -3378,7 +3378,7 @@ MUTANTS = [
         "rows: chosen by any index",
         "persample/choosing.py",
         "place = call.row_numbers(numbers, 1)",
-        "place = call.row_numbers(numbers, 1) or FRONT",
+        "place = call.row_numbers(numbers, 1) or Place(0)",
         ("persample/test_operations.py::test_what_is_not_row_by_row_is_not_proven",),
     ),
     Mutant(
@@ -3989,7 +3989,7 @@ MUTANTS = [
     Mutant(
         "fresh: norms: block sums that left their range are used",
         "persample/rounding.py",
-        "if _within(found, 1e-10, 1e18):",
+        "if _within(norms, 1e-10, 1e18):",
         "if True:",
         ("persample/test_rounding.py::test_positions_of_unlike_scales_stay_within_the_bound",),
     ),
@@ -4072,7 +4072,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: losses with more dimensions pass",
-        "persample/losses.py",
+        "losses.py",
         "if losses.shape != (units,):",
         "if losses.shape[0] != units:",
         ("persample/test_losses.py::test_anything_else_is_refused_with_what_came_and_what_to_return",),
@@ -4894,7 +4894,7 @@ MUTANTS = [
     Mutant(
         "fresh: disk: parts may differ in what they say",
         "data/disk.py",
-        "if said != common or forms !=",
+        "if about != common or forms !=",
         "if forms !=",
         ("data/test_data_disk.py::test_parts_that_do_not_fit_are_refused",),
     ),
@@ -5033,8 +5033,8 @@ MUTANTS = [
     Mutant(
         "fresh: repair: LoRA of a convolution without its stride",
         "repairs/lora.py",
-        "F.conv2d(x, self.a, None, own.stride, own.padding, own.dilation)",
-        "F.conv2d(x, self.a, None, own.stride, own.padding)",
+        "F.conv2d(x, self.a, None, base.stride, base.padding, base.dilation)",
+        "F.conv2d(x, self.a, None, base.stride, base.padding)",
         ("repairs/test_repairs_options.py::test_low_rank_additions_are_their_formula",),
     ),
     Mutant(
@@ -5151,7 +5151,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh: audit: the general bound with its halves",
-        "audits/gradients.py",
+        "theory/watson2023.py",
         "((2 * signal - lengths) * mean_norms)",
         "((signal - lengths) * mean_norms)",
         ("audits/test_clipping_bias.py::test_the_general_form_always_holds",),

@@ -2,10 +2,13 @@
 
 import importlib.util
 import inspect
+import re
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.nn.functional as F
 import typer
 
 import noisewise.data
@@ -14,15 +17,24 @@ from noisewise.accounting import ADJACENCIES
 from noisewise.audits import AUDITS, RESULTS
 from noisewise.cli import app
 from noisewise.data.catalog import CATALOG
+from noisewise.persample.layers import RULES
 from noisewise.runtime import Engine
 from noisewise.testing import check_clip
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS
 from oracles import rules
 
 PROJECT = Path(__file__).parent.parent
-SPEC = importlib.util.spec_from_file_location("pages", PROJECT / "benchmarks" / "pages.py")
-pages = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pages)
+
+
+def benchmark(name):
+    """A script beside the package, as a module."""
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", PROJECT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages, layers = benchmark("pages"), benchmark("layers")
 FUNCTIONS = {command.callback.__name__: command.callback for command in app.registered_commands}
 
 
@@ -143,6 +155,37 @@ def test_no_repair_is_missing_from_the_list():
 
 def test_audits_answer_with_results_that_can_be_read():
     assert set(AUDITS) <= set(RESULTS)
+
+
+# ------------------------------------------------------------------------------------------------------- ghost rules
+
+
+def situations(function):
+    """Rows of docs/layers.md that begin with the layer of a function: `InstanceNorm2d, affine` for `instance_norm`."""
+    layer = function.__name__.replace("_", "")
+    return [name for name in layers.SITUATIONS if re.match(rf"{layer}(\dd)?\b", name, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("function", RULES, ids=lambda function: function.__name__)
+def test_every_ghost_rule_is_on_the_page_of_layers_and_used_there(function, monkeypatch):
+    rows = [line.split(" | ") for line in (PROJECT / "docs" / "layers.md").read_text().splitlines()]
+    shown = {row[0].removeprefix("| "): row[1:3] for row in rows}
+    names = [name for name in situations(function) if shown[name] == ["right", "ghost"]]
+    assert names, "no row of docs/layers.md, and no case of test_layers_table.py, has it"
+    rule, calls = RULES[function], []
+
+    def gradients(*args):
+        calls.append(function.__name__)
+        return rule.gradients(*args)
+
+    monkeypatch.setitem(RULES, function, replace(rule, gradients=gradients))
+    assert layers.verdict(layers.ours, layers.SITUATIONS[names[0]]) == "right"
+    assert calls
+
+
+def test_a_rule_that_no_page_names_would_be_seen():
+    assert situations(F.bilinear) == []
+    assert situations(F.embedding) == ["Embedding", "Embedding, padding_idx"]
 
 
 # ------------------------------------------------------------------------------------------------------------- pages

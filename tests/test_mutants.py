@@ -1,5 +1,7 @@
 """Every fault in tests/mutants.py can still be planted, and the tests that should see it are there: in milliseconds."""
 
+import builtins
+import keyword
 import re
 from collections import Counter
 from functools import cache
@@ -23,6 +25,24 @@ def test_the_fault_can_be_planted(mutant):
     found = text_of(SOURCE / "noisewise" / mutant.file).count(mutant.old)
     assert found == 1, f"{mutant.old!r} occurs {found} times in {mutant.file}: the code has moved, move the fault too"
     assert mutant.new != mutant.old
+
+
+def unknown_names(mutant, text):
+    """Names that a fault brings in although its file has never heard of them: any test would see that."""
+    code = re.sub(r"[bfr]?(\"[^\"]*\"|'[^']*')|#.*", " ", mutant.new)
+    bound = {*re.findall(r"(?:import|as|for|def|lambda) (\w+)", code), *re.findall(r"(\w+) ?:?=(?!=)", code)}
+    names = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code)) - bound - set(keyword.kwlist) - set(dir(builtins))
+    return {name for name in names if name not in mutant.old and not re.search(rf"\b{name}\b", text)}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_fault_is_not_a_name_that_nobody_knows(mutant):
+    assert unknown_names(mutant, text_of(SOURCE / "noisewise" / mutant.file)) == set()
+
+
+def test_a_name_that_nobody_knows_is_seen():
+    for new, names in {"a or FRONT": {"FRONT"}, "f'{a.b}' or a(c=1)": set(), "import d; d.e(print)": set()}.items():
+        assert unknown_names(Mutant("", "a.py", "a", new, ()), "a = 1") == names
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -1,8 +1,10 @@
 """The package as a whole: what an import costs, and that every public name is there."""
 
 import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,44 @@ def test_the_old_module_train_trains_when_it_is_called():
         del sys.modules["noisewise.train"], noisewise.train
     assert trained.ledger.releases == tiny.STEPS
     assert tiny.same(network, tiny.run(insecure_seed=1).model)
+
+
+OLD_NAMES = [
+    (module, home, name)
+    for module, homes in _moved.NAMES.items()
+    for home, names in homes.items()
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("module", "home", "name"), OLD_NAMES)
+def test_old_names_still_work_and_say_where_they_are_now(module, home, name):
+    was, now = (importlib.import_module(f"noisewise.{path}") for path in (module, home))
+    assert name in vars(now), "name the home itself, not one that hands it on"
+    assert name not in vars(was)
+    words = f"noisewise.{module}.{name} is noisewise.{home}.{name} now; the old path goes with the next version."
+    with pytest.warns(DeprecationWarning, match=re.escape(words)) as seen:
+        assert getattr(was, name) is getattr(now, name)
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_modules_whose_names_moved_have_the_hook_and_no_others():
+    source = Path(noisewise.__file__).parent
+    hooked = {
+        path.relative_to(source).with_suffix("").as_posix().removesuffix("/__init__").replace("/", ".")
+        for path in source.rglob("*.py")
+        if "__getattr__ = old_names(__name__)" in path.read_text()
+    }
+    assert hooked == set(_moved.NAMES)
+
+
+@pytest.mark.parametrize("module", _moved.NAMES)
+def test_names_that_were_never_there_are_attribute_errors(module):
+    with pytest.raises(AttributeError, match=f"module 'noisewise.{module}' has no attribute 'nothing'"):
+        importlib.import_module(f"noisewise.{module}").nothing  # noqa: B018
+
+
+def test_a_name_is_imported_from_its_old_module():
+    with pytest.warns(DeprecationWarning, match=r"noisewise.mechanism.Runtime is noisewise.runtime.Runtime now"):
+        from noisewise.mechanism import Runtime
+    assert Runtime is noisewise.Runtime

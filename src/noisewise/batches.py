@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noisewise.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Nest = Any
 
@@ -37,6 +36,8 @@ class Views(NamedTuple):
     @classmethod
     def mean(cls, batch: Nest, mask: Tensor | None = None) -> Views:
         """Each unit's gradient is the mean over its rows, or over those in `mask [batch, views]`."""
+        import torch
+
         first = next(leaves(batch))
         mask = torch.ones(first.shape[:2], device=first.device) if mask is None else mask.double()
         return cls(batch, mask / mask.sum(1, keepdim=True).clamp(min=1))
@@ -44,6 +45,8 @@ class Views(NamedTuple):
     @classmethod
     def single(cls, batch: Nest) -> Views:
         """Units of one row each."""
+        import torch
+
         first = next(leaves(batch))
         weights = torch.ones(first.shape[0], 1, device=first.device)
         return cls(map_tensors(lambda tensor: tensor.unsqueeze(1), batch), weights)
@@ -55,6 +58,8 @@ class Views(NamedTuple):
 
 def leaves(nest: Nest) -> Iterator[Tensor]:
     """All tensors of a nest, in a fixed order."""
+    from torch import Tensor
+
     if isinstance(nest, Tensor):
         yield nest
     elif isinstance(nest, Mapping):
@@ -67,6 +72,8 @@ def leaves(nest: Nest) -> Iterator[Tensor]:
 
 def map_tensors(function: Callable[[Tensor], Any], nest: Nest) -> Nest:
     """The same nest with `function` applied to each tensor; everything else is kept as it is."""
+    from torch import Tensor
+
     if isinstance(nest, Tensor):
         return function(nest)
     if isinstance(nest, Mapping):
@@ -93,6 +100,8 @@ def length(nest: Nest) -> int:
 
 def _refuse_torch_data(nest: Nest) -> None:
     """Say what to pass instead of torch's loaders and data sets."""
+    import torch
+
     if isinstance(nest, torch.utils.data.DataLoader):
         raise DataError(
             "got a DataLoader where data is expected: it fixes batches that the accountant does not know. Pass the "
@@ -107,6 +116,9 @@ def _refuse_torch_data(nest: Nest) -> None:
 
 def _refuse_other_arrays(nest: Nest) -> None:
     """Arrays and rows of numbers that are no tensors are not cut into units: every unit would see all of them."""
+    import numpy as np
+    from torch import Tensor
+
     if isinstance(nest, Tensor | str | bytes | np.generic):
         return
     if isinstance(nest, Mapping):

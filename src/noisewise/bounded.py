@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier
 from noisewise.errors import PrivacyError
@@ -121,3 +122,7 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
         if isinstance(mask, Tensor):
             answers[name].mul_(mask.to(value.device))
     return answers
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from noisewise.batches import length
 from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from noisewise.batches import Nest
     from noisewise.data import Data
@@ -89,6 +90,26 @@ def default_loss(model: Any, batch: Nest) -> Tensor:
     else:
         losses = _of_classes(outputs, y)
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+
+
+def unit_losses(model: nn.Module, loss_fn: Any, batch: Nest) -> Tensor:
+    """`loss_fn(model, batch)`, checked to be `[batch]`."""
+    from torch import Tensor
+
+    losses, units = loss_fn(model, batch), length(batch)
+    if not isinstance(losses, Tensor):
+        raise DataError(f"loss_fn returned {type(losses).__name__}: it must return a tensor of one loss per unit.")
+    if losses.dim() == 0:
+        raise DataError(
+            "loss_fn returned one number for the whole batch: gradients of single units cannot be told apart. "
+            "Return one loss per unit, e.g. F.cross_entropy(model(x), y, reduction='none')."
+        )
+    if losses.shape != (units,):
+        raise DataError(
+            f"loss_fn returned shape {list(losses.shape)} for {units} units: must be [{units}], one loss per unit. "
+            "Average or add up all other dimensions, e.g. losses.flatten(1).mean(1)."
+        )
+    return losses
 
 
 LOSSES: dict[str, LossFn] = {"classification": cross_entropy, "regression": squared_error}

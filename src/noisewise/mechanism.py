@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from noisewise import clipping, sampling, support
+from noisewise._moved import old_names
 from noisewise.accounting import (
     ADJACENCIES,
     Ledger,
@@ -248,3 +249,7 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
         return clipping.PerLayer(rules, settings.get("members"))
     rule: Clip = RULES[name](**settings)
     return rule
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -168,14 +168,14 @@ def _factors(rule: Clip, samples: Samples) -> Tensor:
 def _answer(rule: Adaptive, one: Samples) -> dict[str, Tensor]:
     """What a rule asks of one unit, in the norms' type, no longer than promised."""
     answer: Mapping[str, Tensor] = rule.query(one)
-    found = {name: value.to(one.norms) for name, value in answer.items()}
-    length = math.hypot(*(float(value.double().norm()) for value in found.values()))
+    moved = {name: value.to(one.norms) for name, value in answer.items()}
+    length = math.hypot(*(float(value.double().norm()) for value in moved.values()))
     if not length <= rule.query_sensitivity * (1 + ROUNDING):
         raise PrivacyError(
             f"{rule!r}: a unit moves the answer to query() by {length:.6g}, more than the query_sensitivity "
             f"{rule.query_sensitivity:g} that noise is scaled to."
         )
-    return found
+    return moved
 
 
 def _units(samples: Samples, index: Any) -> Samples:

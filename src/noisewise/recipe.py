@@ -174,17 +174,17 @@ def at_epsilon(recipe: Recipe, epsilon: float, delta: float) -> Recipe:
 
 def _proportion(mechanism: Mechanism, last: Mechanism) -> float:
     """Noise of a phase in units of the last one's; schedules carry their own proportions."""
-    own, unit = mechanism.noise_multiplier, last.noise_multiplier
-    if own == unit or (isinstance(own, Schedule) and isinstance(unit, Schedule)):
+    noise, unit = mechanism.noise_multiplier, last.noise_multiplier
+    if noise == unit or (isinstance(noise, Schedule) and isinstance(unit, Schedule)):
         return 1.0
-    if not own or not unit:
+    if not noise or not unit:
         raise ConfigError(
-            f"a phase has noise multiplier {own!r}, the last one {unit!r}: what is calibrated keeps proportions, and these "
+            f"a phase has noise multiplier {noise!r}, the last one {unit!r}: what is calibrated keeps proportions, and these "
             "have none. Give both a number above 0."
         )
-    if isinstance(own, Schedule):
+    if isinstance(noise, Schedule):
         return 1 / unit  # type: ignore[operator]
-    return own if isinstance(unit, Schedule) else own / unit
+    return noise if isinstance(unit, Schedule) else noise / unit
 
 
 def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = None, **settings: Any) -> Trained:
@@ -256,7 +256,10 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     Weights from a run folder are known as that run's: training them further on its data needs its ledger, which
     `runs.read_ledger(RunFolder(path))` gives.
     """
-    read_weights(model, path)
+    try:
+        model.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
     if ledger := _ledger_of(path):
         loaded(model, ledger)
     return model
@@ -287,13 +290,13 @@ def train_openly(
     progress: bool = False,
 ) -> nn.Module:
     """A trained copy of a model, by ordinary SGD without any privacy: for public data, and for controls."""
-    own, n = copy.deepcopy(model), len(data)
+    trained, n = copy.deepcopy(model), len(data)
     size = min(batch_size, n)
     plan = Mechanism(sampler=Poisson(n, size), steps=steps_for(epochs, n, size), noise_multiplier=0.0)
-    optimizer = torch.optim.SGD(own.parameters(), lr=lr, momentum=momentum)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=lr, momentum=momentum)
     whole = replace(data, unit=None)
     train(
-        own, whole, loss_fn, plan, optimizer, ablation="plain", insecure_seed=seed, seed=seed, augment=augment,
+        trained, whole, loss_fn, plan, optimizer, ablation="plain", insecure_seed=seed, seed=seed, augment=augment,
         progress=progress,
     )  # fmt: skip
-    return own
+    return trained

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from noisewise.errors import ConfigError
+from noisewise._moved import old_names
+from noisewise.errors import ConfigError, UnsupportedLayer
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     Support = Mapping[str, "bool | Tensor"]
     Memory = dict[str, Tensor]
@@ -124,23 +125,23 @@ def together(*supports: Plan | Together) -> Plan | Together:
     plans = [plan for support in supports for plan in plans_of(support)]
     fixed = Fixed(intersection(plan.support for plan in plans if isinstance(plan, Fixed)))
     others = sorted((plan for plan in plans if not isinstance(plan, Fixed)), key=lambda plan: plan.order)
-    found = (*([fixed] if fixed.support else []), *others)
-    return EVERYTHING if not found else found[0] if len(found) == 1 else Together(found)
+    remaining = (*([fixed] if fixed.support else []), *others)
+    return EVERYTHING if not remaining else remaining[0] if len(remaining) == 1 else Together(remaining)
 
 
 def intersection(supports: Iterable[Support]) -> dict[str, Any]:
     """What all supports let learn; masks that leave everything out are kept as masks."""
-    found: dict[str, Any] = {}
+    masks: dict[str, Any] = {}
     for support in supports:
         for name, mask in support.items():
-            before = found.get(name, True)
+            before = masks.get(name, True)
             if before is False or mask is False:
-                found[name] = False
+                masks[name] = False
             elif before is True or mask is True:
-                found[name] = mask if before is True else before
+                masks[name] = mask if before is True else before
             else:
-                found[name] = before & mask.to(before.device)
-    return found
+                masks[name] = before & mask.to(before.device)
+    return masks
 
 
 EVERYTHING = Fixed()
@@ -264,9 +265,31 @@ def learning(weights: Mapping[str, Tensor], within: Support) -> dict[str, Tensor
     """Flat boolean masks of the coordinates that are left to choose among, by name."""
     import torch
 
-    found = {}
+    masks = {}
     for name, weight in weights.items():
         mask = within.get(name, True)
         size = weight.numel()
-        found[name] = torch.full((size,), mask) if isinstance(mask, bool) else mask.detach().cpu().flatten()
-    return found
+        masks[name] = torch.full((size,), mask) if isinstance(mask, bool) else mask.detach().cpu().flatten()
+    return masks
+
+
+def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
+    """Parameters that learn: they require a gradient and the support does not freeze them."""
+    live = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and support.get(name, True) is not False
+    }
+    if not live:
+        raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
+    strange = [name for name, parameter in live.items() if parameter.is_complex()]
+    if strange:
+        raise UnsupportedLayer(
+            f"the parameters {strange} are complex: clipping and noise are for real numbers. Use torch.view_as_real(...) "
+            "of them as parameters, or freeze them with support=."
+        )
+    return live
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -18,11 +18,8 @@ from noisewise.audits.clipping_bias import (
     ClippingBias,
     Hidden,
     clipping_bias,
-    corrected_bound,
-    one_sided_bound,
-    printed_bound,
 )
-from noisewise.audits.gradients import Moments, general_bound, gradients, measure
+from noisewise.audits.gradients import Moments, gradients, measure
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError
@@ -33,6 +30,7 @@ from noisewise.runs.files import write_json
 from noisewise.sampling import Poisson
 from noisewise.schedule import Schedule
 from noisewise.testing import reveal
+from noisewise.theory.watson2023 import corrected_bound, general_bound, one_sided_bound, printed_bound
 
 
 def normalised(rows: np.ndarray) -> Moments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -175,6 +175,12 @@ class Untyped(Right):
         return super().from_dict(raw | {"version": cls.version})
 
 
+class Undeclared(Right):
+    """Does not say what its values are."""
+
+    values: Any
+
+
 class Empty(Right):
     """Draws nothing."""
 
@@ -234,6 +240,9 @@ FAULTS = {
     "no headline": (changed(headline={}), ConfigError, "headline is empty"),
     "loading": (of(Forgetful), ConfigError, "saving and loading"),
     "version": (of(Untyped), ConfigError, "another version"),
+    "dict": (changed(values={"parts": {}}), ConfigError, "`values` of its Right is a dict: must be a dataclass"),
+    "undeclared": (of(Undeclared), ConfigError, "declare `values: Shares` in the class"),
+    "other values": (changed(values=FREE), ConfigError, "declare `values: Status` in the class"),
     "types": (changed(values=Shares({"a": 3})), ConfigError, "read back"),
     "drawing": (of(Empty), ConfigError, "axes empty"),
     "words": (of(Silent), ConfigError, "says nothing"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -11,10 +12,13 @@ from scipy.stats import binomtest
 from noisewise.audits.people import (
     ERROR,
     MODELS,
+    Extremes,
+    Hidden,
+    Worst,
+    WorstError,
     divided,
     extremes,
     hidden,
-    hidden_in_words,
     large_enough,
     means,
     named_parts,
@@ -28,6 +32,8 @@ from noisewise.audits.show import Bar, accuracy_cells, dots, dress, fixed_cell, 
 from noisewise.data import Data
 from noisewise.errors import DataError
 from noisewise.estimates.estimate import Estimate
+
+NONE = Hidden(0, 0)
 
 
 def crowd(**extra) -> Data:
@@ -65,17 +71,17 @@ def test_a_name_with_a_meaning_is_refused(name: str) -> None:
 def test_people_are_counted_not_rows() -> None:
     rows = named_parts(crowd())["ward"]
     assert list(large_enough(crowd(), rows)) == ["a", "b"]
-    assert hidden(crowd(), rows) == {"hidden_parts": 1, "hidden_people": 15}
+    assert hidden(crowd(), rows) == Hidden(1, 15)
     twos = crowd(unit=torch.arange(90) // 2)  # 25, 13 and 8 people, one of them in two wards
     assert [people(twos, index) for index in rows.values()] == [25, 13, 8]
     assert list(large_enough(twos, rows)) == ["a"]
-    assert hidden(twos, rows) == {"hidden_parts": 2, "hidden_people": 20}
-    assert hidden(twos, {"a": rows["a"]}) == {"hidden_parts": 0, "hidden_people": 0}
+    assert hidden(twos, rows) == Hidden(2, 20)
+    assert hidden(twos, {"a": rows["a"]}) == Hidden(0, 0)
 
 
 def test_what_is_hidden_is_said() -> None:
-    assert hidden_in_words({"hidden_parts": 0, "hidden_people": 0}, "classes") == []
-    (said,) = hidden_in_words({"hidden_parts": 2, "hidden_people": 20}, "classes")
+    assert Hidden(0, 0).hidden_in_words("classes") == []
+    (said,) = Hidden(2, 20).hidden_in_words("classes")
     assert said == "2 classes with fewer than 20 people each (20 people in all) are not shown."
 
 
@@ -87,11 +93,11 @@ def test_every_part_is_described_once_and_small_ones_are_only_counted() -> None:
         return name
 
     parts, found = divided(
-        crowd(), named_parts(crowd()), part, lambda mine, shown: {"of": list(mine), "in": list(shown)}
+        crowd(), named_parts(crowd()), part, lambda hidden, parts, shown: (hidden, list(parts), list(shown))
     )
     assert seen == [("class", "no", 45), ("class", "yes", 45), ("ward", "a", 50), ("ward", "b", 25)]
     assert parts == ["no", "yes", "a", "b"]
-    assert found["ward"] == {"hidden_parts": 1, "hidden_people": 15, "of": ["a", "b"], "in": ["a", "b"]}
+    assert found["ward"] == (Hidden(1, 15), ["a", "b"], ["a", "b"])
 
 
 # --- private model and twin
@@ -131,11 +137,17 @@ def test_people_with_several_rows_are_described_as_people() -> None:
     assert part.accuracy["private"].high > one.accuracy["private"].high
     rows = {"a": np.arange(60), "b": np.arange(60, 120)}
     narrow, wide = (
-        extremes({m: of["hits"] for m, of in often.items()}, rows, 0.95, owner=who) for who in (None, owner)
+        extremes(NONE, {m: of["hits"] for m, of in often.items()}, rows, 0.95, owner=who) for who in (None, owner)
     )
-    for name in ("lowest", "gap", "largest_cost", "twin_gap", "excess_gap"):
-        assert wide[name].high - wide[name].low > narrow[name].high - narrow[name].low
-    assert wide["lowest"].n == 20
+    for first, second in (
+        (wide.worst.served, narrow.worst.served),
+        (wide.worst.gap, narrow.worst.gap),
+        (wide.cost.largest, narrow.cost.largest),
+        (wide.cost.twin_gap, narrow.cost.twin_gap),
+        (wide.cost.excess_gap, narrow.cost.excess_gap),
+    ):
+        assert first.high - first.low > second.high - second.low
+    assert wide.worst.served.n == 20
     assert [rows_in_words(rows, people) for rows, people in ((1200, 1200), (1200, 40))] == [
         "1,200 test rows", "1,200 test rows of 40 people"]  # fmt: skip
 
@@ -145,7 +157,7 @@ def test_extremes_hold_for_all_parts_together() -> None:
     generator = np.random.default_rng(0)
     rows = {"a": np.arange(0, 40), "b": np.arange(40, 100), "c": np.arange(100, 130)}
     hits = {which: generator.random(130) < 0.7 for which in MODELS}
-    found = extremes(hits, rows, 0.95)
+    found = extremes(NONE, hits, rows, 0.95)
 
     def wilson(which: str, level: float) -> list[tuple[float, float, float]]:
         ends = []
@@ -156,18 +168,19 @@ def test_extremes_hold_for_all_parts_together() -> None:
         return ends
 
     values, lows, highs = zip(*wilson("private", 1 - 0.05 / 3), strict=True)
-    assert found["worst"] == list(rows)[int(np.argmin(values))]
-    assert (found["lowest"].value, found["lowest"].low) == (pytest.approx(min(values)), pytest.approx(min(lows)))
-    assert found["gap"].high == pytest.approx(max(highs) - min(lows))
-    assert found["ratio"].value == pytest.approx(min(values) / max(values))
+    assert found.worst.name == list(rows)[int(np.argmin(values))]
+    assert (found.worst.served.value, found.worst.served.low) == (pytest.approx(min(values)), pytest.approx(min(lows)))
+    assert found.worst.gap.high == pytest.approx(max(highs) - min(lows))
+    assert found.worst.ratio.value == pytest.approx(min(values) / max(values))
     costs = {name: hits["private"][i].mean() - hits["twin"][i].mean() for name, i in rows.items()}
-    assert found["pays_most"] == min(costs, key=lambda name: costs[name])
-    assert found["largest_cost"].value == pytest.approx(min(costs.values()))
+    assert found.cost.name == min(costs, key=lambda name: costs[name])
+    assert found.cost.largest.value == pytest.approx(min(costs.values()))
     wide, narrow = (np.array(wilson(which, 1 - 0.05 / 6)) for which in MODELS)
     most = (wide[:, 2].max() - wide[:, 1].min()) - max(narrow[:, 1].max() - narrow[:, 2].min(), 0)
-    assert found["excess_gap"].high == pytest.approx(most)
-    assert extremes({"private": hits["private"]}, rows, 0.95).keys() == {"worst", "lowest", "gap", "ratio"}
-    assert extremes(hits, {"a": rows["a"]}, 0.95) == {}
+    assert found.cost.excess_gap.high == pytest.approx(most)
+    assert (type(found.worst), found.hidden_parts, found.hidden_people) == (Worst, 0, 0)
+    assert extremes(NONE, {"private": hits["private"]}, rows, 0.95) == replace(found, cost=None)
+    assert extremes(Hidden(2, 9), hits, {"a": rows["a"]}, 0.95) == Extremes(2, 9)
 
 
 def test_of_errors_the_highest_is_the_worst() -> None:
@@ -176,11 +189,11 @@ def test_of_errors_the_highest_is_the_worst() -> None:
         "private": np.repeat([1.0, 3.0], 30) + np.arange(60) % 2,
         "twin": np.repeat([1.0, 1.0], 30) + np.arange(60) % 2,
     }
-    found = extremes(errors, rows, 0.95, ERROR)
-    assert (found["worst"], found["pays_most"]) == ("b", "b")
-    assert found["highest"].value == pytest.approx(3.5)
-    assert found["largest_cost"].value == pytest.approx(2.0)
-    assert found["excess_gap"].value == pytest.approx(2.0)
+    found = extremes(NONE, errors, rows, 0.95, ERROR)
+    assert (type(found.worst), found.worst.name, found.cost.name) == (WorstError, "b", "b")
+    assert found.worst.served.value == pytest.approx(3.5)
+    assert found.cost.largest.value == pytest.approx(2.0)
+    assert found.cost.excess_gap.value == pytest.approx(2.0)
 
 
 # --- tables, figures, progress
@@ -248,4 +261,4 @@ def test_parts_of_fewer_than_twenty_people_are_hidden(persons, shown, rows_each)
     data = Data(torch.zeros(count, 1), torch.zeros(count).long(), unit=torch.arange(count) % persons)
     rows = {"part": np.arange(count)}
     assert list(large_enough(data, rows)) == (["part"] if shown else [])
-    assert hidden(data, rows) == {"hidden_parts": 0 if shown else 1, "hidden_people": 0 if shown else persons}
+    assert hidden(data, rows) == (NONE if shown else Hidden(1, persons))

@@ -33,7 +33,7 @@ def everything(n: int = 7, *, public: bool = False) -> Data:
 def equal(first: Data, second: Data) -> bool:
     pairs = zip(disk._tensors(first).values(), disk._tensors(second).values(), strict=True)
     same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
-    return same and disk._said(first) == disk._said(second)
+    return same and disk._description(first) == disk._description(second)
 
 
 def mode(path: Path) -> int:

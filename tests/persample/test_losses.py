@@ -6,8 +6,8 @@ from torch import nn
 
 from noisewise.clipping import Flat
 from noisewise.errors import DataError
+from noisewise.losses import unit_losses
 from noisewise.persample import clipped_sum
-from noisewise.persample.losses import unit_losses
 from noisewise.runtime import Runtime
 
 MODEL, BATCH = nn.Linear(3, 2), torch.ones(4, 3)

@@ -120,16 +120,16 @@ def _gaussians(events: Events) -> list[tuple[float, float, int]] | None:
     """(sampling rate, sigma, count) of each event, None if one of them is of another kind."""
     import dp_accounting as dp
 
-    found = []
+    mechanisms = []
     for event, count in events:
         match event:
             case dp.PoissonSampledDpEvent(event=dp.GaussianDpEvent(noise_multiplier=sigma), sampling_probability=rate):
-                found.append((rate, sigma, count))
+                mechanisms.append((rate, sigma, count))
             case dp.GaussianDpEvent(noise_multiplier=sigma):
-                found.append((1.0, sigma, count))
+                mechanisms.append((1.0, sigma, count))
             case _:
                 return None
-    return found
+    return mechanisms
 
 
 def rdp_epsilon(events: Events, delta: float, adjacency: str) -> tuple[float | None, str | None]:

@@ -85,10 +85,10 @@ class Identity:
         """Inverse of `to_dict`."""
         try:
             check_keys(raw, "key", "digest")
-            found = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]))
-            if len(found.key) != 32 or len(found.digest) != 32:
+            identity = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]))
+            if len(identity.key) != 32 or len(identity.digest) != 32:
                 raise ValueError("a key and a digest have 32 bytes")
-            return found
+            return identity
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RunError(f"the data's identity is damaged ({error}): restore it from a copy.") from None
 
@@ -157,8 +157,8 @@ class Ledger:
 
     def holds(self, other: Ledger) -> bool:
         """Is all that the other ledger counts counted here too?"""
-        mine, theirs = _counts(self.lines), _counts(other.lines)
-        return theirs <= mine and (self.reproducible or not other.reproducible)
+        ours, theirs = _counts(self.lines), _counts(other.lines)
+        return theirs <= ours and (self.reproducible or not other.reproducible)
 
     def composed(self, other: Ledger) -> Ledger:
         """A ledger of what this one and another one count about the same people."""
@@ -206,12 +206,12 @@ class Ledger:
         try:
             if type(raw["format"]) is not int or raw["format"] not in (1, FORMAT):
                 raise RunError(f"ledger format {raw['format']!r}: this version reads formats 1 and {FORMAT}.")
-            said = ("unit", "reproducible") if raw["format"] > 1 else ()
-            check_keys(raw, "format", "adjacency", "lines", *said)
+            later_keys = ("unit", "reproducible") if raw["format"] > 1 else ()
+            check_keys(raw, "format", "adjacency", "lines", *later_keys)
             if type(raw["lines"]) is not list:
                 raise RunError(f"ledger lines {raw['lines']!r}: not a list.")
             lines = [Line.from_dict(line) for line in raw["lines"]]
-            if not said:
+            if not later_keys:
                 return cls(raw["adjacency"], lines, unit)
             if type(raw["reproducible"]) is not bool:
                 raise RunError(f"ledger with reproducible {raw['reproducible']!r}: must be true or false.")

@@ -136,17 +136,18 @@ class Check:
     norm: str
 
 
-def checks(found: Campaign, model: str, norm: str) -> list[Check]:
+def checks(campaign: Campaign, model: str, norm: str) -> list[Check]:
     """Does the attack work?
 
     Reference: Athalye et al. 2018, arXiv:1802.00420, section 3.1; Carlini et al. 2019, arXiv:1902.06705, section 5.
     """
-    losses = [float(answers.loss.mean()) for answers in found.pgd]
+    losses = [float(answers.loss.mean()) for answers in campaign.pgd]
     kept = {
-        name: np.array([answers.right.mean() for answers in getattr(found, name)]) for name in ("pgd", "fgsm", "noise")
+        name: np.array([answers.right.mean() for answers in getattr(campaign, name)])
+        for name in ("pgd", "fgsm", "noise")
     }
-    blind = [float(answers.loss.mean()) for answers in found.noise]
-    flat, unbounded = float(found.flat.mean()), float(found.unbounded.mean())
+    blind = [float(answers.loss.mean()) for answers in campaign.noise]
+    flat, unbounded = float(campaign.flat.mean()), float(campaign.unbounded.mean())
     rises = all(after >= before - POINT * max(before, 1.0) for before, after in pairwise(losses))
     over_step = float((kept["pgd"] - kept["fgsm"]).max())
     over_noise = float((kept["pgd"] - kept["noise"]).max())
@@ -165,7 +166,7 @@ def checks(found: Campaign, model: str, norm: str) -> list[Check]:
         "gradients are not masked": (flat <= STUCK, f"{100 * flat:.1f} % of rows have no gradient"),
         "without a limit hardly anyone stays right": (
             unbounded <= STUCK,
-            f"{100 * unbounded:.1f} % of {len(found.unbounded)} rows stay right anywhere in the box",
+            f"{100 * unbounded:.1f} % of {len(campaign.unbounded)} rows stay right anywhere in the box",
         ),
     }
     return [Check(question, *answer, model=model, norm=norm) for question, answer in answers.items()]

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from noisewise.accounting import Ledger
 from noisewise.adaptive import Adaptive
+from noisewise.batches import map_tensors, take
+from noisewise.clipping import Samples
 from noisewise.errors import ConfigError, DataError
 from noisewise.evaluation import BATCH, device_of, evaluating
+from noisewise.losses import cross_entropy
+from noisewise.randomness import Entropy
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +52,6 @@ def loudest(clip: Clip, norms: dict[str, float]) -> float:
     """Factor on a gradient that makes most of it pass the rule; the largest of several, so that it *must* be clipped."""
     import torch
 
-    from noisewise.clipping import Samples
-
     blocks = clip.blocks(norms)
     squares = torch.zeros(max(blocks.values()) + 1, dtype=torch.float64)
     for name, norm in norms.items():
@@ -80,8 +83,6 @@ def built_in(clip: Clip) -> Target:
     """A linear model on one-hot inputs: canary i moves column i alone."""
     import torch
     from torch import nn
-
-    from noisewise.losses import cross_entropy
 
     model = nn.utils.skip_init(nn.Linear, BUILT_IN, 2, bias=False)
     nn.init.zeros_(model.weight)
@@ -143,9 +144,7 @@ def play(
     """Coins `[trials]`, and the two releases along the canary's direction `[2, trials]`."""
     import torch
 
-    from noisewise.accounting import Ledger
     from noisewise.persample import examine
-    from noisewise.randomness import Entropy
     from noisewise.training.state import State
 
     model, canaries = target.model, target.canaries
@@ -254,8 +253,6 @@ def canary_loss(model: nn.Module, loss_fn: LossFn, canary: str, count: int, mech
 def scores_of(model: nn.Module, loss_fn: LossFn, units: Nest, rows: Tensor) -> np.ndarray:
     """The canaries' losses, each of weight 1, whether it was in or out."""
     import torch
-
-    from noisewise.batches import map_tensors, take
 
     device, losses = device_of(model), []
     with evaluating(model), torch.no_grad():

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from noisewise.accounting import gdp_epsilon
 from noisewise.errors import ConfigError, DataError
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the canaries that are guessed in, or out
@@ -23,8 +24,6 @@ def epsilon_of(mu: float, delta: float) -> float:
     Reference: Balle, Wang 2018, arXiv:1805.06530, Theorem 8. Deviation: none.
     """
     import dp_accounting
-
-    from noisewise.accounting import gdp_epsilon
 
     if mu <= 0:
         return 0.0
@@ -56,22 +55,26 @@ def mu_bounds(errors: Errors, level: float) -> tuple[float, float, float]:
     The estimate counts half an error more, so that it is finite; the upper end says how far the *test* could go.
     Reference: Nasr et al. 2023, arXiv:2302.07956; Dong, Roth, Su 2019, arXiv:1905.02383. Deviation: none.
     """
-    from scipy.stats import beta, norm
+    from scipy.stats import binomtest, norm
 
-    each = 1 - (1 - level) / 2
     most, least, likely = [], [], []
     for wrong, trials in ((errors.false_alarms, errors.outside), (errors.misses, errors.inside)):
         if not trials:
             raise DataError("a test without trials on one side: make more trials.")
-        most.append(float(beta.ppf(each, wrong + 1, trials - wrong)) if wrong < trials else 1.0)
-        least.append(float(beta.ppf(1 - each, wrong, trials - wrong + 1)) if wrong else 0.0)
+        rate = binomtest(wrong, trials).proportion_ci(level, method="exact")
+        most.append(float(rate.high))
+        least.append(float(rate.low))
         likely.append((wrong + 0.5) / (trials + 1))
     value, low, high = (-float(norm.ppf(rates).sum()) for rates in (likely, most, least))
     return value, low, high
 
 
 def best_threshold(inside: np.ndarray, outside: np.ndarray, level: float) -> float:
-    """Threshold with the largest lower bound on mu on these trials; the middle one of several that are equally good."""
+    """Threshold with the largest lower bound on mu on these trials; the middle one of several that are equally good.
+
+    The exact upper ends of all candidates' rates at once, as quantiles of the beta distribution: scipy's `binomtest` has
+    one rate at a time.
+    """
     from scipy.stats import beta, norm
 
     each = 1 - (1 - level) / 2

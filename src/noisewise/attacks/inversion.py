@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from noisewise.accounting import Ledger
 from noisewise.errors import ConfigError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.evaluation import evaluating
+from noisewise.randomness import Entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -190,10 +192,8 @@ def observe(
     """Each record's gradient as it is (`plain`) and as the engine releases it (`clipped`, `noisy`, `sparse`)."""
     import torch
 
-    from noisewise.accounting import Ledger
     from noisewise.bounded import release
     from noisewise.persample import clipped_sum, examine
-    from noisewise.randomness import Entropy
 
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = next(iter(learning.values())).device

@@ -49,21 +49,21 @@ class Shadows:
         path = Path(folder)
         about = read_json(path / "shadows.json")
         try:
-            found = cls(path, load_tensors(path / "inside.safetensors")["inside"].numpy(), str(about["data"]))
+            shadows = cls(path, load_tensors(path / "inside.safetensors")["inside"].numpy(), str(about["data"]))
             shape = (about["count"], about["rows"])
-            if about["format"] != FORMAT or found.inside.shape != shape or found.inside.dtype != np.bool_:
-                raise ValueError(f"format {about['format']!r}, shape {found.inside.shape}")
+            if about["format"] != FORMAT or shadows.inside.shape != shape or shadows.inside.dtype != np.bool_:
+                raise ValueError(f"format {about['format']!r}, shape {shadows.inside.shape}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(
                 f"{path}: shadows.json or inside.safetensors is damaged ({error!r}). Delete the folder and train anew."
             ) from None
-        missing = [number for number in range(len(found)) if not found.file(number).exists()]
+        missing = [number for number in range(len(shadows)) if not shadows.file(number).exists()]
         if missing:
             raise RunError(
-                f"{path}: {len(missing)} of {len(found)} shadows are not trained yet. Call train_shadows with the same "
+                f"{path}: {len(missing)} of {len(shadows)} shadows are not trained yet. Call train_shadows with the same "
                 "settings: it goes on at the next one."
             )
-        return found
+        return shadows
 
     def __len__(self) -> int:
         """How many."""
@@ -245,9 +245,9 @@ def _open(path: Path, data: Data, recipe: Mapping[str, Any], count: int, seed: i
         write_json(about, wanted)
         save_tensors(mask, {"inside": torch.from_numpy(inside)})
         return inside
-    found = read_json(about)
-    keys = wanted if isinstance(found, dict) else {}
-    other = [key for key in keys if found.get(key) != wanted[key]]
+    written = read_json(about)
+    keys = wanted if isinstance(written, dict) else {}
+    other = [key for key in keys if written.get(key) != wanted[key]]
     if other or not keys:
         raise RunError(
             f"{path} holds shadows of another plan (different: {', '.join(other) or 'everything'}). Choose another "

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise import data as datasets
+from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.people import SMALLEST, divided, hidden_in_words, named_parts, several
+from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
@@ -60,11 +62,9 @@ class Payer:
 
 
 @dataclass(frozen=True)
-class Extremes:
+class Extremes(Hidden):
     """How many parts and people of a partition are not shown; with two parts or more who pays most."""
 
-    hidden_parts: int
-    hidden_people: int
     most: Payer | None = field(default=None, metadata={"inline": True})
 
 
@@ -152,7 +152,7 @@ class Attribution(Result):
 
     def figures(self) -> list[Figure]:
         """One for the classes and one for each group column, everyone on top."""
-        found = []
+        figures = []
         for by in self.partitions or [""]:
             rows = self._rows(by)
             count = len(self.parts(by)) if by else 0
@@ -161,13 +161,13 @@ class Attribution(Result):
                 kind = f"{kind} (the {len(rows) - 1} of {count} that pay most)"
             caption = f"What clipping, noise and their interaction take: {kind}; filled where chance alone does not explain it"
             words = "; ".join(
-                f"{part.name}: {', '.join(f'{effect} {self._said(part.effects[effect])}' for effect in EFFECTS)}"
+                f"{part.name}: {', '.join(f'{effect} {self._in_words(part.effects[effect])}' for effect in EFFECTS)}"
                 for part in reversed(rows)
             )
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), 2 * len(rows) + 1))
-        return found
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot, by=by), 2 * len(rows) + 1))
+        return figures
 
-    def _said(self, e: Estimate) -> str:
+    def _in_words(self, e: Estimate) -> str:
         return points(e) if self._percent else fixed(e.value)
 
     def _interval(self, e: Estimate) -> str:
@@ -177,28 +177,28 @@ class Attribution(Result):
         """How the price of everyone splits; who pays most and for what; how often training was repeated."""
         effects, unit = self.everyone.effects, " points of accuracy" if self._percent else " of mean loss"
         total = effects["total"]
-        split_up = ", ".join(f"{name} {self._said(effects[name])}" for name in EFFECTS)
+        split_up = ", ".join(f"{name} {self._in_words(effects[name])}" for name in EFFECTS)
         sure = "" if total.excludes_zero else ", which chance can explain"
-        said = [
-            f"Privacy takes {self._said(total)}{unit} from everyone ({level_of(total)} interval {self._interval(total)}"
+        sentences = [
+            f"Privacy takes {self._in_words(total)}{unit} from everyone ({level_of(total)} interval {self._interval(total)}"
             f"{sure}): {split_up}.",
         ]
         told = [name for name in EFFECTS if effects[name].excludes_zero]
         known = f"{' and '.join(told)} can" if told else "none of the three can"
-        said.append(f"Over {total.n} seeds, {known} be told from chance.")
+        sentences.append(f"Over {total.n} seeds, {known} be told from chance.")
         for by in self.partitions:
-            found = self.extremes(by)
-            if found.most is not None:
-                part = next(part for part in self.parts(by) if part.name == found.most.name)
-                largest = found.most.total
+            extremes = self.extremes(by)
+            if extremes.most is not None:
+                part = next(part for part in self.parts(by) if part.name == extremes.most.name)
+                largest = extremes.most.total
                 sure = "" if largest.low > 0 else ", which chance can still explain"
-                split_up = ", ".join(f"{name} {self._said(part.effects[name])}" for name in EFFECTS)
-                said.append(
-                    f"{by.capitalize()} {part.name} pays most, {self._said(largest)} (interval {self._interval(largest)} "
+                split_up = ", ".join(f"{name} {self._in_words(part.effects[name])}" for name in EFFECTS)
+                sentences.append(
+                    f"{by.capitalize()} {part.name} pays most, {self._in_words(largest)} (interval {self._interval(largest)} "
                     f"after allowing for the choice{sure}): {split_up}."
                 )
-            said += hidden_in_words(vars(found), several(by), self.settings["smallest_part"])
-        return said
+            sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
+        return sentences
 
     def tables(self) -> list[Table]:
         """The split of every part, then the mean scores of the four runs."""
@@ -207,7 +207,7 @@ class Attribution(Result):
         level = level_of(self.everyone.effects["total"])
 
         def cell(e: Estimate) -> str:
-            return f"{self._said(e)} ({self._interval(e)})"
+            return f"{self._in_words(e)} ({self._interval(e)})"
 
         def score(values: Sequence[float]) -> str:
             mean = float(np.mean(values))
@@ -286,11 +286,16 @@ def attribution(
                 advance(label=f"attribution: seed {seed}, {run} done", note=note)
     reach = 1.0 if measure == "accuracy" else math.inf
     share = partial(_share, scores=scores, level=level, reach=reach)
-    parts, found = divided(test, named_parts(test), share, lambda shares, _: {"most": _most(shares, level, reach)})
+    parts, of_partitions = divided(
+        test,
+        named_parts(test),
+        share,
+        lambda hidden, shares, _: Extremes(hidden.hidden_parts, hidden.hidden_people, _most(shares, level, reach)),
+    )
     everyone = share("everyone", "all", np.arange(len(test)))
     return Attribution(
         headline={name: everyone.effects[name] for name in ("total", *EFFECTS)},
-        values=Values([everyone, *parts], {by: Extremes(**of) for by, of in found.items()}),
+        values=Values([everyone, *parts], of_partitions),
         settings={
             "seeds": list(seeds), "measure": measure, "rows": len(test), "level": level, "smallest_part": SMALLEST,
             "mechanism": mechanism.to_dict(),
@@ -320,8 +325,8 @@ def _share(
 
 def _over_seeds(values: np.ndarray, level: float, reach: float) -> Estimate:
     """Mean over seeds with Student's t interval, within [-reach, reach], beyond which no value can be."""
-    found = intervals.mean_difference(values, np.zeros(len(values)), level)
-    return replace(found, low=max(found.low, -reach), high=min(found.high, reach))
+    estimate = intervals.mean_difference(values, np.zeros(len(values)), level)
+    return replace(estimate, low=max(estimate.low, -reach), high=min(estimate.high, reach))
 
 
 def _most(parts: Sequence[Share], level: float, reach: float) -> Payer | None:
@@ -335,8 +340,6 @@ def _most(parts: Sequence[Share], level: float, reach: float) -> Payer | None:
 
 
 def _refuse_adaptive(mechanism: Mechanism) -> None:
-    from noisewise.adaptive import Adaptive
-
     if isinstance(mechanism.clip, Adaptive):
         raise ConfigError(
             f"{mechanism.clip!r}: its bound follows what was clipped, so that noise alone, or clipping alone, would run with "
@@ -345,9 +348,7 @@ def _refuse_adaptive(mechanism: Mechanism) -> None:
 
 
 def _parts_of(data: Sequence[Data]) -> tuple[Data, Data]:
-    from noisewise.data import Data
-
-    if isinstance(data, Data) or len(data) < 2 or not all(isinstance(part, Data) for part in data):
+    if isinstance(data, datasets.Data) or len(data) < 2 or not all(isinstance(part, datasets.Data) for part in data):
         raise DataError("attribution retrains: give (train, test), both noisewise.Data.")
     if not len(data[-1]):
         raise DataError("the test part has no rows: attribution compares models on it.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.confidence import (
     ALSO,
@@ -172,7 +173,7 @@ class Calibration(Result):
 
     def figures(self) -> list[Figure]:
         """A reliability diagram for each model."""
-        found = []
+        figures = []
         for which in self.models:
             caption = (
                 f"Reliability of the {_NAMES[which]}: how often it is right (line, with interval) by its confidence; the "
@@ -184,23 +185,23 @@ class Calibration(Result):
                 for b in self.bins(which)
                 if b.n
             )
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_reliability, which=which), 10))
-        return found
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_reliability, which=which), 10))
+        return figures
 
     def sentences(self) -> list[str]:
         """How far confidence is off and in which direction; what privacy changed; what is hidden; the temperature."""
-        said = [*self._in_words("private")]
+        sentences = [*self._in_words("private")]
         if "twin" in self.models:
-            said += self._in_words("twin")
+            sentences += self._in_words("twin")
             excess = self.scores("ECE")["difference"]
             sure = "" if excess.excludes_zero else ", which chance can explain"
-            said.append(
+            sentences.append(
                 f"The private model's calibration error is {points(excess)} points from its twin's (interval "
                 f"{points_interval(excess)}{sure})."
             )
         hidden = [b.n for b in self.bins() if b.n and b.accuracy is None]
         if hidden:
-            said.append(
+            sentences.append(
                 f"Bins of the private model with fewer than {self.settings['smallest_bin']} people ({len(hidden)} of "
                 f"{len(self.bins())}) are counted, not shown, and left out of MCE."
             )
@@ -208,11 +209,11 @@ class Calibration(Result):
         if scaling is not None:
             ece = self.scores("ECE")
             free = "" if scaling.status == "private" else f" It is {scaling.status}: {scaling.reason}."
-            said.append(
+            sentences.append(
                 f"Dividing outputs by a temperature of {number(scaling.value)} changes the calibration error from "
                 f"{percent(ece['private'])} to {percent(ece['scaled'])} and no decision.{free}"
             )
-        return said
+        return sentences
 
     def _in_words(self, which: str) -> list[str]:
         ece, gap, chance = self.scores("ECE")[which], self.scores("over-confidence")[which], self.chance(which)
@@ -235,7 +236,7 @@ class Calibration(Result):
         level = level_of(self.scores("ECE")["private"])
         columns = list(self.scores("ECE"))
         heads = {"difference": "private − twin", "scaled": "private, scaled", "gain": "scaled − private"}
-        found = [
+        tables = [
             Table(
                 f"Calibration on the test part, {level} intervals; ECE, MCE and over-confidence in %, differences in points",
                 ["", *(heads.get(name, name) for name in columns)],
@@ -246,7 +247,7 @@ class Calibration(Result):
             )
         ]
         if self.values.groups:
-            found.append(
+            tables.append(
                 Table(
                     f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals",
                     ["", "people", *(heads.get(name, name) for name in self.values.groups[0].gap)],
@@ -267,8 +268,8 @@ class Calibration(Result):
                 for b in self.bins(which)
             ]
             caption = f"Bins of the {_NAMES[which]}, in %, {level} intervals"
-            found.append(Table(caption, ["confidence", "people", "mean confidence", "right"], rows))
-        return found
+            tables.append(Table(caption, ["confidence", "people", "mean confidence", "right"], rows))
+        return tables
 
 
 def calibration(
@@ -354,19 +355,19 @@ def _scores(
     answers: dict[str, Answers], ece: Scores, owner: np.ndarray, level: float, bins: int, smallest_bin: int
 ) -> Scores:
     """Every score by model; `difference` is private - twin, `gain` scaled - private."""
-    found = dict(ece)
+    scores = dict(ece)
     for name, smallest in {"MCE": smallest_bin, "MCE, all bins": 1}.items():
         largest = largest_errors(answers, bins, smallest, level)
         if largest is not None:
-            found[name] = largest
+            scores[name] = largest
     gaps = {which: a.confidence - a.hits for which, a in answers.items()}
-    found["over-confidence"] = with_unseen(means(gaps, level, owner=owner), answers, level, signed=True)
-    found["accuracy"] = shares({which: a.hits for which, a in answers.items()}, level, owner)
-    found["Brier"] = means({which: a.brier for which, a in answers.items()}, level, 0.0, owner)
-    found["NLL"] = means({which: a.nll for which, a in answers.items()}, level, 0.0, owner)
+    scores["over-confidence"] = with_unseen(means(gaps, level, owner=owner), answers, level, signed=True)
+    scores["accuracy"] = shares({which: a.hits for which, a in answers.items()}, level, owner)
+    scores["Brier"] = means({which: a.brier for which, a in answers.items()}, level, 0.0, owner)
+    scores["NLL"] = means({which: a.nll for which, a in answers.items()}, level, 0.0, owner)
     order = ["ECE", *(f"ECE, {count} bins" for count in ALSO), "adaptive ECE", "MCE", "MCE, all bins"]
     order += ["over-confidence", "accuracy", "Brier", "NLL"]
-    return {name: _in_order(found[name]) for name in order if name in found}
+    return {name: _in_order(scores[name]) for name in order if name in scores}
 
 
 def _in_order(estimates: Estimates) -> Estimates:
@@ -411,3 +412,6 @@ def _score_cell(name: str, which: str, e: Estimate) -> str:
 
 
 AUDIT = Audit("calibration", calibration, takes="Does not retrain; seconds.", usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     Measured,
@@ -28,6 +29,7 @@ from noisewise.audits.show import Bar, dot, dress, fixed_cell, name_rows, share_
 from noisewise.errors import ConfigError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.theory.watson2023 import corrected_bound, one_sided_bound, printed_bound
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
 
@@ -43,27 +45,6 @@ if TYPE_CHECKING:
 
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 ROUNDING = 1e-9  # by which a bound that holds in real numbers may be missed in double precision
-
-
-def printed_bound(bound: float, ratio: float) -> float:
-    """`C (1 - R/2)`: Theorem 3.2 as printed. It does not hold; kept to be compared with.
-
-    Reference: Watson et al. 2023, arXiv:2311.06839, Theorem 3.2. Deviation: none, and that is why it is only shown.
-    """
-    return bound * (1 - ratio / 2)
-
-
-def corrected_bound(bound: float, ratio: float) -> float:
-    """`<c, gbar/||gbar||> >= C (1 - R) / (1 + R)` where every gradient has length C after clipping; sharp.
-
-    Guarantee: `E[cos+] >= 1/(1+R)` (Cauchy-Schwarz) and `E[cos] >= 2 E[cos+] - 1`.
-    """
-    return bound * (1 - ratio) / (1 + ratio) if math.isfinite(ratio) else -bound
-
-
-def one_sided_bound(bound: float, ratio: float) -> float:
-    """`<c, gbar/||gbar||> >= C / (1 + R)` where, besides, no gradient points away from the mean; sharp."""
-    return bound / (1 + ratio)
 
 
 @dataclass(frozen=True)
@@ -213,7 +194,7 @@ class ClippingBias(Result):
 
     def figures(self) -> list[Figure]:
         """The bounds; who is clipped; where the step turns."""
-        found = [
+        figures = [
             Figure("Alignment of random batches and its lower bounds", " ".join(self.sentences()[:3]), self.plot, 9)
         ]
         for by in self.partitions:
@@ -222,14 +203,14 @@ class ClippingBias(Result):
                 continue
             words = "; ".join(f"{part.name}: {percent(part.clipped)}" for part in self.parts(by))
             caption = f"Share of units that are clipped, by {by}, most on top"
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_parts, by=by), rows))
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_parts, by=by), rows))
             words = "; ".join(
                 f"{part.name}: {fixed(part.true_step)} without, {fixed(part.clipped_step)} with"
                 for part in self.parts(by)
             )
             caption = f"Whom the clipped step (filled) serves worse than the true one (hollow), by {by}: worst on top"
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_turn, by=by), rows))
-        return found
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_turn, by=by), rows))
+        return figures
 
     def sentences(self) -> list[str]:
         """How many are clipped, how far the step turns, which bounds hold, who is clipped most."""
@@ -240,13 +221,13 @@ class ClippingBias(Result):
             else f"The clipped mean gradient has cosine {_with_interval(cosine)} with the true one (1: clipping does not "
             "turn it)"
         )
-        said = [
+        sentences = [
             f"{percent(clipped)} of {clipped.n:,} units are clipped; on average a gradient keeps "
             f"{100 * self.headline['factor'].value:.0f} % of its length.",
             f"{turned}; gradients differ from their mean by R = {_with_interval(ratio)} of its squared length.",
         ]
         if (kept := self.printed_holds()) is not None:
-            said.append(
+            sentences.append(
                 f"The published bound 1 − R/2, which is not a theorem, holds in {sum(self._kept('printed'))} of {kept.n} "
                 f"random batches; the proven (1 − R)/(1 + R) in {sum(self._kept('corrected'))}, the general one in "
                 f"{sum(batch.projection >= batch.general - ROUNDING for batch in self.batches)}."
@@ -255,16 +236,16 @@ class ClippingBias(Result):
             parts = self.parts(by)
             if len({part.clipped.value for part in parts}) > 1:
                 most, least = (pick(parts, key=lambda part: part.clipped.value) for pick in (max, min))
-                said.append(
+                sentences.append(
                     f"{titled(by)} {most.name} is clipped most ({percent(most.clipped)}), "
                     f"{least.name} least ({percent(least.clipped)})."
                 )
             if (hidden := self.values.hidden[by]).parts:
-                said.append(
+                sentences.append(
                     f"{hidden.parts} parts by {by} with fewer than {SMALLEST} people each ({hidden.people} people in "
                     "all) are not shown."
                 )
-        return said
+        return sentences
 
     def _kept(self, name: Literal["printed", "corrected"]) -> list[bool]:
         """In which batches a bound on the alignment is kept."""
@@ -360,13 +341,13 @@ def clipping_bias(
     with Bar(progress, work) as advance:
         layout = layout_of(model, data, loss)
         groups = [rows for _, _, rows in flat]
-        found = measure(model, data, index, layout=layout, parts=groups, advance=advance, **settings)
+        measured = measure(model, data, index, layout=layout, parts=groups, advance=advance, **settings)
         other = None if twin is None else measure(twin, data, index, advance=advance, **settings).moments
         checks = []
         for _ in range(batches):
             chosen = torch.from_numpy(draw.choice(data.units, batch_size, replace=False))
             checks.append(_check(measure(model, data, chosen, layout=layout, advance=advance, **settings).moments))
-    moments = found.moments
+    moments = measured.moments
     clipped, factor = _clipped_and_factor(rule, data, index, moments)
     headline = {
         "R": moments.ratio(level),
@@ -379,7 +360,7 @@ def clipping_bias(
     headline = {name: e for name, e in headline.items() if not math.isnan(e.value)}
     parts = [
         Part(by, name, len(rows), intervals.share(clipped[rows], level), intervals.mean(factor[rows], level, floor=0.0),
-             *_turns(found, place))
+             *_turns(measured, place))
         for place, (by, name, rows) in enumerate(flat)
     ]  # fmt: skip
     hidden = {
@@ -392,7 +373,7 @@ def clipping_bias(
             projection=moments.projection,
             alignment=moments.alignment,
             mean_norm=moments.mean_norm,
-            clipped_mean_norm=float(found.clipped.norm()),
+            clipped_mean_norm=float(measured.clipped.norm()),
             norm_quantiles={f"{q:g}": float(np.quantile(moments.lengths, q)) for q in QUANTILES},
             bounds=_bounds(moments, rule),
             batches=checks,
@@ -462,9 +443,9 @@ def _bounds(moments: Moments, rule: Clip) -> dict[str, Bound]:
     }
 
 
-def _turns(found: Measured, part: int) -> tuple[float, float, float]:
-    own, clipped = found.own_means[part], found.own_clipped[part]
-    return _angle(clipped, own), _angle(found.mean, own), _angle(found.clipped, own)
+def _turns(measured: Measured, part: int) -> tuple[float, float, float]:
+    true, clipped = measured.own_means[part], measured.own_clipped[part]
+    return _angle(clipped, true), _angle(measured.mean, true), _angle(measured.clipped, true)
 
 
 def _angle(first: Tensor, second: Tensor) -> float:
@@ -479,3 +460,6 @@ AUDIT = Audit(
     needs=("mechanism", "loss_fn"),
     usual=True,
 )
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -105,10 +105,10 @@ def answers_of(z: Tensor, y: Tensor, owner: np.ndarray, which: str) -> Answers:
     if not bool(torch.isfinite(z).all()):
         raise DataError(f"the {which} model gives outputs that are not finite: it has no confidence to look at.")
     p = z.softmax(1)
-    confidence, said = p.max(1)
+    confidence, answer = p.max(1)
     brier = (p - one_hot(y, z.shape[1])).square().sum(1)
     nll = cross_entropy(z, y, reduction="none")
-    return Answers(owner, confidence.numpy(), (said == y).double().numpy(), brier.numpy(), nll.numpy())
+    return Answers(owner, confidence.numpy(), (answer == y).double().numpy(), brier.numpy(), nll.numpy())
 
 
 Scores = dict[str, Estimates]
@@ -130,17 +130,17 @@ def from_zero(ece: Scores, chance: dict[str, dict[str, Chance]], level: float) -
     Differences to such a model reach as far as the ends of both intervals do: its ECE is bias, which resamples share, so
     that pairing them shows too little of it.
     """
-    found: Scores = {}
+    scores: Scores = {}
     for name, estimates in ece.items():
         calm = {which for which, drawn in chance[name].items() if drawn.p > (1 - level) / 2}
-        mine = {which: replace(e, low=0.0) if which in calm else e for which, e in estimates.items()}
-        for pair, (first, second) in pairs(mine).items():
+        lowered = {which: replace(e, low=0.0) if which in calm else e for which, e in estimates.items()}
+        for pair, (first, second) in pairs(lowered).items():
             if calm & {first, second}:
-                apart = intervals.difference(mine[first], mine[second], level)
-                paired = mine[pair]
-                mine[pair] = replace(paired, low=min(paired.low, apart.low), high=max(paired.high, apart.high))
-        found[name] = mine
-    return found
+                apart = intervals.difference(lowered[first], lowered[second], level)
+                paired = lowered[pair]
+                lowered[pair] = replace(paired, low=min(paired.low, apart.low), high=max(paired.high, apart.high))
+        scores[name] = lowered
+    return scores
 
 
 def with_unseen(estimates: Estimates, answers: dict[str, Answers], level: float, *, signed: bool) -> Estimates:
@@ -154,7 +154,7 @@ def with_unseen(estimates: Estimates, answers: dict[str, Answers], level: float,
         right = intervals.share(a.hits, level, a.owner)
         alike = right.value in (0.0, 1.0)
         reach[which] = (right.high - right.value, right.value - right.low) if alike else (0.0, 0.0)
-    found = {}
+    widened = {}
     for name, e in estimates.items():
         first, *second = PAIRS.get(name, (name,))
         below = reach[first][0] + sum(reach[other][1] for other in second)
@@ -163,8 +163,8 @@ def with_unseen(estimates: Estimates, answers: dict[str, Answers], level: float,
             below = above = below + above
         floor = -1.0 if signed or second else 0.0
         wider = replace(e, low=max(e.low - below, floor), high=min(e.high + above, 1.0))
-        found[name] = wider if below or above else e
-    return found
+        widened[name] = wider if below or above else e
+    return widened
 
 
 def bootstrapped(
@@ -190,17 +190,17 @@ def bootstrapped(
     totals = np.vstack(parts)
     drawn = {key: np.abs(totals[:, block]).sum(1) / totals[:, -1] for key, block in blocks.items()}
     seen = {key: float(np.abs(table[:, block].sum(0)).sum() / len(owner)) for key, block in blocks.items()}
-    found: Scores = {}
+    scores: Scores = {}
     for name, models in binned.items():
-        found[name] = {
+        scores[name] = {
             which: replace(e, low=max(e.low, 0.0), high=min(e.high, 1.0))
             for which in models
             for e in [_both_ways(seen[name, which], drawn[name, which], count, level)]
         }
         for pair, (first, second) in pairs(models).items():
             value = seen[name, first] - seen[name, second]
-            found[name][pair] = _both_ways(value, drawn[name, first] - drawn[name, second], count, level)
-    return found
+            scores[name][pair] = _both_ways(value, drawn[name, first] - drawn[name, second], count, level)
+    return scores
 
 
 def _resampled(count: int, times: int, generator: np.random.Generator) -> np.ndarray:
@@ -222,10 +222,10 @@ def _both_ways(value: float, drawn: np.ndarray, n: int, level: float) -> Estimat
 
 def largest_errors(answers: dict[str, Answers], bins: int, smallest: int, level: float) -> dict[str, Estimate] | None:
     """MCE of each model, and differences that hold whatever the dependence; None if no bin is large enough."""
-    found = {which: _largest_error(a, bins, smallest, level) for which, a in answers.items()}
-    if any(estimate is None for estimate in found.values()):
+    largest = {which: _largest_error(a, bins, smallest, level) for which, a in answers.items()}
+    if any(estimate is None for estimate in largest.values()):
         return None
-    result = {which: estimate for which, estimate in found.items() if estimate is not None}
+    result = {which: estimate for which, estimate in largest.items() if estimate is not None}
     for name, pair in pairs(answers).items():
         first, second = (_largest_error(answers[w], bins, smallest, intervals.each(level, 2)) for w in pair)
         assert first is not None
@@ -291,11 +291,11 @@ def sides_of(answers: Answers, bins: int) -> Sides:
 def bins_of(answers: Answers, bins: int, smallest: int, level: float) -> list[Bin]:
     """Bins of equal width; small ones are counted, not shown."""
     edges, bin_of = np.linspace(0, 1, bins + 1), equal_width(answers.confidence, bins)
-    found = []
+    kept = []
     for b in range(bins):
         rows = np.flatnonzero(bin_of == b)
         shown = answers.has(rows, smallest)
-        found.append(
+        kept.append(
             Bin(
                 float(edges[b]),
                 float(edges[b + 1]),
@@ -304,4 +304,4 @@ def bins_of(answers: Answers, bins: int, smallest: int, level: float) -> list[Bi
                 intervals.share(answers.hits[rows], level, answers.owner[rows]) if shown else None,
             )
         )
-    return found
+    return kept

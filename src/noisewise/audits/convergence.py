@@ -17,10 +17,13 @@ from noisewise.audits.gradients import batch_of, chosen_loss, chosen_rule, gradi
 from noisewise.audits.outputs import BATCH, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress
+from noisewise.batches import map_tensors
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import unit_losses
 from noisewise.schedule import Schedule
+from noisewise.support import live_parameters
 from noisewise.theory.zhu2023 import Constants, clipped_bound, deviations, noisy_bound, private_bound
 from noisewise.wording import number
 
@@ -89,9 +92,6 @@ def hessian_product(
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]]:
     """`(parameters, x) -> H x` for the mean loss of some units, a chunk at a time."""
     import torch
-
-    from noisewise.batches import map_tensors
-    from noisewise.persample.losses import unit_losses
 
     def product(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
         total = [torch.zeros_like(p) for p in parameters]
@@ -333,8 +333,6 @@ def _estimate(value: float, n: int, level: float, method: str, *, exact: bool) -
 
 def _learning(model: nn.Module, support: Support) -> int:
     """Coordinates that learn."""
-    from noisewise.persample import live_parameters
-
     masks = {name: support.get(name, True) for name in live_parameters(model, support)}
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     return sum(sizes[name] if isinstance(mask, bool) else int(mask.sum()) for name, mask in masks.items())
@@ -351,8 +349,6 @@ def _point(
     advance: Callable[[int], None],
 ) -> Point:
     import torch
-
-    from noisewise.persample import live_parameters
 
     everyone = torch.arange(data.units)
     rule = Flat(bound)
@@ -382,9 +378,6 @@ def _keep(part: Tensor, mask: Any) -> Tensor:
 
 def _mean_loss(model: nn.Module, data: Data, loss: LossFn, chunk: int = BATCH) -> float:
     import torch
-
-    from noisewise.batches import map_tensors
-    from noisewise.persample.losses import unit_losses
 
     device, total = device_of(model), 0.0
     with evaluating(model), torch.no_grad():

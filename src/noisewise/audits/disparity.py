@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.difficulty import DECILES, Difficulty, difficulty_of, largest_rise, tenths_of
 from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
@@ -170,7 +171,7 @@ class Disparity(Result):
 
     def figures(self) -> list[Figure]:
         """Accuracy and its cost, by class, by each group column and by class within groups; accuracy by difficulty."""
-        found = []
+        figures = []
         crossings = [_crossing(column) for column in self.values.cells]
         for by in [*self.partitions, *crossings]:
             count = len(self.parts(by))
@@ -186,7 +187,7 @@ class Disparity(Result):
                 kind = f"{kind} (the lowest {rows} of {count})"
             both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
             caption = f"Accuracy of the {both}: {kind}, lowest on top"
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_accuracy, by=by), rows))
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_accuracy, by=by), rows))
             if self.has_twin:
                 words = "; ".join(
                     f"{part.name}: {points(e)} points, interval {points_interval(e)}"
@@ -194,29 +195,29 @@ class Disparity(Result):
                     for e in [part.accuracy["difference"]]
                 )
                 caption = "What privacy took or gave; filled where chance alone does not explain it"
-                found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_cost, by=by), rows))
+                figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_cost, by=by), rows))
         if self.deciles:
             caption = "Accuracy by difficulty for a reference ensemble, easiest tenth of the rows first"
             words = "; ".join(f"{part.name}: {shares_in_words(part.accuracy)}" for part in self.deciles)
-            found.append(Figure(caption, f"{caption}. {words}.", self.plot_difficulty, 8))
-        return found
+            figures.append(Figure(caption, f"{caption}. {words}.", self.plot_difficulty, 8))
+        return figures
 
     def sentences(self) -> list[str]:
         """Overall accuracy and its cost; who is worst off; who pays most; what is not shown."""
         everyone = self.everyone
-        own = everyone.accuracy["private"]
-        said = [
-            f"The private model gets {percent(own)} of {self._tested()} right ({level_of(own)} interval "
-            f"{percent_interval(own)})."
+        private = everyone.accuracy["private"]
+        sentences = [
+            f"The private model gets {percent(private)} of {self._tested()} right ({level_of(private)} interval "
+            f"{percent_interval(private)})."
         ]
         if self.has_twin:
-            said.append(f"Its non-private twin gets {percent(everyone.accuracy['twin'])}: {self.cost_in_words()}")
+            sentences.append(f"Its non-private twin gets {percent(everyone.accuracy['twin'])}: {self.cost_in_words()}")
         for by in self.partitions:
-            said += self._extremes_in_words(by, self.extremes(by))
-            said += self._fairness_in_words(by)
-        for column, found in self.values.cells.items():
-            said += self._extremes_in_words(_crossing(column), found)
-        return said + self._difficulty_in_words()
+            sentences += self._extremes_in_words(by, self.extremes(by))
+            sentences += self._fairness_in_words(by)
+        for column, crossed in self.values.cells.items():
+            sentences += self._extremes_in_words(_crossing(column), crossed)
+        return sentences + self._difficulty_in_words()
 
     def _tested(self) -> str:
         return rows_in_words(self.settings["rows"], self.everyone.n)
@@ -229,43 +230,43 @@ class Disparity(Result):
         verb = "cost" if cost.value < 0 else "gained"
         return f"privacy {verb} {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
 
-    def _extremes_in_words(self, by: str, found: Extremes) -> list[str]:
-        said = []
-        what, worst = titled(by), found.worst
+    def _extremes_in_words(self, by: str, extremes: Extremes) -> list[str]:
+        sentences = []
+        what, worst = titled(by), extremes.worst
         if worst is not None and not worst.gap.value:
-            said.append(f"All {several(by)} are served alike, {percent(worst.served)}.")
+            sentences.append(f"All {several(by)} are served alike, {percent(worst.served)}.")
         elif worst is not None:
             times = f" (ratio {fixed(worst.ratio.value)})" if worst.ratio else ""
-            said.append(
+            sentences.append(
                 f"{what} {worst.name} is served worst, {percent(worst.served)}; the best and the worst are "
                 f"{points(worst.gap).lstrip('+')} points apart{times}."
             )
-        if found.cost is not None:
-            cost = found.cost.largest
+        if extremes.cost is not None:
+            cost = extremes.cost.largest
             sure = "" if cost.high < 0 else ", which chance can still explain"
-            said.append(
-                f"{what} {found.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)} after "
+            sentences.append(
+                f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)} after "
                 f"allowing for the choice{sure})."
             )
         parts = several(by) if by in self.partitions else f"cells, {by},"
-        return said + found.hidden_in_words(parts, self.settings["smallest_part"])
+        return sentences + extremes.hidden_in_words(parts, self.settings["smallest_part"])
 
     def _fairness_in_words(self, by: str) -> list[str]:
-        found, said = self.fairness(by).measures() if by != "class" else {}, []
+        measures, sentences = self.fairness(by).measures() if by != "class" else {}, []
         names = {
             PARITY: "the shares that are predicted a class",
             ODDS: "the rates of right and of false predictions of a class",
         }
         for measure, words in names.items():
-            if measure not in found:
+            if measure not in measures:
                 continue
-            own, twin = found[measure]["private"], found[measure].get("twin")
+            private, twin = measures[measure]["private"], measures[measure].get("twin")
             against = "" if twin is None else f"; {points(twin).lstrip('+')} without privacy"
-            said.append(
-                f"Between groups by {by}, {words} differ by up to {points(own).lstrip('+')} points ({measure}, interval "
-                f"{points_interval(own)}{against})."
+            sentences.append(
+                f"Between groups by {by}, {words} differ by up to {points(private).lstrip('+')} points ({measure}, interval "
+                f"{points_interval(private)}{against})."
             )
-        return said
+        return sentences
 
     def _difficulty_in_words(self) -> list[str]:
         if not self.deciles:
@@ -275,7 +276,7 @@ class Disparity(Result):
         assert rise is not None
         order = "rises from one tenth to the next" if rise.low > 0 else "falls, or changes no more than chance explains"
         here = "are hard here too" if drop.high < 0 else "are not clearly harder here"
-        said = [
+        sentences = [
             f"Rows that are hard for the reference ensemble {here}: {points(drop)} points from the easiest to the "
             f"hardest tenth (interval {points_interval(drop)}); in between accuracy {order}."
         ]
@@ -284,11 +285,11 @@ class Disparity(Result):
                 "which chance can explain" if not extra.excludes_zero
                 else "so hard rows pay more" if extra.value < 0 else "so hard rows pay less"
             )  # fmt: skip
-            said.append(
+            sentences.append(
                 f"Privacy changed the hardest tenth by {points(extra)} points more than the easiest (interval "
                 f"{points_interval(extra)}), {verdict}."
             )
-        return said
+        return sentences
 
     def cards(self) -> list[Card]:
         """What privacy cost overall, and which class pays most."""
@@ -314,7 +315,7 @@ class Disparity(Result):
         return Table(caption, columns, [[row_name(part), f"{part.n:,}", *cells] for part, cells in rows])
 
     def _more_tables(self, level: str) -> list[Table]:
-        found = []
+        tables = []
         rows = [
             [f"{name}, {column}", *(_measure_cell(of.get(key)) for key in ("private", "twin", "excess"))]
             for column in self.values.fairness
@@ -323,16 +324,16 @@ class Disparity(Result):
         if rows:
             columns = ["", "private", "twin", "excess"] if self.has_twin else ["", "private"]
             caption = f"Fairness between groups (from 0 to 1), {level} intervals that hold together"
-            found.append(Table(caption, columns, [row[: len(columns)] for row in rows]))
+            tables.append(Table(caption, columns, [row[: len(columns)] for row in rows]))
         for column in self.values.cells:
             if cells := self.cells(column):
                 where = f"by class and {column}, {level} intervals"
-                found.append(self._accuracy_table(f"Accuracy in % {where}", cells))
-                found.append(self._loss_table(f"Mean loss (cross-entropy) {where}", cells))
+                tables.append(self._accuracy_table(f"Accuracy in % {where}", cells))
+                tables.append(self._loss_table(f"Mean loss (cross-entropy) {where}", cells))
         if self.deciles:
             caption = f"Accuracy by difficulty in %, tenth 1 the easiest, {level} intervals"
-            found.append(self._accuracy_table(caption, self.deciles))
-        return found
+            tables.append(self._accuracy_table(caption, self.deciles))
+        return tables
 
     def _all_parts(self) -> list[Part]:
         return [self.everyone, *(part for by in self.partitions for part in self.parts(by))]
@@ -384,11 +385,11 @@ def disparity(
     describe = partial(part_of, outcomes=outcomes, level=level, owner=owner)
     by_name = named_parts(data)
     crossed = {_crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
-    parts, found = divided(
+    parts, of_partitions = divided(
         data,
         by_name | crossed,
         describe,
-        lambda _, shown: extremes(hits, shown, level, owner=owner),
+        lambda hidden, _, shown: extremes(hidden, hits, shown, level, owner=owner),
     )
     everyone = describe("everyone", "all", np.arange(len(data)))
     fairness = {
@@ -403,11 +404,11 @@ def disparity(
     if reference:
         status = Status("not-private", "ranks rows by a non-private reference ensemble: no ledger covers it")
     return Disparity(
-        headline=_headline(everyone, Extremes.of(found["class"]), difficulty),
+        headline=_headline(everyone, of_partitions["class"], difficulty),
         values=Values(
             parts=[everyone, *parts, *deciles],
-            extremes={by: Extremes.of(found[by]) for by in by_name},
-            cells={column: Extremes.of(found[_crossing(column)]) for column in data.groups},
+            extremes={by: of_partitions[by] for by in by_name},
+            cells={column: of_partitions[_crossing(column)] for column in data.groups},
             fairness=fairness,
             difficulty=difficulty,
         ),
@@ -422,28 +423,28 @@ def _crossing(column: str) -> str:
 
 def _crossed(classes: Mapping[str, np.ndarray], groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows of each class within each group; combinations that nobody has are left out."""
-    found = {
+    cells = {
         f"{label}, {group}": np.intersect1d(of_class, of_group, assume_unique=True)
         for label, of_class in classes.items()
         for group, of_group in groups.items()
     }
-    return {name: index for name, index in found.items() if len(index)}
+    return {name: index for name, index in cells.items() if len(index)}
 
 
 def _outcomes(model: nn.Module, data: Data) -> dict[str, np.ndarray]:
     """Right or wrong, and the cross-entropy, of every row."""
     from torch.nn.functional import cross_entropy
 
-    found = logits(model, data)
-    if not bool(found.isfinite().all()):
+    outputs = logits(model, data)
+    if not bool(outputs.isfinite().all()):
         raise DataError("a model gives outputs that are not finite: it decides nothing. Did training diverge?")
-    losses = cross_entropy(found, data.y, reduction="none")
-    said = found.argmax(1)
+    losses = cross_entropy(outputs, data.y, reduction="none")
+    answer = outputs.argmax(1)
     return {
-        "said": said.numpy(),
-        "hits": (said == data.y).numpy(),
+        "said": answer.numpy(),
+        "hits": (answer == data.y).numpy(),
         "losses": losses.numpy(),
-        "classes": np.array([found.shape[1]]),
+        "classes": np.array([outputs.shape[1]]),
     }
 
 
@@ -472,3 +473,6 @@ def _measure_cell(e: Estimate | None) -> str:
 
 
 AUDIT = Audit("disparity", disparity, takes="Does not retrain; seconds.", usual=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

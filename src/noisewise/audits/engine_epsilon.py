@@ -16,9 +16,13 @@ from noisewise.attacks.distinguishing import Errors, best_threshold, discriminan
 from noisewise.audits.audit import Audit
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
+from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
+from noisewise.losses import cross_entropy
+from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
+from noisewise.sampling import FullBatch
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
 
@@ -127,22 +131,22 @@ class EngineEpsilon(Result):
     def sentences(self) -> list[str]:
         """Claim and measurement; the fault and who found it; what was asked how often."""
         best = self.headline["empirical epsilon"]
-        said = [
+        sentences = [
             f"One release with noise multiplier {number(self.settings['noise_multiplier'])} claims epsilon "
             f"{number(self.claimed)} at delta {number(self.settings['delta'])}; an adversary who sees it is proven to get "
             f"{number(best.low)} ({level_of(best)} confidence), {100 * self.share:.0f} % of that."
         ]
         if self.exceeds:
-            said.append(
+            sentences.append(
                 f"That is more than claimed: the engine is faulty. Found by: {', '.join(self.found_by)}. Do not publish "
                 "what it trained."
             )
         else:
-            said.append("Nothing exceeds the claim.")
-        said.append(
+            sentences.append("Nothing exceeds the claim.")
+        sentences.append(
             f"{self.settings['trials']:,} trials of two steps on {self.settings['target']}; sampling is not part of it."
         )
-        return said
+        return sentences
 
     def tables(self) -> list[Table]:
         """Every statistic."""
@@ -203,10 +207,6 @@ def engine_epsilon(
 
     Does not retrain; seconds on the built-in model, under a minute on a small image model.
     """
-    from noisewise.clipping import Flat
-    from noisewise.losses import cross_entropy
-    from noisewise.mechanism import Mechanism
-    from noisewise.sampling import FullBatch
     from noisewise.training.step import private_step
 
     if (model is None) != (data is None):

@@ -115,34 +115,34 @@ class ErrorDisparity(Result):
 
     def sentences(self) -> list[str]:
         """Overall error and its cost; which group is served worst; what is not shown."""
-        own = self.everyone.mse["private"]
-        said = [
+        private = self.everyone.mse["private"]
+        sentences = [
             f"The private model's mean squared error on {rows_in_words(self.settings['rows'], self.everyone.n)} is "
-            f"{fixed(own.value)} ({level_of(own)} interval {fixed(own.low)} to {fixed(own.high)})."
+            f"{fixed(private.value)} ({level_of(private)} interval {fixed(private.low)} to {fixed(private.high)})."
         ]
         if self.has_twin:
             cost = self.everyone.mse["difference"]
             sure = "" if cost.excludes_zero else ", which chance can explain"
-            said.append(
+            sentences.append(
                 f"Its non-private twin's is {fixed(self.everyone.mse['twin'].value)}: a change of {fixed(cost.value)} "
                 f"(interval {fixed(cost.low)} to {fixed(cost.high)}{sure})."
             )
         for by in self.partitions:
-            found = self.extremes(by)
-            if found.worst is not None:
-                said.append(
-                    f"{by.capitalize()} {found.worst.name} is served worst, {fixed(found.worst.served.value)}; the best and "
-                    f"the worst are {fixed(found.worst.gap.value)} apart."
+            extremes = self.extremes(by)
+            if extremes.worst is not None:
+                sentences.append(
+                    f"{by.capitalize()} {extremes.worst.name} is served worst, {fixed(extremes.worst.served.value)}; the best "
+                    f"and the worst are {fixed(extremes.worst.gap.value)} apart."
                 )
-            if found.cost is not None:
-                cost = found.cost.largest
+            if extremes.cost is not None:
+                cost = extremes.cost.largest
                 sure = "" if cost.low > 0 else ", which chance can still explain"
-                said.append(
-                    f"{by.capitalize()} {found.cost.name} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
+                sentences.append(
+                    f"{by.capitalize()} {extremes.cost.name} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
                     f"{fixed(cost.high)} after allowing for the choice{sure})."
                 )
-            said += found.hidden_in_words(several(by), self.settings["smallest_part"])
-        return said
+            sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
+        return sentences
 
     def cards(self) -> list[Card]:
         """What privacy cost overall, and which group pays most."""
@@ -177,11 +177,11 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
         residuals["twin"] = _residuals(twin, data)
     squares, owner = {which: np.square(of) for which, of in residuals.items()}, owners(data)
     describe = partial(_error_part, residuals=residuals, level=level, owner=owner)
-    parts, found = divided(
+    parts, of_partitions = divided(
         data,
         named_parts(data),
         describe,
-        lambda _, shown: extremes(squares, shown, level, ERROR, owner),
+        lambda hidden, _, shown: extremes(hidden, squares, shown, level, ERROR, owner),
     )
     everyone = describe("everyone", "all", np.arange(len(data)))
     headline = {name: getattr(everyone, name)["private"] for name in ERRORS}
@@ -189,7 +189,7 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
         headline |= {"twin mse": everyone.mse["twin"], "cost": everyone.mse["difference"]}
     return ErrorDisparity(
         headline=headline,
-        values=Values([everyone, *parts], {by: Extremes.of(of) for by, of in found.items()}),
+        values=Values([everyone, *parts], of_partitions),
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST},
         status=status_of(data, twin),
     )
@@ -197,12 +197,14 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
 
 def _residuals(model: nn.Module, data: Data) -> np.ndarray:
     """Prediction minus target of every row."""
-    found = outputs(model, data.x)
-    if found.shape not in ((len(data),), (len(data), 1)):
-        raise DataError(f"the model gives outputs of shape {list(found.shape)}: a regression needs one number per row.")
-    if not bool(found.isfinite().all()):
+    predicted = outputs(model, data.x)
+    if predicted.shape not in ((len(data),), (len(data), 1)):
+        raise DataError(
+            f"the model gives outputs of shape {list(predicted.shape)}: a regression needs one number per row."
+        )
+    if not bool(predicted.isfinite().all()):
         raise DataError("a model gives outputs that are not finite: it has no error. Did training diverge?")
-    return (found.reshape(-1) - data.y.double()).numpy()
+    return (predicted.reshape(-1) - data.y.double()).numpy()
 
 
 def _error_part(

@@ -55,9 +55,9 @@ def between_groups(data: Data, groups: Mapping[str, np.ndarray], outcomes: Outco
         ]
         if not kept:
             return [], []
-        said, single = outcomes[which]["said"], intervals.each(level, models * sum(len(rows) for _, rows in kept))
+        answers, single = outcomes[which]["said"], intervals.each(level, models * sum(len(rows) for _, rows in kept))
         shares = [
-            [intervals.share(said[index] == label, single, of_rows(owner, index)) for index in rows.values()]
+            [intervals.share(answers[index] == label, single, of_rows(owner, index)) for index in rows.values()]
             for label, rows in kept
         ]
         return [intervals.spread(of, level) for of in shares], [intervals.ratio(of, level) for of in shares]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.exact_ratio import noise_of_a_step
 from noisewise.audits.gradients import chosen_loss, chosen_rule, gradient_status, partitions
 from noisewise.audits.part_gradients import PartGradients, part_gradients
-from noisewise.audits.people import SMALLEST, hidden_in_words
+from noisewise.audits.people import SMALLEST, Hidden
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, cell, dots, dress, fixed_cell, name_rows, row_name, share_cell
 from noisewise.clipping import Clip, Flat
@@ -71,14 +72,6 @@ class Part:
     def steps(self) -> float:
         """Steps in one direction until signal (adds as T) and noise (as sqrt T) are level: `1 / ratio^2`."""
         return self.ratio.value**-2 if self.ratio.value > 0 else math.inf
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """Of a partition: how many parts are too small to be shown, and how many people are in these."""
-
-    hidden_parts: int
-    hidden_people: int
 
 
 @dataclass(frozen=True)
@@ -218,7 +211,7 @@ class FeatureNoise(Result):
                     f"{_called(by)} {extremes.weakest} has the weakest signal, {number(weakest.ratio.value)} deviations"
                     f"{times} ({extremes.strongest}); {wait}."
                 )
-            lines += hidden_in_words(vars(extremes), f"parts by {by}")
+            lines += extremes.hidden_in_words(f"parts by {by}")
         return lines
 
     def tables(self) -> list[Table]:
@@ -448,3 +441,6 @@ def _steps(part: Part) -> str:
 
 
 AUDIT = Audit("feature-noise", feature_noise, takes=TAKES, needs=("mechanism", "loss_fn"), usual=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -13,6 +13,7 @@ from noisewise.audits.exact_ratio import noise_of_a_step
 from noisewise.audits.gradients import rule_factors
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import Estimate
+from noisewise.losses import cross_entropy
 from noisewise.theory.xu2026 import Assumption, Limits, checked, expected_noise, expected_signal
 
 if TYPE_CHECKING:
@@ -184,8 +185,6 @@ class Scene:
     def signal(self, batch: Tensor, step: int) -> Tensor:
         """What the gradients of a batch, clipped, do to the weights: `-eta sum_i f_i g_i / B`."""
         import torch
-
-        from noisewise.losses import cross_entropy
 
         rows = self.train.take(batch)
         losses = cross_entropy(self.model, (rows.x, rows.y))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.exact_ratio import Factors, exact, noise_of_a_step
 from noisewise.audits.feature_scene import Group, Move, Scene, View
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
@@ -21,6 +22,7 @@ from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL
+from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
 from noisewise.sampling import Poisson
@@ -128,9 +130,9 @@ class FeatureStory(Result):
     def plot(self, ax: Axes) -> Axes:
         """Mean alignment with each feature over the steps: filters of its class, thick, and of the other, thin."""
         for place, group in enumerate(self.groups):
-            own, others = self.alignment(place)
+            own_class, others = self.alignment(place)
             colour, style = self._look(place)
-            ax.plot(self.steps, own.mean(1), style, color=colour, linewidth=2.2, label=_text(group.name))
+            ax.plot(self.steps, own_class.mean(1), style, color=colour, linewidth=2.2, label=_text(group.name))
             ax.plot(self.steps, others.mean(1), style, color=colour, linewidth=0.9, alpha=0.7)
         around = np.sqrt((np.array(self.values.mean_noise_alignment) ** 2).mean(1))
         ax.fill_between(
@@ -188,8 +190,10 @@ class FeatureStory(Result):
         """Alignments, losses by group, signal and noise of a step, assumptions."""
         caption = "Alignment of filters with features: thick, filters of the feature's class; thin, of the other"
         words = "; ".join(
-            f"{group.name}: {fixed(own[-1].mean())} at the end, other class {fixed(others[-1].mean())}"
-            for group, (own, others) in zip(self.groups, map(self.alignment, range(len(self.groups))), strict=True)
+            f"{group.name}: {fixed(own_class[-1].mean())} at the end, other class {fixed(others[-1].mean())}"
+            for group, (own_class, others) in zip(
+                self.groups, map(self.alignment, range(len(self.groups))), strict=True
+            )
         )
         drawn = [Figure(caption, f"{caption}. {words}.", self.plot, 11)]
         caption = "Test loss by group"
@@ -326,7 +330,6 @@ def story(
     import torch
 
     from noisewise.data.synthetic import two_patch_distribution
-    from noisewise.losses import cross_entropy
     from noisewise.models import two_layer_cnn
     from noisewise.training.ablation import step_of
     from noisewise.training.state import State
@@ -455,3 +458,7 @@ def _text(name: str) -> str:
 
 def _legend_above(ax: Axes) -> None:
     ax.legend(frameon=False, fontsize="small", labelcolor=INK, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

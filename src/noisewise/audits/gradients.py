@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from noisewise import support as supports
+from noisewise.adaptive import Adaptive, GroupBounds
 from noisewise.audits.outputs import device_of, evaluating, status_of
 from noisewise.audits.people import named_parts
+from noisewise.batches import Views, map_tensors, take
+from noisewise.clipping import Samples
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import loss_for
 from noisewise.runs.folder import Status
+from noisewise.support import Fixed, live_parameters
+from noisewise.theory.watson2023 import general_bound
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,26 +38,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 22  # numbers of per-unit gradients in memory at a time
 SHORT = 1e-6  # a gradient this short, in multiples of the bound, is left alone by every rule that leaves any alone
-
-
-def general_bound(norms: np.ndarray, factors: np.ndarray, mean_norms: np.ndarray) -> float:
-    """The bound that always holds, whoever is clipped and by whichever rule of factors f >= 0.
-
-    One block: `<c, gbar/||gbar||> >= 2 ||gbar||^2 / mean(||g_i|| / f_i) - mean(f_i ||g_i||)`; for flat clipping the two
-    means are of `max(||g||, ||g||^2/C)` and `min(||g||, C)`. Several blocks: each block's bound, weighted by
-    `||gbar_l|| / ||gbar||`.
-
-    Args:
-        norms: of each block and unit, `[blocks, units]`.
-        factors: of each block and unit.
-        mean_norms: of the mean gradient's blocks.
-    """
-    lengths = (factors * norms).mean(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        stretched = np.where(norms > 0, norms / factors, 0.0).mean(1)
-        signal = np.where(np.isfinite(stretched) & (stretched > 0), mean_norms**2 / stretched, 0.0)
-    total = math.sqrt(float((mean_norms**2).sum()))
-    return float(((2 * signal - lengths) * mean_norms).sum()) / total if total > 0 else -math.inf
 
 
 @dataclass(frozen=True)
@@ -133,9 +120,9 @@ class Moments:
         The interval is made for 1/R, which is nearly normal and has no pole, and turned over: it has no end where the mean
         gradient cannot be told from 0.
         """
-        found = self._estimate(self._inverse_ratio, level)
-        value, low, high = (1 / s if s > 0 else math.inf for s in (found.value, found.high, found.low))
-        return Estimate(value, low, high, found.n, level, found.method)
+        inverse = self._estimate(self._inverse_ratio, level)
+        value, low, high = (1 / s if s > 0 else math.inf for s in (inverse.value, inverse.high, inverse.low))
+        return Estimate(value, low, high, inverse.n, level, inverse.method)
 
     def cosine(self, level: float = LEVEL) -> Estimate:
         """Cosine of the clipped and the true mean gradient: exact, or debiased with a jackknife interval."""
@@ -172,13 +159,13 @@ class Moments:
         """
         weights = {"g": np.ones_like(self.factors), "c": self.factors}
         towards = {"g": self.on_mean, "c": self.on_clipped}
-        own = (weights[first] * weights[second] * self.norms**2).sum(0)  # x_i . y_i
+        with_itself = (weights[first] * weights[second] * self.norms**2).sum(0)  # x_i . y_i
         forth = (weights[first] * towards[second]).sum(0)  # x_i . ybar
         back = (weights[second] * towards[first]).sum(0)
-        b, mean, means = self.units, own.mean(), forth.mean()
+        b, mean, means = self.units, with_itself.mean(), forth.mean()
         if drop:
-            mean = (b * mean - own) / (b - 1)
-            means = (b * b * means - b * forth - b * back + own) / (b - 1) ** 2
+            mean = (b * mean - with_itself) / (b - 1)
+            means = (b * b * means - b * forth - b * back + with_itself) / (b - 1) ** 2
             b -= 1
         trace = np.atleast_1d(mean - means) * (b / (b - 1) if b > 1 else 1.0)
         return _Pair(np.atleast_1d(means) - (1 - b / self.population) * trace / b, trace)
@@ -218,8 +205,6 @@ class Measured:
 
 def batch_of(data: Data, units: Tensor) -> Views:
     """The rows of some units: one each, or all that a person owns."""
-    from noisewise.batches import Views, take
-
     if data.unit is None:
         return Views.single(take((data.x, data.y), units))
     rows, mask = data.rows_of(units)
@@ -252,9 +237,7 @@ def gradients(
     """
     import torch
 
-    from noisewise import support as supports
-    from noisewise.batches import map_tensors
-    from noisewise.persample import engines, live_parameters
+    from noisewise.persample import engines
 
     support = support or {}
     supports.check(support, dict(model.named_parameters()))
@@ -267,22 +250,21 @@ def gradients(
         batch = map_tensors(lambda tensor: tensor.to(device), batch_of(data, units[place]))
         with evaluating(model), torch.enable_grad(), torch.random.fork_rng([]):
             measured = engines.measure(model, loss_fn, batch, live, {}, layout, "auto")
-        found = {}
+        masked = {}
         for name in live:
             gradient = measured[name][1].formed().detach().flatten(1).double()
             mask = support.get(name, True)
-            found[name] = gradient if isinstance(mask, bool) else gradient * mask.to(device).flatten()
+            masked[name] = gradient if isinstance(mask, bool) else gradient * mask.to(device).flatten()
             if not bool(gradient.isfinite().all()):
                 raise DataError(
                     f"gradients of {name!r} that are not finite: the model or the data overflows. Look at the loss, or "
                     "scale the inputs."
                 )
-        yield place, found
+        yield place, masked
 
 
 def layout_of(model: nn.Module, data: Data, loss_fn: LossFn) -> Layout:
     """What the gradient engine must know of the model, found on synthetic inputs."""
-    from noisewise.batches import map_tensors
     from noisewise.persample import examine
 
     device = device_of(model)
@@ -318,27 +300,27 @@ def measure(
     mean = clipped = own_means = own_clipped = torch.zeros(())
     labels = group_labels(clip, data, units)
     blocks: list[int] = []
-    for place, found in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
-        owner = clip.blocks(found)
-        blocks = [owner[name] for name in found]
-        squares = torch.stack([gradient.square().sum(1) for gradient in found.values()])
+    for place, by_name in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
+        owner = clip.blocks(by_name)
+        blocks = [owner[name] for name in by_name]
+        squares = torch.stack([gradient.square().sum(1) for gradient in by_name.values()])
         lengths = block_norms(squares, blocks)
-        mine = rule_factors(clip, lengths, None if labels is None else labels[place])
+        factor = rule_factors(clip, lengths, None if labels is None else labels[place])
         norms.append(lengths)
-        factors.append(mine)
-        flat = torch.cat(list(found.values()), 1)
-        shortened = torch.cat([mine[owner[name]].unsqueeze(1) * gradient for name, gradient in found.items()], 1)
+        factors.append(factor)
+        flat = torch.cat(list(by_name.values()), 1)
+        shortened = torch.cat([factor[owner[name]].unsqueeze(1) * gradient for name, gradient in by_name.items()], 1)
         here = member[:, place].to(flat.device)
         mean, clipped = mean + flat.sum(0).cpu(), clipped + shortened.sum(0).cpu()
         own_means, own_clipped = own_means + (here @ flat).cpu(), own_clipped + (here @ shortened).cpu()
-        sizes = [gradient.shape[1] for gradient in found.values()]
+        sizes = [gradient.shape[1] for gradient in by_name.values()]
         advance(place.stop - place.start)
     mean, clipped = mean / len(units), clipped / len(units)
     on_mean: list[Tensor] = []
     on_clipped: list[Tensor] = []
-    for place, found in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
+    for place, by_name in gradients(model, data, units, loss_fn=loss_fn, support=support, layout=layout):
         for vector, along in ((mean, on_mean), (clipped, on_clipped)):
-            pieces = zip(found.values(), vector.split(sizes), strict=True)
+            pieces = zip(by_name.values(), vector.split(sizes), strict=True)
             products = torch.stack([gradient @ piece.to(gradient.device) for gradient, piece in pieces])
             along.append(block_sums(products, blocks))
         advance(place.stop - place.start)
@@ -355,8 +337,6 @@ def measure(
 
 def group_labels(clip: Clip, data: Data, units: Tensor) -> Tensor | None:
     """Group labels of the units, where the rule asks for them."""
-    from noisewise.adaptive import GroupBounds
-
     if not isinstance(clip, GroupBounds):
         return None
     if clip.group not in data.groups:
@@ -377,8 +357,6 @@ def block_norms(squares: Tensor, blocks: list[int]) -> Tensor:
 
 def rule_factors(clip: Clip, norms: Tensor, groups: Tensor | None = None) -> Tensor:
     """The rule's factors `[blocks, units]`."""
-    from noisewise.clipping import Samples
-
     return clip.factors(Samples(norms, None if groups is None else groups.to(norms.device)))
 
 
@@ -393,9 +371,6 @@ def clipped_units(clip: Clip, norms: Tensor, factors: Tensor, groups: Tensor | N
 
 def chosen_rule(mechanism: Mechanism | None, clip: Clip | None, support: Support | None) -> tuple[Clip, Support]:
     """Rule and support of a mechanism's last step, or those that were given."""
-    from noisewise.adaptive import Adaptive
-    from noisewise.support import Fixed
-
     if (mechanism is None) == (clip is None):
         raise ConfigError("give either mechanism= or clip=: one of them says how gradients are clipped.")
     if mechanism is None:
@@ -413,14 +388,12 @@ def chosen_rule(mechanism: Mechanism | None, clip: Clip | None, support: Support
 
 def chosen_loss(loss_fn: LossFn | None, data: Data) -> LossFn:
     """The given loss, or the usual one of the data's task."""
-    from noisewise.losses import loss_for
-
     return loss_for(data) if loss_fn is None else loss_fn
 
 
 def gradient_status(data: Data, twin: nn.Module | None) -> Status:
     """Gradients of people who did not agree to be shown are as private as the people."""
-    found = status_of(data, twin)
-    if twin is None and found.status != "private":
+    status = status_of(data, twin)
+    if twin is None and status.status != "private":
         return Status("not-private", "computed from exact gradients of private records: no ledger covers it")
-    return found
+    return status

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import device_of, evaluating, status_of
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
@@ -446,3 +447,6 @@ def _histograms(columns: Mapping[str, np.ndarray], *, log: bool = False) -> dict
 
 
 AUDIT = Audit("landscape", landscape, takes=TAKES, needs=("start", "loss_fn"))
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

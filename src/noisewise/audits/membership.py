@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise._moved import old_names
 from noisewise.attacks.members import (
     ATTACKS,
     SHIFT,
@@ -107,16 +108,16 @@ class Membership(Result):
 
     def attack(self, name: str, model: str = "private") -> Measured:
         """One attack on one model."""
-        for found in self.measured:
-            if (found.attack, found.model) == (name, model):
-                return found
-        known = sorted({f"{found.attack} ({found.model})" for found in self.measured})
+        for measured in self.measured:
+            if (measured.attack, measured.model) == (name, model):
+                return measured
+        known = sorted({f"{measured.attack} ({measured.model})" for measured in self.measured})
         raise ConfigError(f"attack {name!r} on model {model!r}: not in this result, which has {', '.join(known)}.")
 
     @property
     def attacks(self) -> list[str]:
         """Their names."""
-        return list(dict.fromkeys(found.attack for found in self.measured))
+        return list(dict.fromkeys(measured.attack for measured in self.measured))
 
     @property
     def has_twin(self) -> bool:
@@ -126,23 +127,23 @@ class Membership(Result):
     def plot(self, ax: Axes) -> Axes:
         """ROC curves on logarithmic axes, so that few but sure guesses show; the line of guessing in grey."""
         styles = dict(zip(self.attacks, ("-", "--", ":", "-."), strict=False))
-        low = min(value for found in self.measured for point in found.curve for value in point if value > 0)
+        low = min(value for measured in self.measured for point in measured.curve for value in point if value > 0)
         ax.plot([low, 1], [low, 1], color=FAINT, linewidth=2, label="guessing", zorder=1)
-        for found in self.measured:
-            rates, hits = (np.array(side) for side in zip(*found.curve, strict=True))
+        for measured in self.measured:
+            rates, hits = (np.array(side) for side in zip(*measured.curve, strict=True))
             seen = hits > 0
             ax.plot(
                 rates[seen],
                 hits[seen],
-                styles.get(found.attack, "-"),
-                color=PRIVATE if found.model == "private" else TWIN,
+                styles.get(measured.attack, "-"),
+                color=PRIVATE if measured.model == "private" else TWIN,
                 linewidth=1.8,
-                label=f"{found.attack}, {found.model}: AUC {fixed(found.auc.value, 3)}",
-                zorder=3 if found.model == "private" else 2,
+                label=f"{measured.attack}, {measured.model}: AUC {fixed(measured.auc.value, 3)}",
+                zorder=3 if measured.model == "private" else 2,
             )
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ax.set_xlim(min(found.curve[0][0] for found in self.measured), 1)
+        ax.set_xlim(min(measured.curve[0][0] for measured in self.measured), 1)
         ax.set_ylim(low, 1.15)
         dress(ax, "false-positive rate", "true-positive rate")
         ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=INK)
@@ -160,33 +161,35 @@ class Membership(Result):
         who = strongest["private"]
         who = f"The strongest of {len(self.attacks)} attacks, {who}," if several else f"The attack {who}"
         sure = "so members can be told from others" if auc.low > 0.5 else "which guessing can explain"
-        said = [
+        sentences = [
             f"{who} reaches an AUC of {fixed(auc.value, 3)} ({level_of(auc)} interval "
             f"{_span(auc)}{', allowing for the choice' if several else ''}; 0.5 is guessing), {sure}."
         ]
         for rate in self.attack(strongest["private"]).rates:
-            said.append(
+            sentences.append(
                 f"Aiming at {_rate(rate.at)} false alarms it finds {percent(rate.tpr)} of the members (interval "
                 f"{percent_interval(rate.tpr)}) and meets {percent(rate.fpr)} false alarms on new people."
             )
         if self.has_twin:
             twin, change = self.headline["twin auc"], self.headline["difference"]
             chance = "" if change.excludes_zero else ", which chance can explain"
-            said.append(
+            sentences.append(
                 f"Against the non-private twin {'the strongest, ' if several else ''}{strongest['twin']}{',' * several} "
                 f"reaches {fixed(twin.value, 3)} (interval "
                 f"{_span(twin)}); against the private model its AUC changes by {_signed(change.value)} (interval "
                 f"{_signed(change.low)} to {_signed(change.high)}{chance})."
             )
         for at in self.settings["too_few_for"]:
-            said.append(
+            sentences.append(
                 f"A false-positive rate of {_rate(at)} is not shown: it needs {math.ceil(1 / at) - 1:,} non-members for "
                 f"the threshold, here are {self.settings['setting_thresholds']:,}."
             )
         if self.values.class_shift_p < SHIFT:
-            said.append("Members and others differ in their classes, so part of this may be no memory of the model.")
-        said.append("An attack that fails proves nothing: only the epsilon of the ledger bounds every attack.")
-        return said
+            sentences.append(
+                "Members and others differ in their classes, so part of this may be no memory of the model."
+            )
+        sentences.append("An attack that fails proves nothing: only the epsilon of the ledger bounds every attack.")
+        return sentences
 
     def tables(self) -> list[Table]:
         """AUC of each attack, then the rates at low false-positive rates."""
@@ -194,25 +197,25 @@ class Membership(Result):
         columns = ["attack", "private", *(["twin", "private − twin"] if self.has_twin else [])]
         rows = []
         for name in self.attacks:
-            cells = [_auc_cell(found.auc) for found in self.measured if found.attack == name]
+            cells = [_auc_cell(measured.auc) for measured in self.measured if measured.attack == name]
             change = self.values.differences.get(name)
             rows.append([name, *cells, *([] if change is None else [_change_cell(change)])])
         rates = [
             [
-                f"{found.attack}, {found.model}",
+                f"{measured.attack}, {measured.model}",
                 _rate(rate.at),
                 f"{percent(rate.tpr)} ({percent_interval(rate.tpr)})",
                 f"{percent(rate.fpr)} ({percent_interval(rate.fpr)})",
             ]
-            for found in self.measured
-            for rate in found.rates
+            for measured in self.measured
+            for rate in measured.rates
         ]
         caption = f"Area under the ROC curve (0.5 is guessing), {level} intervals of each attack"
-        found = [Table(caption, columns, rows)]
+        tables = [Table(caption, columns, rows)]
         if rates:
             met = f"Members found at few false alarms, {level} intervals; thresholds set on other non-members"
-            found.append(Table(met, ["attack", "aimed at", "members found", "false alarms met"], rates))
-        return found
+            tables.append(Table(met, ["attack", "aimed at", "members found", "false alarms met"], rates))
+        return tables
 
 
 def membership(
@@ -260,7 +263,7 @@ def membership(
     half = len(inside) // 2
     folds = int(generator.integers(2**31))
     networks = {"private": model} if twin is None else {"private": model, "twin": twin}
-    found: dict[str, dict[str, Scores]] = {name: {} for name in ATTACKS}
+    by_attack: dict[str, dict[str, Scores]] = {name: {} for name in ATTACKS}
     jobs = [(which, name) for which in networks for name in ATTACKS]
     seen: dict[str, tuple[Rows, Rows]] = {}
     for which, name in tracked(jobs, progress, len(jobs), "membership attacks"):
@@ -269,9 +272,9 @@ def membership(
             seen[which] = fitted_and_judged(outputs, [inside.y, outside.y], half)
         fitted, judged = seen[which]
         scores = ATTACKS[name](fitted, judged, folds)
-        found[name][which] = Scores(scores[judged.inside], scores[~judged.inside])
+        by_attack[name][which] = Scores(scores[judged.inside], scores[~judged.inside])
     settings = {"members": len(inside), "non_members": len(outside), "judged_half": len(inside) - half}
-    return _result(found, level, shift, settings)
+    return _result(by_attack, level, shift, settings)
 
 
 def lira(
@@ -342,9 +345,9 @@ def rmia(
 
     def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
         chances = [
-            sigmoid(found)
+            sigmoid(phi)
             for part in (data, population)
-            for found in (_phi_of(target, part), _shadow_phi(target, part, shadow, progress))
+            for phi in (_phi_of(target, part), _shadow_phi(target, part, shadow, progress))
         ]
         return rmia_scores(chances[0], chances[1], shadow.inside, chances[2], chances[3], a, gamma)
 
@@ -392,36 +395,38 @@ def _with_shadows(
         each.check(data)
     shift = class_shift(data.y[mask], data.y[~mask])
     order = generator.permutation(np.flatnonzero(~mask))
-    found = {}
+    of_models = {}
     for which, network in zip(MODELS, (model, twin), strict=True):
         if network is not None:
             scores = attack(network, used[which])
-            found[which] = Scores(scores[mask], scores[order])
+            of_models[which] = Scores(scores[mask], scores[order])
     settings = settings | {"members": int(mask.sum()), "non_members": int((~mask).sum()), "shadows": len(shadows)}
-    return _result({name: found}, level, shift, settings)
+    return _result({name: of_models}, level, shift, settings)
 
 
 # what is measured
 
 
-def _result(found: dict[str, dict[str, Scores]], level: float, shift: float, settings: dict[str, Any]) -> Membership:
+def _result(
+    by_attack: dict[str, dict[str, Scores]], level: float, shift: float, settings: dict[str, Any]
+) -> Membership:
     """Every attack by itself, and the strongest with intervals that allow for the choice."""
-    measured = [_measured(name, which, s, level) for name, by in found.items() for which, s in by.items()]
-    together = intervals.each(level, len(found))
-    first = next(iter(found.values()))
+    measured = [_measured(name, which, s, level) for name, by in by_attack.items() for which, s in by.items()]
+    together = intervals.each(level, len(by_attack))
+    first = next(iter(by_attack.values()))
     headline, strongest = {}, {}
     for which in first:
-        aucs = {name: auc(by[which].inside, by[which].outside, together) for name, by in found.items()}
+        aucs = {name: auc(by[which].inside, by[which].outside, together) for name, by in by_attack.items()}
         strongest[which] = max(aucs, key=lambda name: aucs[name].value)
         headline["auc" if which == "private" else "twin auc"] = _largest(list(aucs.values()), level)
-    rates = [_rates(by["private"], together)[:1] for by in found.values()]
+    rates = [_rates(by["private"], together)[:1] for by in by_attack.values()]
     if all(rates) and rates[0][0].at == RATES[0]:
         headline[f"tpr at {_rate(RATES[0])} fpr"] = _largest([rate[0].tpr for rate in rates], level)
     differences = {}
     if "twin" in first:
-        differences = {name: _difference(by, level) for name, by in found.items()}
-        change = _difference(found[strongest["twin"]], together)
-        headline["difference"] = _named(change, level, len(found))
+        differences = {name: _difference(by, level) for name, by in by_attack.items()}
+        change = _difference(by_attack[strongest["twin"]], together)
+        headline["difference"] = _named(change, level, len(by_attack))
     values = Values(measured=measured, differences=differences, strongest=strongest, class_shift_p=shift)
     setting = first["private"].setting
     too_few = [at for at in RATES if threshold(setting, at) is None]
@@ -435,8 +440,8 @@ def _difference(by: dict[str, Scores], level: float) -> Estimate:
 
 
 def _measured(attack: str, which: str, scores: Scores, level: float) -> Measured:
-    found = auc(scores.inside, scores.outside, level)
-    return Measured(attack, which, found, _rates(scores, level), roc(scores.inside, scores.outside))
+    area = auc(scores.inside, scores.outside, level)
+    return Measured(attack, which, area, _rates(scores, level), roc(scores.inside, scores.outside))
 
 
 def _rates(scores: Scores, level: float) -> list[Rate]:
@@ -485,3 +490,6 @@ def _change_cell(e: Estimate) -> str:
 
 
 AUDIT = Audit("membership", membership, takes=TAKES, needs=("members",), usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import (
     block_norms,
@@ -28,6 +29,7 @@ from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, T
 from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.support import live_parameters
 from noisewise.theory import bu2022
 from noisewise.wording import number
 
@@ -233,8 +235,6 @@ def _fitting_rows(model: nn.Module, data: Data, support: Support) -> int:
     """As many rows as there are, `ROWS` at most, whose largest Jacobian may be held."""
     import torch
 
-    from noisewise.persample import live_parameters
-
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
         outputs = model(data.x[:1].to(device)).numel()
@@ -293,8 +293,6 @@ def _in_double(data: Data) -> Data:
 def jacobians(model: nn.Module, x: Tensor, support: Support | None = None) -> Iterator[tuple[str, Tensor]]:
     """`(name, J_l [n outputs, weights])` of each parameter that learns, one at a time; masked coordinates are 0."""
     import torch
-
-    from noisewise.persample import live_parameters
 
     live = live_parameters(model, support or {})
     everything = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -389,3 +387,6 @@ def measured_rate(
 
 
 AUDIT = Audit("ntk", ntk, takes=TAKES, needs=("mechanism", "loss_fn"))
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -20,6 +20,7 @@ from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress
 from noisewise.errors import DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.losses import cross_entropy
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
@@ -102,22 +103,22 @@ class OneRun(Result):
     def sentences(self) -> list[str]:
         """Bound and claim; the guesses behind it."""
         bound, values, settings = self.headline["lower bound"], self.values, self.settings
-        said = [
+        sentences = [
             f"Of {values.tested:,} canaries ({settings['canary']}) the adversary guessed {values.guesses:,} and was "
             f"right about {values.right:,} whether they were trained on: epsilon is at least {number(bound.low)} "
             f"({level_of(bound)} confidence). The run claims {number(self.claimed)} at delta {number(settings['delta'])}."
         ]
-        said.append(
+        sentences.append(
             f"That is more than claimed, which is chance in at most {100 * (1 - bound.level):.3g} % of such audits: something "
             "is wrong with this run. Do not publish what it trained."
             if self.exceeds
             else "Nothing exceeds the claim; a single run cannot show much more."
         )
         if settings["canary"] != "gradient":
-            said.append(
+            sentences.append(
                 f"Canaries that are {settings['canary']} are weak ones: that they find little is no sign of privacy."
             )
-        return said
+        return sentences
 
     def tables(self) -> list[Table]:
         """The counts behind the bound."""
@@ -180,7 +181,6 @@ def one_run(
     """
     import torch
 
-    from noisewise.losses import cross_entropy
     from noisewise.training.loop import train
 
     rng = np.random.default_rng() if generator is None else generator

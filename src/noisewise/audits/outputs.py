@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from noisewise.evaluation import BATCH, device_of, evaluating, logits, outputs
+from noisewise.losses import unit_losses
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
@@ -20,15 +21,13 @@ def row_losses(model: nn.Module, data: Data, loss_fn: LossFn, batch_size: int = 
     """One loss per row in evaluation mode, on the CPU in double precision; the model is left as it was."""
     import torch
 
-    from noisewise.persample.losses import unit_losses
-
     device = device_of(model)
     with evaluating(model), torch.no_grad():
-        found = [
+        parts = [
             unit_losses(model, loss_fn, (x.to(device), y.to(device))).double().cpu()
             for x, y in zip(data.x.split(batch_size), data.y.split(batch_size), strict=True)
         ]
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def status_of(data: Data, twin: nn.Module | None) -> Status:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from noisewise.audits.gradients import block_norms, clipped_units, gradients, group_labels, layout_of, rule_factors
+from noisewise.support import live_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,8 +46,6 @@ def part_gradients(
     Means of the parts first, then inner products with them; memory: two vectors of all weights for every part.
     """
     import torch
-
-    from noisewise.persample import live_parameters
 
     layout = layout_of(model, data, loss_fn)
     labels = group_labels(rule, data, units)

@@ -44,13 +44,13 @@ def named_parts(
             raise DataError(f"a group column is called {taken!r}, which has a meaning here: rename it.")
     columns = data.groups if data.task == "regression" else {"class": data.y, **data.groups}
     names = {"class": data.classes, **data.group_names}
-    found = {}
+    partitions = {}
     for by, labels in columns.items():
-        mine, called = one_of(labels).numpy(), dict(enumerate(names.get(by, ())))
-        found[by] = {
-            str(called.get(label, label)): np.flatnonzero(mine == label) for label in sorted(set(mine.tolist()))
+        kept, called = one_of(labels).numpy(), dict(enumerate(names.get(by, ())))
+        partitions[by] = {
+            str(called.get(label, label)): np.flatnonzero(kept == label) for label in sorted(set(kept.tolist()))
         }
-    return found
+    return partitions
 
 
 def people(data: Data, rows: np.ndarray) -> int:
@@ -73,21 +73,28 @@ def large_enough(data: Data, rows: Rows) -> dict[str, np.ndarray]:
     return {name: index for name, index in rows.items() if people(data, index) >= SMALLEST}
 
 
-def hidden(data: Data, rows: Rows) -> dict[str, int]:
-    """How many parts are too small to be shown, and how many people are in these."""
+@dataclass(frozen=True)
+class Hidden:
+    """Of a partition: how many parts are too small to be shown, and how many people are in these."""
+
+    hidden_parts: int
+    hidden_people: int
+
+    def hidden_in_words(self, several: str, smallest: int = SMALLEST) -> list[str]:
+        """What is not shown, if anything: `several` names the parts."""
+        if not self.hidden_parts:
+            return []
+        return [
+            f"{self.hidden_parts} {several} with fewer than {smallest} people each ({self.hidden_people} people in all) are "
+            "not shown."
+        ]
+
+
+def hidden(data: Data, rows: Rows) -> Hidden:
+    """The parts that may not be shown, counted."""
     shown = large_enough(data, rows)
     left = [index for name, index in rows.items() if name not in shown]
-    return {"hidden_parts": len(left), "hidden_people": people(data, np.concatenate(left)) if left else 0}
-
-
-def hidden_in_words(found: Mapping[str, Any], several: str, smallest: int = SMALLEST) -> list[str]:
-    """What `hidden` found, if anything: `several` names the parts."""
-    if not found["hidden_parts"]:
-        return []
-    return [
-        f"{found['hidden_parts']} {several} with fewer than {smallest} people each ({found['hidden_people']} people in "
-        "all) are not shown."
-    ]
+    return Hidden(len(left), people(data, np.concatenate(left)) if left else 0)
 
 
 def several(by: str) -> str:
@@ -106,23 +113,27 @@ def titled(by: str) -> str:
 
 
 Kind = TypeVar("Kind")
+Extreme = TypeVar("Extreme")
 
 
 def divided(
     data: Data,
     partitions: Mapping[str, Rows],
     part: Callable[[str, str, np.ndarray], Kind],
-    extremes: Callable[[Sequence[Kind], Rows], Mapping[str, Any]],
-) -> tuple[list[Kind], dict[str, dict[str, Any]]]:
-    """Every part that is large enough, made by `part(by, name, rows)`; and of each partition what is hidden and extreme."""
+    extremes: Callable[[Hidden, Sequence[Kind], Rows], Extreme],
+) -> tuple[list[Kind], dict[str, Extreme]]:
+    """Every part that is large enough, made by `part(by, name, rows)`; and of each partition what is hidden and extreme.
+
+    The latter by `extremes(hidden, parts, rows)` of the parts that are shown.
+    """
     parts: list[Kind] = []
-    found = {}
+    of_partitions = {}
     for by, rows in partitions.items():
         shown = large_enough(data, rows)
-        mine = [part(by, name, index) for name, index in shown.items()]
-        found[by] = {**hidden(data, rows), **extremes(mine, shown)}
-        parts += mine
-    return parts, found
+        members = [part(by, name, index) for name, index in shown.items()]
+        of_partitions[by] = extremes(hidden(data, rows), members, shown)
+        parts += members
+    return parts, of_partitions
 
 
 # Private model and twin ------------------------------------------------------------------------------------------------
@@ -136,20 +147,20 @@ def pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def shares(hits: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None = None) -> Estimates:
     """Share of true entries by model (Wilson), and paired differences (Tango)."""
-    found = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
+    estimates = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
     for name, (first, second) in pairs(hits).items():
-        found[name] = intervals.share_difference(hits[first], hits[second], level, owner)
-    return found
+        estimates[name] = intervals.share_difference(hits[first], hits[second], level, owner)
+    return estimates
 
 
 def means(
     values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf, owner: np.ndarray | None = None
 ) -> Estimates:
     """Mean by model (Student t, no lower than `floor`), and paired differences."""
-    found = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
+    estimates = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
     for name, (first, second) in pairs(values).items():
-        found[name] = intervals.mean_difference(values[first], values[second], level, owner)
-    return found
+        estimates[name] = intervals.mean_difference(values[first], values[second], level, owner)
+    return estimates
 
 
 @dataclass(frozen=True)
@@ -170,10 +181,10 @@ def part_of(
     by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float, owner: np.ndarray | None = None
 ) -> Part:
     """Accuracy and mean loss of some rows, from `{model: {"hits": ..., "losses": ...}}`; `losses` may be missing."""
-    mine = of_rows(owner, rows)
-    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, mine)
+    whose = of_rows(owner, rows)
+    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose)
     losses = {which: of["losses"][rows] for which, of in outcomes.items() if "losses" in of}
-    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, mine))
+    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, whose))
 
 
 @dataclass(frozen=True)
@@ -204,55 +215,38 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Extremes:
+class Extremes(Hidden):
     """How many parts and people of a partition are not shown; with two parts or more the worst one, and with a twin costs."""
 
-    hidden_parts: int
-    hidden_people: int
     worst: Worst | WorstError | None = field(default=None, metadata={"inline": True})
     cost: Cost | None = field(default=None, metadata={"inline": True})
 
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Extremes:
-        """From what `divided` found with `extremes`."""
-        worst = cost = None
-        if "worst" in found:
-            kind, word = (Worst, SHARE.word) if SHARE.word in found else (WorstError, ERROR.word)
-            worst = kind(found["worst"], found[word], found["gap"], found["ratio"])
-        if "pays_most" in found:
-            cost = Cost(found["pays_most"], found["largest_cost"], found["twin_gap"], found["excess_gap"])
-        return cls(found["hidden_parts"], found["hidden_people"], worst, cost)
-
-    def hidden_in_words(self, several: str, smallest: int) -> list[str]:
-        """What is not shown, if anything."""
-        return hidden_in_words(vars(self), several, smallest)
-
 
 class Measure(NamedTuple):
-    """How a column becomes an estimate, how two are paired, and which end is the worst, with the word for it."""
+    """How a column becomes an estimate, how two are paired, which end is the worst, and what holds it."""
 
     one: Callable[..., Estimate]
     paired: Callable[..., Estimate]
     pick: Callable[..., Any]
     worst: Callable[[Sequence[Estimate], float], Estimate]
-    word: str
+    kind: type[Worst]
 
 
-SHARE = Measure(intervals.share, intervals.share_difference, min, intervals.smallest, "lowest")
-ERROR = Measure(partial(intervals.mean, floor=0.0), intervals.mean_difference, max, intervals.largest, "highest")
+SHARE = Measure(intervals.share, intervals.share_difference, min, intervals.smallest, Worst)
+ERROR = Measure(partial(intervals.mean, floor=0.0), intervals.mean_difference, max, intervals.largest, WorstError)
 
 
 def extremes(
-    columns: Rows, rows: Rows, level: float, measure: Measure = SHARE, owner: np.ndarray | None = None
-) -> dict[str, Any]:
+    hidden: Hidden, columns: Rows, rows: Rows, level: float, measure: Measure = SHARE, owner: np.ndarray | None = None
+) -> Extremes:
     """Worst part, gap, ratio and largest cost of `{model: one value per row}`, with intervals that hold together.
 
-    `worst` and `pays_most` are names; `lowest` (of errors `highest`), `gap`, `ratio`, with a twin `largest_cost`,
-    `twin_gap` and `excess_gap` (gap - twin gap) estimates. Empty with fewer than two parts.
+    Neither the worst nor costs with fewer than two parts; costs with a twin only. `hidden` is passed on.
     Guarantee: Bonferroni over all parts (and both models, where both count), so that the choice is allowed for.
     """
+    counts = (hidden.hidden_parts, hidden.hidden_people)
     if len(rows) < 2:
-        return {}
+        return Extremes(*counts)
     single, both = intervals.each(level, len(rows)), intervals.each(level, 2 * len(rows))
 
     def estimates(which: str, each: float) -> list[Estimate]:
@@ -261,23 +255,24 @@ def extremes(
     def worst_name(among: Sequence[Estimate]) -> str:
         return measure.pick(zip(rows, among, strict=True), key=lambda pair: pair[1].value)[0]
 
-    mine = estimates("private", single)
-    found: dict[str, Any] = {
-        "worst": worst_name(mine),
-        measure.word: measure.worst(mine, level),
-        "gap": intervals.spread(mine, level),
-        "ratio": intervals.ratio(mine, level),
-    }
+    private = estimates("private", single)
+    worst = measure.kind(
+        name=worst_name(private),
+        served=measure.worst(private, level),
+        gap=intervals.spread(private, level),
+        ratio=intervals.ratio(private, level),
+    )
     if "twin" not in columns:
-        return found
+        return Extremes(*counts, worst)
     costs = [
         measure.paired(columns["private"][index], columns["twin"][index], single, owner=of_rows(owner, index))
         for index in rows.values()
     ]
     wide, narrow = (intervals.spread(estimates(which, both), level) for which in MODELS)
-    return found | {
-        "pays_most": worst_name(costs),
-        "largest_cost": measure.worst(costs, level),
-        "twin_gap": intervals.spread(estimates("twin", single), level),
-        "excess_gap": intervals.difference(wide, narrow, level),
-    }
+    cost = Cost(
+        name=worst_name(costs),
+        largest=measure.worst(costs, level),
+        twin_gap=intervals.spread(estimates("twin", single), level),
+        excess_gap=intervals.difference(wide, narrow, level),
+    )
+    return Extremes(*counts, worst, cost)

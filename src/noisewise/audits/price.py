@@ -84,8 +84,8 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
         rows,
         note=f"{people}.{'' if change.excludes_zero else CHANCE}",
     )
-    found = [(by, result.extremes(by)) for by in result.partitions]
-    paying = [(by, of.cost, of.worst) for by, of in found if of.cost is not None and of.worst is not None]
+    partitions = [(by, result.extremes(by)) for by in result.partitions]
+    paying = [(by, of.cost, of.worst) for by, of in partitions if of.cost is not None and of.worst is not None]
     if not paying:
         return [cost]
     by, most, worst = max(paying, key=lambda column: column[1].largest.value)

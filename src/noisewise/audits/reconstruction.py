@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.attacks.inversion import (
     Attack,
     Observation,
@@ -22,12 +23,15 @@ from noisewise.audits.audit import Audit
 from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.audits.show import Bar, cell
+from noisewise.clipping import Flat, OneBlock
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.evaluation import evaluating
 from noisewise.losses import LossFn, cross_entropy
+from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
+from noisewise.sampling import FullBatch
 from noisewise.wording import fixed, number
 from noisewise.wording import level as level_of
 
@@ -143,7 +147,7 @@ class Reconstruction(Result):
         """Without protection, with it, and without any gradient; what clipping alone does; what is not shown."""
         plain, noisy, sparse, blind = (self.error(name) for name in ("plain", "noisy", "sparse", BLIND))
         settings = self.settings
-        said = [
+        sentences = [
             f"From a plain gradient the attack rebuilds a record with a mean squared error of {number(plain.value)} "
             f"({level_of(plain)} interval {number(plain.low)} to {number(plain.high)}, {plain.n} records); from what "
             f"training releases (noise multiplier {number(settings['noise_multiplier'])}) with {number(noisy.value)}, with "
@@ -153,11 +157,11 @@ class Reconstruction(Result):
             if settings["one_block"]
             else "Clipping by layers changes a gradient's direction, not only its length.",
         ]
-        said.append("An attack that fails proves nothing: only epsilon is a promise.")
+        sentences.append("An attack that fails proves nothing: only epsilon is a promise.")
         if settings["records"] > SHOWN or settings["shrunk"]:
             small = ", shrunk" if settings["shrunk"] else ""
-            said.append(f"Shown are {min(settings['records'], SHOWN)} of {settings['records']} records{small}.")
-        return said
+            sentences.append(f"Shown are {min(settings['records'], SHOWN)} of {settings['records']} records{small}.")
+        return sentences
 
     def tables(self) -> list[Table]:
         """Errors of each observation, then Theorem 5.1."""
@@ -222,10 +226,6 @@ def reconstruction(
 
     Does not retrain; about a minute for four small images. Shows records: sensitive unless the data is public.
     """
-    from noisewise.clipping import Flat, OneBlock
-    from noisewise.mechanism import Mechanism
-    from noisewise.sampling import FullBatch
-
     if not data.x.is_floating_point():
         raise DataError(f"inputs of type {data.x.dtype}: only real-valued inputs can be searched for by gradients.")
     if type(images) is not int or not 1 <= images <= len(data):
@@ -235,11 +235,11 @@ def reconstruction(
     attack = attack or Attack()
     given = mechanism or Mechanism(sampler=FullBatch(1), clip=Flat(1.0), noise_multiplier=1.0, steps=1)
     chosen = data.take(_rows(data, images, rng))
-    found = _reconstructions(model, data, chosen, given, sparsity, loss_fn or cross_entropy, attack, rng, progress)
+    rebuilt_by = _reconstructions(model, data, chosen, given, sparsity, loss_fn or cross_entropy, attack, rng, progress)
     blind = data.x.mean(0, keepdim=True).expand_as(chosen.x)
     span = max(float(data.x.max() - data.x.min()), 1e-12)
-    errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**found, BLIND: blind}.items()}
-    pictures, shrunk = _pictures({"original": chosen.x, **found}, float(data.x.min()), span)
+    errors = {name: _errors(chosen, rebuilt, span, level) for name, rebuilt in {**rebuilt_by, BLIND: blind}.items()}
+    pictures, shrunk = _pictures({"original": chosen.x, **rebuilt_by}, float(data.x.min()), span)
     return Reconstruction(
         headline={name: error.mse for name, error in errors.items()},
         values=Values(errors=errors, pictures=pictures, theorem=_theorem(rng, level)),
@@ -357,3 +357,6 @@ def _pictures(images: Mapping[str, Tensor], low: float, span: float) -> tuple[di
 
 
 AUDIT = Audit("reconstruction", reconstruction, takes=TAKES, needs=("mechanism", "loss_fn"), classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noisewise.adaptive import Adaptive
 from noisewise.audits.gradients import clipped_units, group_labels, layout_of, measure, partitions, rule_factors
 from noisewise.audits.people import SMALLEST
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure
 from noisewise.audits.show import dress
 from noisewise.errors import ConfigError, DataError, RunError
+from noisewise.mechanism import Mechanism
 from noisewise.runs.files import write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.schedule import at
+from noisewise.support import Fixed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,13 +110,9 @@ class ClipRecorder:
 
     def _rule(self, observation: Observation | None, step: int) -> Clip:
         """The rule in force: what the step says, or what was planned."""
-        from noisewise.adaptive import Adaptive
-        from noisewise.mechanism import Mechanism
-        from noisewise.schedule import at
-
-        said = getattr(observation, "clip", None)
-        if said is not None:
-            return said
+        observed = getattr(observation, "clip", None)
+        if observed is not None:
+            return observed
         planned = self.clip.clip if isinstance(self.clip, Mechanism) else self.clip
         rule: Clip = at(planned, step)
         if isinstance(rule, Adaptive) and observation is not None:
@@ -124,12 +124,9 @@ class ClipRecorder:
 
     def _support(self, observation: Observation) -> Support:
         """Which coordinates learn at this step."""
-        from noisewise.mechanism import Mechanism
-        from noisewise.support import Fixed
-
-        said = getattr(observation, "support", None)
-        if said is not None:
-            return said
+        observed = getattr(observation, "support", None)
+        if observed is not None:
+            return observed
         if not isinstance(self.clip, Mechanism):
             return {}
         if isinstance(self.clip.support, Fixed):
@@ -163,13 +160,13 @@ class ClipRecorder:
             {
                 "by": by,
                 "name": name,
-                "n": int(mine.sum()),
-                "clipped": float(clipped[mine].mean()),
-                "factor": float(factor[mine].mean()),
-                "norm": float(np.median(lengths[mine])),
+                "n": int(inside.sum()),
+                "clipped": float(clipped[inside].mean()),
+                "factor": float(factor[inside].mean()),
+                "norm": float(np.median(lengths[inside])),
             }
             for by, name, members in self._parts
-            if (mine := members[units.numpy()]).any()
+            if (inside := members[units.numpy()]).any()
         ]
         if self.cosine_every is not None and step % self.cosine_every == 0:
             line |= self._directions(rule, units, self._support(observation))
@@ -183,27 +180,27 @@ class ClipRecorder:
             self._layout = layout_of(self.model, self.data, self.loss_fn)
         settings: dict[str, Any] = {"loss_fn": self.loss_fn, "clip": rule, "support": support, "layout": self._layout}
         try:
-            found = measure(self.model, self.data, units, **settings)
+            measured = measure(self.model, self.data, units, **settings)
         except DataError as error:  # e.g. a mean of exactly 0, which has no direction
             return {"no_cosine": str(error)}
-        lengths = float(found.mean.norm() * found.clipped.norm())
+        lengths = float(measured.mean.norm() * measured.clipped.norm())
         if lengths == 0:
             return {"no_cosine": "the clipped sum is exactly 0"}
-        return {"cosine": float(found.mean @ found.clipped) / lengths, "ratio": found.moments.plain_ratio}
+        return {"cosine": float(measured.mean @ measured.clipped) / lengths, "ratio": measured.moments.plain_ratio}
 
 
 def _large_parts(data: Data) -> list[tuple[str, str, np.ndarray]]:
     """(column, name, which units) of each class and group that is large enough."""
     import torch
 
-    found = []
+    large = []
     for by, parts in partitions(data, torch.arange(data.units)).items():
         for name, places in parts.items():
             if len(places) >= SMALLEST:
                 members = np.zeros(data.units, dtype=bool)
                 members[places] = True
-                found.append((by, name, members))
-    return found
+                large.append((by, name, members))
+    return large
 
 
 def _quantiles(values: np.ndarray) -> list[float]:
@@ -249,18 +246,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         raw = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path} cannot be read ({error}): was the run made with a recorder of this name?") from None
-    found = []
+    lines = []
     for place, text in enumerate(raw):
         try:
             line = json.loads(text)
             if type(line["step"]) is not int:
                 raise TypeError(f"step {line['step']!r}")
-            found.append(line)
+            lines.append(line)
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             if place == len(raw) - 1:
                 continue
             raise RunError(f"{path}, line {place + 1}, is damaged ({error}): restore it, or record anew.") from None
-    return found
+    return lines
 
 
 @dataclass(frozen=True)
@@ -292,8 +289,8 @@ class Recording:
 
     def names(self, by: str) -> list[str]:
         """Classes, or groups of a column, that occur."""
-        found = dict.fromkeys(p["name"] for line in self.lines for p in line.get("parts", ()) if p["by"] == by)
-        return sorted(found)
+        unique = dict.fromkeys(p["name"] for line in self.lines for p in line.get("parts", ()) if p["by"] == by)
+        return sorted(unique)
 
     def overall(self, by: str, name: str, key: str = "clipped") -> float:
         """Mean over all units that were ever recorded."""
@@ -346,17 +343,17 @@ class Recording:
             return []
         window = max(1, len(steps) // 40)
         words = f"{100 * shares[0]:.0f} % of the first step's units were clipped, {100 * shares[-1]:.0f} % of the last one's."
-        found = [Figure("Gradient norms during training, and the bound", words, self.plot, 8)]
+        figures = [Figure("Gradient norms during training, and the bound", words, self.plot, 8)]
         for by in self.partitions:
             words = "; ".join(f"{name}: {100 * self.overall(by, name):.1f} %" for name in self.names(by))
             caption = f"Who was clipped during training, by {by}: most and least in colour"
             draw = partial(self.plot_parts, by=by, window=window)
-            found.append(Figure(caption, f"{caption}. {words}.", draw, 8))
+            figures.append(Figure(caption, f"{caption}. {words}.", draw, 8))
         steps, cosines = self.series("cosine")
         if steps:
             words = f"Cosine {cosines[0]:.2f} at first, {cosines[-1]:.2f} at last."
-            found.append(Figure("How far clipping turned the batches' sums", words, self.plot_cosine, 6))
-        return found
+            figures.append(Figure("How far clipping turned the batches' sums", words, self.plot_cosine, 6))
+        return figures
 
 
 def read(folder: str | os.PathLike[str], name: str = "clipping") -> Recording:

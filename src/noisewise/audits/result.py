@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
 
+from noisewise._moved import old_names
 from noisewise.audits.codec import decode, encode
 from noisewise.errors import ConfigError, RunError
 from noisewise.estimates.estimate import Estimate
+from noisewise.estimates.intervals import independent_difference
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
@@ -127,12 +129,14 @@ class Result(ABC):
         Interval by recovery of variances: `d - sqrt((a - a_low)^2 + (b_high - b)^2)` and so on; for two models on the
         same people an audit with `twin=` is sharper. Reference: Zou, Donner 2008, Statistics in Medicine 27:1693.
         """
-        from noisewise.estimates.intervals import independent_difference
-
         if type(other) is not type(self):
             raise ConfigError(f"{self.kind} compared with {type(other).__name__}: compare results of the same audit.")
         return {
-            name: independent_difference(mine, other.headline[name])
-            for name, mine in self.headline.items()
+            name: independent_difference(estimate, other.headline[name])
+            for name, estimate in self.headline.items()
             if name in other.headline
         }
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

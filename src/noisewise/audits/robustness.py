@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from noisewise._moved import old_names
 from noisewise.attacks.campaign import Answers, Campaign, Check, attack_all, checks, refuse_unattackable
 from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
 from noisewise.audits.audit import Audit
@@ -149,17 +150,17 @@ class Robustness(Result):
             if which not in sweep[0].accuracy:
                 continue
             colour, marker, face = looks[which]
-            found = [point.accuracy[which] for point in sweep]
+            accuracies = [point.accuracy[which] for point in sweep]
             ax.fill_between(
                 radii,
-                [100 * e.low for e in found],
-                [100 * e.high for e in found],
+                [100 * e.low for e in accuracies],
+                [100 * e.high for e in accuracies],
                 color=colour,
                 alpha=0.18,
                 linewidth=0,
             )
             label = {"private": "private model", "twin": "twin"}[which]
-            values = [100 * e.value for e in found]
+            values = [100 * e.value for e in accuracies]
             ax.plot(radii, values, marker=marker, color=colour, markerfacecolor=face, markersize=6, label=label)
         noisy = [100 * point.noise["private"].value for point in sweep]
         ax.plot(radii, noisy, color=INK, linestyle=":", linewidth=1.5, label="private, random noise")
@@ -184,7 +185,7 @@ class Robustness(Result):
 
     def figures(self) -> list[Figure]:
         """Accuracy against radius for each norm; classes and groups at the main radius of each norm."""
-        found = []
+        figures = []
         both = "private model (filled) and twin (hollow)" if self.has_twin else "private model"
         for norm in self.norms:
             words = "; ".join(
@@ -193,7 +194,7 @@ class Robustness(Result):
             caption = (
                 f"Accuracy of the {both} under {_SIGN[norm]} attack, by radius; the dashed line is the main radius"
             )
-            found.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_sweep, norm=norm), 8))
+            figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_sweep, norm=norm), 8))
             for by in self.partitions:
                 count, parts = len(self.parts(by, norm)), self._lowest_last(by, norm)[-MOST_ROWS:]
                 if not parts:
@@ -203,41 +204,41 @@ class Robustness(Result):
                 which = several(by) + (f" (the lowest {len(parts)} of {count})" if count > len(parts) else "")
                 caption = f"Under {_SIGN[norm]} attack of radius {main}: {both}, {which}, lowest on top"
                 draw = partial(self._plot_parts, by=by, norm=norm)
-                found.append(Figure(caption, f"{caption}. {words}.", draw, len(parts)))
-        return found
+                figures.append(Figure(caption, f"{caption}. {words}.", draw, len(parts)))
+        return figures
 
     def sentences(self) -> list[str]:
         """What the attack does and what it cost; who is misled most; whether the attack can be trusted."""
-        said = []
+        sentences = []
         for norm in self.norms:
             point, clean = self._main_point(norm), self.sweep(norm)[0].accuracy["private"]
             kept = point.accuracy["private"]
-            said.append(
+            sentences.append(
                 f"Changes of at most {_radius(point.radius, norm)} ({_SIGN[norm]}{self._unit_in_words()}) that are "
                 f"made to mislead leave the private model right on {percent(kept)} of "
                 f"{rows_in_words(self.settings['rows'], kept.n)} ({level_of(kept)} interval "
                 f"{percent_interval(kept)}); without them it is right on {percent(clean)}."
             )
             if self.has_twin:
-                said.append(f"Its non-private twin keeps {percent(point.accuracy['twin'])}: {self._cost(norm)}")
+                sentences.append(f"Its non-private twin keeps {percent(point.accuracy['twin'])}: {self._cost(norm)}")
             for by in self.partitions:
-                said += self._extremes_in_words(by, norm)
+                sentences += self._extremes_in_words(by, norm)
         if self.settings["rows"] < self.settings["rows_of_data"]:
-            said.append(
+            sentences.append(
                 f"{self.settings['rows']:,} of {self.settings['rows_of_data']:,} rows, drawn at random, were attacked."
             )
         failed = [check for check in self.checks if not check.passed]
-        said += [
+        sentences += [
             f"Warning: the attack on the {check.model} model ({_SIGN[check.norm]}) fails a check, {check.check} "
             f"({check.found}): the model may be weaker than these figures say."
             for check in failed
         ]
         if not failed:
-            said.append(
+            sentences.append(
                 "The attack passes its checks, so these figures are worth something; they are still upper limits, "
                 "another attack may do more."
             )
-        return said
+        return sentences
 
     def _cost(self, norm: str) -> str:
         cost = self._main_point(norm).accuracy["difference"]
@@ -247,19 +248,19 @@ class Robustness(Result):
         return f"privacy {verb} {points(cost).lstrip('−+')} points under attack (interval {points_interval(cost)})."
 
     def _extremes_in_words(self, by: str, norm: str) -> list[str]:
-        found, said = self.values.extremes[norm][by], []
-        if found.worst is not None:
-            said.append(
-                f"{titled(by)} {found.worst.name} is misled most: {percent(found.worst.served)} stay right; best and worst "
-                f"are {points(found.worst.gap).lstrip('+')} points apart."
+        extremes, sentences = self.values.extremes[norm][by], []
+        if extremes.worst is not None:
+            sentences.append(
+                f"{titled(by)} {extremes.worst.name} is misled most: {percent(extremes.worst.served)} stay right; best and "
+                f"worst are {points(extremes.worst.gap).lstrip('+')} points apart."
             )
         if norm == self.norms[0]:
-            said += found.hidden_in_words(several(by), self.settings["smallest_part"])
-        return said
+            sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
+        return sentences
 
     def tables(self) -> list[Table]:
         """The sweep of each norm, classes and groups at its main radius, and the checks."""
-        found = []
+        tables = []
         for norm in self.norms:
             level = level_of(self._main_point(norm).accuracy["private"])
             both = ["twin", "private − twin"] if self.has_twin else []
@@ -272,7 +273,7 @@ class Robustness(Result):
                 ]
                 for point in self.sweep(norm)
             ]
-            found.append(
+            tables.append(
                 Table(
                     f"Accuracy in % under {_SIGN[norm]} attack, {level} intervals",
                     ["radius", "private", *both, "private, one step", "private, random noise", "private, loss"],
@@ -282,12 +283,12 @@ class Robustness(Result):
             main = _radius(self.settings["radius"][norm], norm)
             rows = [[row_name(part), f"{part.n:,}", *accuracy_cells(part.accuracy)] for part in self.values.parts[norm]]
             caption = f"Accuracy in % under {_SIGN[norm]} attack of radius {main}, {level} intervals"
-            found.append(Table(caption, ["", "people", "private", *both], rows))
+            tables.append(Table(caption, ["", "people", "private", *both], rows))
         rows = [
             [check.check, _SIGN[check.norm], check.model, "yes" if check.passed else "NO", check.found]
             for check in self.checks
         ]
-        return [*found, Table("Does the attack work?", ["check", "norm", "model", "passed", "found"], rows)]
+        return [*tables, Table("Does the attack work?", ["check", "norm", "model", "passed", "found"], rows)]
 
 
 def robustness(
@@ -343,16 +344,19 @@ def robustness(
 
     sweep = {
         norm: [
-            _point({which: found[norm] for which, found in raw.items()}, place, level, owner)
+            _point({which: campaigns[norm] for which, campaigns in raw.items()}, place, level, owner)
             for place in range(len(radii[norm]))
         ]
         for norm in norms
     }
     main = {norm: radii[norm].index(radius[norm]) for norm in norms}
-    split = {norm: _parts(chosen, {which: found[norm].pgd[main[norm]].right for which, found in raw.items()}, level)
+    split = {norm: _parts(chosen, {which: campaigns[norm].pgd[main[norm]].right for which, campaigns in raw.items()}, level)
              for norm in norms}  # fmt: skip
     first = norms[0]
-    lost = {which: found[first].pgd[0].right & ~found[first].pgd[main[first]].right for which, found in raw.items()}
+    lost = {
+        which: campaigns[first].pgd[0].right & ~campaigns[first].pgd[main[first]].right
+        for which, campaigns in raw.items()
+    }
     return Robustness(
         headline=_headline(sweep[first][main[first]].accuracy, shares(lost, level, owner)),
         values=Values(
@@ -360,7 +364,10 @@ def robustness(
             parts={norm: split[norm][0] for norm in norms},
             extremes={norm: split[norm][1] for norm in norms},
             checks=[
-                check for which, found in raw.items() for norm in norms for check in checks(found[norm], which, norm)
+                check
+                for which, campaigns in raw.items()
+                for norm in norms
+                for check in checks(campaigns[norm], which, norm)
             ],
         ),
         settings={
@@ -409,7 +416,7 @@ def _validate(
 def _point(campaigns: Mapping[str, Campaign], place: int, level: float, owner: np.ndarray | None) -> Point:
     """What the attacks of one norm do at one radius, by model."""
     pgd, fgsm, noise = (
-        {which: getattr(found, attack)[place] for which, found in campaigns.items()}
+        {which: getattr(campaign, attack)[place] for which, campaign in campaigns.items()}
         for attack in ("pgd", "fgsm", "noise")
     )
 
@@ -430,20 +437,25 @@ def _parts(data: Data, hits: dict[str, np.ndarray], level: float) -> tuple[list[
     """Everyone, each class and each group that is large enough; and the extremes."""
     owner = owners(data)
     part = partial(part_of, outcomes={which: {"hits": of} for which, of in hits.items()}, level=level, owner=owner)
-    parts, found = divided(data, named_parts(data), part, lambda _, shown: extremes(hits, shown, level, owner=owner))
+    parts, of_partitions = divided(
+        data,
+        named_parts(data),
+        part,
+        lambda hidden, _, shown: extremes(hidden, hits, shown, level, owner=owner),
+    )
     everyone = part("everyone", "all", np.arange(len(data)))
-    return [everyone, *parts], {by: Extremes.of(entries) for by, entries in found.items()}
+    return [everyone, *parts], of_partitions
 
 
 def _headline(accuracy: dict[str, Estimate], lost: dict[str, Estimate]) -> dict[str, Estimate]:
-    found = {"robust accuracy": accuracy["private"], "lost to the attack": lost["private"]}
+    headline = {"robust accuracy": accuracy["private"], "lost to the attack": lost["private"]}
     if "twin" in lost:
-        found |= {
+        headline |= {
             "twin robust accuracy": accuracy["twin"],
             "cost": accuracy["difference"],
             "excess lost": lost["difference"],
         }
-    return found
+    return headline
 
 
 def _radius(value: float, norm: str) -> str:
@@ -465,3 +477,6 @@ def _tick_labels(radii: list[float], norm: str) -> list[str]:
 
 
 AUDIT = Audit("robustness", robustness, takes=TAKES, usual=True, classes=True)
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -11,6 +11,7 @@ import numpy as np
 from noisewise.audits.outputs import device_of, evaluating, row_losses
 from noisewise.audits.result import INK
 from noisewise.errors import ConfigError
+from noisewise.losses import default_loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,8 +77,6 @@ def usual_loss(loss_fn: LossFn | None) -> LossFn:
     """The loss that is given, or cross-entropy for classes and squared error for numbers."""
     if loss_fn is not None:
         return loss_fn
-    from noisewise.losses import default_loss
-
     return default_loss
 
 

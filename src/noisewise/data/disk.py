@@ -124,17 +124,17 @@ def _write(name: str, parts: Iterable[Data], folder: Path) -> dict[str, Any]:
         for part in parts:
             if not isinstance(part, Data):
                 raise DataError(f"a part of {name} is a {type(part).__name__}: must be a noisewise.Data.")
-            tensors, said = _tensors(part), _said(part)
+            tensors, about = _tensors(part), _description(part)
             if not columns:
-                common = said
+                common = about
                 columns = {
                     key: _Column(_kind(values), list(values.shape[1:]), (folder / f"{name}.{key}.bin").open("wb"))
                     for key, values in tensors.items()
                 }
             forms = {key: (_kind(values), list(values.shape[1:])) for key, values in tensors.items()}
-            if said != common or forms != {key: (column.kind, column.shape) for key, column in columns.items()}:
+            if about != common or forms != {key: (column.kind, column.shape) for key, column in columns.items()}:
                 raise DataError(
-                    f"a part of {name} has {forms} and {said}, the first one has "
+                    f"a part of {name} has {forms} and {about}, the first one has "
                     f"{ {key: (column.kind, column.shape) for key, column in columns.items()} } and {common}: all parts must "
                     "have the same tensors, types, shapes of a row, classes, groups, schema and `public`."
                 )
@@ -156,7 +156,7 @@ def _tensors(data: Data) -> dict[str, Tensor]:
     return {"x": data.x, "y": data.y, **owner, **groups}
 
 
-def _said(data: Data) -> dict[str, Any]:
+def _description(data: Data) -> dict[str, Any]:
     """Everything but the tensors, as JSON."""
     if data.schema is not None and not isinstance(data.schema, Schema):
         raise DataError(
@@ -183,8 +183,8 @@ def _about(root: Path) -> dict[str, Any]:
     path = root / "data.json"
     try:
         content = json.loads(path.read_text())
-        said = content.pop("sha256")
-        if said != _digest(content):
+        digest = content.pop("sha256")
+        if digest != _digest(content):
             raise ValueError("its content does not fit its checksum")
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}, known is {FORMAT}")
@@ -252,10 +252,10 @@ def _mapped(path: Path, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 def _verify(path: Path, expected: str) -> None:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != expected:
         raise DataError(
-            f"{path} is damaged: its sha256 is {found}, expected {expected}. Restore a copy or write it anew."
+            f"{path} is damaged: its sha256 is {digest}, expected {expected}. Restore a copy or write it anew."
         )
 
 

@@ -62,12 +62,12 @@ def _verified(path: Path, expected: str, shown: str, remedy: str) -> Path:
     """The path, if its content has the checksum."""
     try:
         with path.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{shown} cannot be read ({error.strerror}). {remedy}.") from None
-    if found != expected:
+    if digest != expected:
         raise DataError(
-            f"{shown} is not the published file: its sha256 is {found}, expected {expected}. It is damaged or another "
+            f"{shown} is not the published file: its sha256 is {digest}, expected {expected}. It is damaged or another "
             f"version. {remedy}."
         )
     return path

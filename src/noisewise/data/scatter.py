@@ -62,14 +62,14 @@ def scatter(
     _check(x, scales, angles)
     count, colours, height, width = x.shape
     places = [size // 2**scales for size in (height, width)]
-    found = x.new_empty(count * colours, channels(scales, angles), *places)
+    features = x.new_empty(count * colours, channels(scales, angles), *places)
     bank = _bank(height, width, scales, angles).to(device or x.device, x.dtype)
     pad = (*_padding(width, scales), *_padding(height, scales))
     images = x.reshape(-1, height, width)
     for rows in _chunks(len(images), _chunk(bank, x.dtype), progress):
         part = torch.nn.functional.pad(images[rows].to(device or x.device), pad, mode="reflect")
-        found[rows] = _transform(part, bank).to(x.device)
-    return found.reshape(count, colours * channels(scales, angles), *places)
+        features[rows] = _transform(part, bank).to(x.device)
+    return features.reshape(count, colours * channels(scales, angles), *places)
 
 
 def _check(x: Tensor, scales: int, angles: int) -> None:

@@ -27,7 +27,8 @@ def share(hits: ArrayLike, level: float = LEVEL, owner: ArrayLike | None = None)
     """Share of true entries, with the Wilson score interval.
 
     `(p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`; with several rows of one person n is what the rows are
-    `_worth`. Reference: Wilson 1927; Dean, Pagano 2015, Journal of Survey Statistics and Methodology 3:484.
+    `_worth`, seldom a whole number, which scipy's `binomtest` asks for. Reference: Wilson 1927; Dean, Pagano 2015, Journal
+    of Survey Statistics and Methodology 3:484.
     """
     flags = _column(hits).astype(bool)
     owners = _owners(owner, len(flags))
@@ -46,8 +47,8 @@ def mean(values: ArrayLike, level: float = LEVEL, floor: float = -math.inf, owne
     of sums over people: `G/(G-1) sum_g (sum_{i in g} (x_i - mean))^2 / n^2`, G people, G - 1 degrees of freedom.
     Reference: Liang, Zeger 1986.
     """
-    found = _mean(_column(values), owner, level, "Student t")
-    return replace(found, low=max(found.low, floor))
+    estimate = _mean(_column(values), owner, level, "Student t")
+    return replace(estimate, low=max(estimate.low, floor))
 
 
 def mean_difference(

@@ -73,8 +73,8 @@ def exact_share(hits: ArrayLike, level: float = LEVEL) -> Estimate:
     from scipy.stats import binomtest
 
     flags = np.asarray(hits, dtype=bool)
-    found = binomtest(int(flags.sum()), len(flags)).proportion_ci(level, "exact")
-    return Estimate(float(flags.mean()), float(found.low), float(found.high), len(flags), level, "Clopper-Pearson")
+    ends = binomtest(int(flags.sum()), len(flags)).proportion_ci(level, "exact")
+    return Estimate(float(flags.mean()), float(ends.low), float(ends.high), len(flags), level, "Clopper-Pearson")
 
 
 def roc(inside: np.ndarray, outside: np.ndarray, points: int = CURVE) -> list[list[float]]:
@@ -89,10 +89,10 @@ def roc(inside: np.ndarray, outside: np.ndarray, points: int = CURVE) -> list[li
 
 
 def _column(scores: ArrayLike) -> np.ndarray:
-    found = np.asarray(scores, dtype=np.float64)
-    if found.ndim != 1 or not len(found) or np.isnan(found).any():
-        raise DataError(f"scores of shape {list(found.shape)}: one number per row, none of them missing.")
-    return found
+    column = np.asarray(scores, dtype=np.float64)
+    if column.ndim != 1 or not len(column) or np.isnan(column).any():
+        raise DataError(f"scores of shape {list(column.shape)}: one number per row, none of them missing.")
+    return column
 
 
 def _placements(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ def batchnorm_to_groupnorm(model: nn.Module, groups: int = 32) -> tuple[nn.Modul
             raise ConfigError(
                 f"{name}: {type(module).__name__} has no channels yet. Run the model on a made-up batch first."
             )
-    model, said = copy.deepcopy(model), []
+    model, changes = copy.deepcopy(model), []
     made: dict[nn.Module, tuple[nn.GroupNorm, str]] = {}  # a layer used under two names stays one layer
     names = [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, _BatchNorm)]
     for name in names:
@@ -36,16 +36,16 @@ def batchnorm_to_groupnorm(model: nn.Module, groups: int = 32) -> tuple[nn.Modul
             continue  # its owner has two names and it was replaced under the other one
         if old in made:
             new, first = made[old]
-            said.append(f"{name}: the same layer as {first}, also replaced.")
+            changes.append(f"{name}: the same layer as {first}, also replaced.")
         else:
             new = _group_norm(old, groups)
             made[old] = (new, name)
-            said.append(_said(name, old, new))
+            changes.append(_in_words(name, old, new))
         if not name:
-            return new, said
+            return new, changes
         owner, _, key = name.rpartition(".")
         model.get_submodule(owner)._modules[key] = new
-    return model, said or ["No BatchNorm was found: the copy is as the model was."]
+    return model, changes or ["No BatchNorm was found: the copy is as the model was."]
 
 
 def _group_norm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
@@ -66,7 +66,7 @@ def _count(old: _BatchNorm, groups: int) -> int:
     return max(d for d in range(1, count + 1) if count % d == 0 and (d == 1 or old.num_features // d >= LEAST))
 
 
-def _said(name: str, old: _BatchNorm, new: nn.GroupNorm) -> str:
+def _in_words(name: str, old: _BatchNorm, new: nn.GroupNorm) -> str:
     kept = "weight and bias kept" if old.affine else "no weight and bias, as before"
     lost = "; running statistics dropped" if old.track_running_stats else ""
     return (

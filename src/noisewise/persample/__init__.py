@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from noisewise.losses import LossFn
-from noisewise.persample.clipped_sum import ClippedBatch, clipped_sum, live_parameters
+from noisewise.persample.clipped_sum import ClippedBatch, clipped_sum
 from noisewise.persample.examine import examine
 from noisewise.persample.layout import Layout
+from noisewise.support import live_parameters
 
 __all__ = ["ClippedBatch", "Layout", "LossFn", "clipped_sum", "examine", "live_parameters"]

@@ -65,5 +65,5 @@ def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: T
         return bounds
     up, across = exponents(magnitudes(left), left.dtype), exponents(magnitudes(right), right.dtype)
     some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
-    found = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
-    return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in found))
+    unscaled = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
+    return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in unscaled))

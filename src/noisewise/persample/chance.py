@@ -47,8 +47,8 @@ class Seeds:
     """
 
     def __init__(self, generator: torch.Generator | None = None):
-        own = () if generator is None else (generator.initial_seed(),)
-        self._known = {*_default_seeds(), *own}
+        given = () if generator is None else (generator.initial_seed(),)
+        self._known = {*_default_seeds(), *given}
 
     def check(self, func: Any, arguments: Mapping[str, Any]) -> None:
         """`NotProven` if an operation draws from a generator that was seeded in the pass, or brought along."""

@@ -80,13 +80,13 @@ def indexed(call: Call) -> Places:
     dims, tensors, ndim, first = _indices(call)
     place = call.place(source)
     if place is None:  # a table
-        found = _index_place(call, dims, tensors, ndim)
-        return [found._replace(dim=first + found.dim)]
+        of_units = _index_place(call, dims, tensors, ndim)
+        return [of_units._replace(dim=first + of_units.dim)]
     if place.dim in dims:
         if place.outer != 1 or place.inner != 1:
             raise fail(call, "chooses rows of the units")
-        found = _index_place(call, dims, tensors, ndim, skip=place.dim)
-        return [Place(first + found.dim)]
+        of_units = _index_place(call, dims, tensors, ndim, skip=place.dim)
+        return [Place(first + of_units.dim)]
     if any(call.place(tensor) is not None for tensor in tensors):
         raise fail(call, "chooses among all units by what one of them holds")
     before = sum(dim not in dims for dim in range(place.dim))
@@ -116,10 +116,10 @@ def put(call: Call) -> Places:
     chosen = held.dim if held is not None else numbered[0] if numbered else -1
     if chosen not in numbered or (held is not None and held != Place(chosen)):
         raise fail(call, "writes into rows of other units")
-    found = _index_place(call, dims, tensors, ndim, skip=chosen)
+    of_units = _index_place(call, dims, tensors, ndim, skip=chosen)
     if held is None:
         check_same_for_each(call, source, Place(chosen))
-    check_agrees(call, values, Place(first + found.dim), result)
+    check_agrees(call, values, Place(first + of_units.dim), result)
     return [Place(chosen)]
 
 
@@ -144,10 +144,10 @@ def selected(call: Call) -> Places:
     dim = axis_of(int(call.args["dim"]), source.dim())
     place = call.place(source)
     if place is None:
-        found = call.place(index)
-        if found is None or index.dim() != 1:
+        of_units = call.place(index)
+        if of_units is None or index.dim() != 1:
             raise fail(call, "chooses in an unknown way")
-        return [found._replace(dim=dim)]
+        return [of_units._replace(dim=dim)]
     check_shared(call, "index")
     if place.dim == dim:
         raise fail(call, "chooses rows of the units")

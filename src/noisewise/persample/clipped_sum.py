@@ -14,7 +14,7 @@ from noisewise.adaptive import Adaptive
 from noisewise.batches import Nest, Padded, Views, leaves, length, take
 from noisewise.bounded import Bounded, merge
 from noisewise.clipping import Clip, Samples
-from noisewise.errors import ConfigError, UnsupportedLayer
+from noisewise.errors import ConfigError
 from noisewise.losses import LossFn
 from noisewise.persample import engines
 from noisewise.persample.chance import random_state
@@ -26,6 +26,7 @@ from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
 from noisewise.runtime import Runtime
+from noisewise.support import live_parameters
 
 if TYPE_CHECKING:
     from noisewise.support import Support
@@ -137,24 +138,6 @@ def _nobody(live: Mapping[str, nn.Parameter], clip: Clip, support: Support, grou
 
 def _ask(clip: Clip, samples: Samples) -> Bounded | None:
     return Bounded(query_of(clip, samples), clip.query_sensitivity) if isinstance(clip, Adaptive) else None
-
-
-def live_parameters(model: nn.Module, support: Support) -> dict[str, nn.Parameter]:
-    """Parameters that learn: they require a gradient and the support does not freeze them."""
-    live = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and support.get(name, True) is not False
-    }
-    if not live:
-        raise ConfigError("no parameter learns: all are frozen by requires_grad=False or by the support.")
-    strange = [name for name, parameter in live.items() if parameter.is_complex()]
-    if strange:
-        raise UnsupportedLayer(
-            f"the parameters {strange} are complex: clipping and noise are for real numbers. Use torch.view_as_real(...) "
-            "of them as parameters, or freeze them with support=."
-        )
-    return live
 
 
 @torch.no_grad()

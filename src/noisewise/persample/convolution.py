@@ -130,8 +130,8 @@ class Convolution:
             return dot_bounds(shifted, grads, inputs.shape[1] + len(offsets), grad.shape[1], rounding)
 
         chunks = slices_of(self.grad, 2 * area**2 + area * self.input.shape[1])
-        found = [in_range(bounds, *self._flat(chunk)) for chunk in chunks]
-        return Bounds(*map(torch.cat, zip(*found, strict=True)))
+        parts = [in_range(bounds, *self._flat(chunk)) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*parts, strict=True)))
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients, and what they are formed from, fit."""

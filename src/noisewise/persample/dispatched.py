@@ -69,10 +69,10 @@ def about(func: Any) -> Operation:
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """All tensors among the values, in lists and tuples too."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += tensors_of(value)
-    return found
+            tensors += tensors_of(value)
+    return tensors

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import UnsupportedLayer
+from noisewise.losses import unit_losses
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
@@ -24,7 +25,6 @@ from noisewise.persample.gradients import join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.layout import Layout
-from noisewise.persample.losses import unit_losses
 from noisewise.persample.proof import Proof, apart
 from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained

@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, take
 from noisewise.errors import NoisewiseError
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
@@ -147,12 +148,12 @@ def _unaligned(
     """Parameters of calls whose output row i does not serve loss i alone: a second look at what the proof says."""
     try:
         reseed(1)
-        losses, calls, found, _ = follow(model, loss_fn, units, live, against=layout.trace, copied=layout.copies)
+        losses, calls, names, _ = follow(model, loss_fn, units, live, against=layout.trace, copied=layout.copies)
     except NotProven:  # this size, or these weights, take another way: such batches are evaluated unit by unit
         return set()
     calls = [call for call in calls if call.aligned]
     if not calls or not losses.requires_grad:
-        return found
+        return names
     for call in calls:
         call.check_unchanged()
     edges = [call.edge for call in calls]
@@ -166,8 +167,8 @@ def _unaligned(
         error = (scaled - expected).nan_to_num(0.0).abs().max()
         rounding = ROUNDING if plain.dtype in (torch.bfloat16, torch.float16) else 1e-3
         if bool(error > rounding * expected.nan_to_num(0.0).abs().max()):
-            found.update(call.names.values())
-    return found
+            names.update(call.names.values())
+    return names
 
 
 def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout) -> set[str]:
@@ -181,14 +182,14 @@ def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Pa
         return set()
     plain = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
     scale = _length(grad for grad in plain if grad is not None)
-    found = set()
+    names = set()
     for name, grad in zip(live, plain, strict=True):
         squares, gradient = measured[name]
         total = gradient.weighted_sum(torch.ones_like(squares)).reshape(live[name].shape)
         error = (total if grad is None else total - grad).double().norm()
         if bool(error > ROUNDING * squares.double().sqrt().sum() + 1e-5 * scale):
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def _length(tensors: Iterable[Tensor]) -> float:
@@ -203,12 +204,12 @@ def _vectorises(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, 
         with without_dropout(model):
             if not torch.equal(losses_of(model, loss_fn, units, seed=1), losses_of(model, loss_fn, units, seed=2)):
                 return True  # random in evaluation mode too: gradients cannot be compared
-            found, expected = dense(model, loss_fn, views, live), loop(model, loss_fn, views, live)
+            got, expected = dense(model, loss_fn, views, live), loop(model, loss_fn, views, live)
     except Exception:  # whatever stops it, the loop is right
         return False
     scale = _length(expected.values())
     return all(
-        bool((found[name] - grad).double().norm() <= ROUNDING * grad.double().norm() + 1e-5 * scale)
+        bool((got[name] - grad).double().norm() <= ROUNDING * grad.double().norm() + 1e-5 * scale)
         for name, grad in expected.items()
     )
 
@@ -283,3 +284,7 @@ class Versions:
                    if now.get(name) is not tensor or tensor._version != version]  # fmt: skip
         if changed:
             raise self_changing(changed)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -206,8 +206,8 @@ class Again:
         total: Tensor | None = None
         for chunk in self.gradient.slices():
             part, promised = self.gradient.form(chunk, self.mask), self.norms[chunk]
-            found = part.lengths()
-            held = torch.where(found > promised, promised / found, torch.ones_like(found))
+            lengths = part.lengths()
+            held = torch.where(lengths > promised, promised / lengths, torch.ones_like(lengths))
             more = part.weighted_sum(factors[chunk] * held)
             total = more if total is None else total.add_(more)
         assert total is not None  # a batch has units
@@ -257,10 +257,10 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
         if keep:
             kept.append(part)
             sizes.append(chunk.stop - chunk.start)
-    found = torch.cat(norms)
+    lengths = torch.cat(norms)
     if keep:
-        return squared(found), Kept(kept, sizes)
-    bounds = Bounds(found, found).moved(2 * gradient.rounding())
+        return squared(lengths), Kept(kept, sizes)
+    bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
     if bounds.certain():
         return squared(bounds.most), gradient.with_mask(mask)
-    return squared(found), Again(gradient, mask, found)
+    return squared(lengths), Again(gradient, mask, lengths)

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noisewise._moved import old_names
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     TRAFFIC,
@@ -112,8 +114,8 @@ class Outer:
             return dot_bounds(lefts, rights, left.shape[2], right.shape[2], rounding)
 
         chunks = slices_of(self.left, self.left.shape[1] ** 2)
-        found = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
-        return Bounds(*map(torch.cat, zip(*found, strict=True)))
+        parts = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
+        return Bounds(*map(torch.cat, zip(*parts, strict=True)))
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients fit."""
@@ -248,3 +250,7 @@ def join(parts: Sequence[PerSample]) -> PerSample:
     for part in parts[1:]:
         total = total + part.formed().reshape(units, -1)
     return Formed(total)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -193,5 +193,5 @@ def _globals_named(code: CodeType) -> set[str]:
 
 @functools.cache
 def _of_a_library(file: str) -> bool:
-    own = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return "site-packages" in file or "dist-packages" in file or file.startswith(own)
+    roots = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return "site-packages" in file or "dist-packages" in file or file.startswith(roots)

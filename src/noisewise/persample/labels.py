@@ -146,8 +146,8 @@ class Labels:
             if size and size % self.units == 0 and (label.alike or label.chance or step == 0)
         ]
         end = tensor.untyped_storage().nbytes()
-        found = [locate(tensor, Rows(0, stride, end), self.units) for stride in sorted(label.even)]
-        return places + [place for place in found if place is not None and place not in places]
+        even = [locate(tensor, Rows(0, stride, end), self.units) for stride in sorted(label.even)]
+        return places + [place for place in even if place is not None and place not in places]
 
     def _follows_size(self, tensor: Tensor, made: bool = True) -> int:
         """How many dimensions are a multiple of the number of units; of a tensor that was there before, those widened."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from noisewise.batches import Nest, leaves, length, map_tensors, take
 from noisewise.errors import NoisewiseError, PrivacyError
+from noisewise.losses import unit_losses
 from noisewise.persample.chance import reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import RecordsRead, StateChanged
-from noisewise.persample.losses import unit_losses
 
 UNITS = 3
 

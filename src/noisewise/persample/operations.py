@@ -7,8 +7,9 @@ definition: moving one unit moves that unit's row of the output and no other.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from noisewise._moved import old_names
 from noisewise.persample import choosing, rules
 from noisewise.persample.conditions import Rule
 
@@ -146,3 +147,6 @@ TABLE: tuple[Row, ...] = (
 )
 
 RULES: dict[str, Rule] = {name: row.rule for row in TABLE for name in row.names}
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

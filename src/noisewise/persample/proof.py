@@ -18,12 +18,13 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from noisewise._moved import old_names
 from noisewise.persample.chance import Seeds
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import (
@@ -331,10 +332,10 @@ class Proof(Labels, TorchDispatchMode):
         for choice in choices:
             chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
             try:
-                found = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
+                placed = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
             except NotProven:
                 continue
-            for out, place, known in zip(outputs, found, strides, strict=True):
+            for out, place, known in zip(outputs, placed, strides, strict=True):
                 if place is not None and out.numel() and locate(out, rows := rows_of(out, place), self.units) == place:
                     known.add(rows.stride)
         return [frozenset(known) for known in strides]
@@ -470,3 +471,7 @@ class Proof(Labels, TorchDispatchMode):
         if self.against is not None and self.units > 1 and len(self.trace.steps) != len(self.against.steps):
             raise NotProven("this pass has fewer operations than the one that was examined")
         return self.trace
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -48,8 +48,8 @@ def shortened(tensor: Tensor, convolution: bool = False) -> float:
 
 def _error(names: tuple[str, ...]) -> float:
     """By the first setting that this version of PyTorch has: the newer names also reflect the older ones."""
-    found = next((value for value in map(setting, names) if value is not None), None)
-    return UNKNOWN if found is None else SHORTENED.get(found, UNKNOWN)
+    precision = next((value for value in map(setting, names) if value is not None), None)
+    return UNKNOWN if precision is None else SHORTENED.get(precision, UNKNOWN)
 
 
 def setting(name: str) -> str | bool | None:
@@ -155,17 +155,17 @@ def lengths(tensor: Tensor) -> Tensor:
     entries = tensor.shape[1]
     if tensor.dtype == torch.float64:
         exponent = torch.frexp(magnitudes(tensor))[1].long().clamp_(-1022, 1022) if tensor.numel() else None
-        found: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
-        return restored(found * (1 + (entries + SAFETY) * 2.0**-53), exponent)
+        norms: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
+        return restored(norms * (1 + (entries + SAFETY) * 2.0**-53), exponent)
     if entries > BLOCK:
         whole = entries - entries % BLOCK
         blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
         rest = torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True)
-        found = torch.linalg.vector_norm(torch.cat([blocks, rest], 1), dim=1, dtype=torch.float64)
-        if _within(found, 1e-10, 1e18):
-            return found.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
-    found = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
-    return found.mul_(1 + (entries + SAFETY) * 2.0**-53)
+        norms = torch.linalg.vector_norm(torch.cat([blocks, rest], 1), dim=1, dtype=torch.float64)
+        if _within(norms, 1e-10, 1e18):
+            return norms.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
+    norms = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
+    return norms.mul_(1 + (entries + SAFETY) * 2.0**-53)
 
 
 def squared(norms: Tensor) -> Tensor:

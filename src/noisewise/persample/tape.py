@@ -162,7 +162,7 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
     Refuses reentrant checkpoints: they hide the parameters that they use, even from autograd.
     """
     names = {id(parameter): name for name, parameter in live.items()}
-    found: set[str] = set()
+    missed: set[str] = set()
     seen: set[Node] = set()
     stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
     while stack:
@@ -179,9 +179,9 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
             )
         variable = getattr(node, "variable", None)  # only the graph's leaves have one
         if variable is not None and id(variable) in names:
-            found.add(names[id(variable)])
+            missed.add(names[id(variable)])
         stack.extend(next_node for next_node, _ in node.next_functions if next_node is not None)
-    return found
+    return missed
 
 
 def misaligned(calls: Iterable[Call]) -> set[str]:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.losses import unit_losses
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.held import counts, own_tensors
 from noisewise.persample.layout import Layout
-from noisewise.persample.losses import unit_losses
 from noisewise.persample.rounding import uncut
 from noisewise.persample.tape import unexplained
 from noisewise.persample.watch import Watch

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from noisewise.clipping import Global
 from noisewise.errors import ConfigError
-from noisewise.recipe import Recipe
+from noisewise.recipe import MakeOptimizer, Recipe
 from noisewise.repairs.base import Repair
 from noisewise.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,12 @@ def bound_of(recipe: Recipe, name: str) -> float:
     return recipe.mechanism.clip.sensitivity
 
 
-def scaled_optimizer(make, factor):  # type: ignore[no-untyped-def]
+def scaled_optimizer(make: MakeOptimizer, factor: float) -> MakeOptimizer:
     """An optimizer whose learning rates are multiplied by a factor."""
     if factor == 1.0:
         return make
 
-    def made(parameters):  # type: ignore[no-untyped-def]
+    def made(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = make(parameters)
         for group in optimizer.param_groups:
             group["lr"] *= factor

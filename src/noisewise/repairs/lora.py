@@ -35,11 +35,11 @@ class LowRank(nn.Module):
         """The layer's output and the addition's."""
         if isinstance(self.base, nn.Linear):
             return self.base(x) + self.scale * F.linear(F.linear(x, self.a), self.b)
-        own = self.base
-        if own.padding_mode != "zeros":
-            raise ConfigError(f"LoRA of a convolution with padding mode {own.padding_mode!r}: only zeros are known.")
-        inner = F.conv2d(x, self.a, None, own.stride, own.padding, own.dilation)
-        return own(x) + self.scale * F.conv2d(inner, self.b)
+        base = self.base
+        if base.padding_mode != "zeros":
+            raise ConfigError(f"LoRA of a convolution with padding mode {base.padding_mode!r}: only zeros are known.")
+        inner = F.conv2d(x, self.a, None, base.stride, base.padding, base.dilation)
+        return base(x) + self.scale * F.conv2d(inner, self.b)
 
     @property
     def weight(self) -> Tensor:
@@ -121,10 +121,10 @@ def _check_own(model: nn.Module, layers: list[str]) -> None:
 
 def merged(model: nn.Module) -> nn.Module:
     """A copy in which every addition is part of its layer's weight: the architecture that LoRA was applied to."""
-    own = copy.deepcopy(model)
-    for name, module in list(own.named_modules()):
+    plain = copy.deepcopy(model)
+    for name, module in list(plain.named_modules()):
         if isinstance(module, LowRank):
             with torch.no_grad():
                 module.base.weight.copy_(module.weight)
-            own.set_submodule(name, module.base)
-    return own
+            plain.set_submodule(name, module.base)
+    return plain

@@ -47,6 +47,6 @@ class FirstPhase(Repair):
         """Cuts the plan in two."""
         first, rest = cut(recipe.mechanism, self.epochs, self.name)
         changed: dict[str, Any] = {"clip": self.clip, "noise_multiplier": self.noise_multiplier}
-        own = replace(first, **{name: value for name, value in changed.items() if value is not None})
-        phase = Phase(mechanism=own, ablation=self.ablation, optimizer=self.optimizer or recipe.optimizer)
+        mechanism = replace(first, **{name: value for name, value in changed.items() if value is not None})
+        phase = Phase(mechanism=mechanism, ablation=self.ablation, optimizer=self.optimizer or recipe.optimizer)
         return replace(recipe, phases=(*recipe.phases, phase), mechanism=rest)

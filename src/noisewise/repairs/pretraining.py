@@ -41,23 +41,23 @@ class Pretraining(Repair):
         model = copy.deepcopy(recipe.model)
         if self.source is not None:
             trained, foreign = self.source.trained(recipe)
-            found = {name: value for name, value in trained.state_dict().items() if name not in foreign}
+            weights = {name: value for name, value in trained.state_dict().items() if name not in foreign}
         else:
             assert self.weights is not None
-            found = dict(self.weights)
-        _load(model, found)
+            weights = dict(self.weights)
+        _load(model, weights)
         return replace(recipe, model=model)
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    own = model.state_dict()
-    unknown = [name for name in weights if name not in own]
-    misfit = [name for name in weights if name in own and weights[name].shape != own[name].shape]
+    state = model.state_dict()
+    unknown = [name for name in weights if name not in state]
+    misfit = [name for name in weights if name in state and weights[name].shape != state[name].shape]
     if unknown or misfit or not weights:
         raise ConfigError(f"public weights do not fit the model: unknown {unknown}, of another shape {misfit}.")
     with torch.no_grad():
         for name, value in weights.items():
-            own[name].copy_(value)
+            state[name].copy_(value)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,7 +75,7 @@ class RankedMasks(Plan):
         return kept
 
 
-def _sums(memory) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+def _sums(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix("sum "): value for key, value in memory.items() if key.startswith("sum ")}
 
 

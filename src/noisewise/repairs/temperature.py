@@ -52,13 +52,13 @@ def temperature(model: nn.Module, data: Data) -> Temperature:
     """
     from scipy.optimize import brentq
 
-    found = logits(model, data)
-    z = (found - found.max(1, keepdim=True).values).numpy()
-    own = z[np.arange(len(z)), data.y.numpy()]
+    outputs = logits(model, data)
+    z = (outputs - outputs.max(1, keepdim=True).values).numpy()
+    of_label = z[np.arange(len(z)), data.y.numpy()]
 
     def slope(log_inverse: float) -> float:
         p = np.exp(math.exp(log_inverse) * z)
-        return float((((p * z).sum(1) / p.sum(1)) - own).mean())
+        return float((((p * z).sum(1) / p.sum(1)) - of_label).mean())
 
     low, high = -math.log(_HOTTEST), -math.log(_COLDEST)
     if not np.isfinite(z).all() or slope(low) >= 0 or slope(high) <= 0:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noisewise import __version__
+import jinja2
+from markupsafe import Markup
+
+from noisewise import __version__, audits
+from noisewise._moved import old_names
 from noisewise.errors import RunError
+from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
@@ -51,8 +57,6 @@ def write(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
 
 def render(run: str | os.PathLike[str]) -> str:
     """The page as text."""
-    import jinja2
-
     folder = RunFolder(run)
     if not folder.complete:
         raise RunError(
@@ -67,22 +71,20 @@ def render(run: str | os.PathLike[str]) -> str:
 
 def facts(folder: RunFolder) -> dict[str, Any]:
     """Everything the page says, read from the run folder."""
-    import tomllib
-
     summary, about = read_summary(folder), read_json(folder.run)
     try:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
         results = _results(folder)
         privacy = summary["privacy"]
-        epsilon, said = float(privacy["epsilon"]), promised(summary)
+        epsilon, promise = float(privacy["epsilon"]), promised(summary)
         return {
-            **_guarantee(privacy, epsilon, said),
-            **_subject(summary, said),
+            **_guarantee(privacy, epsilon, promise),
+            **_subject(summary, promise),
             **_price(results),
-            "results": [_section(result, said.strength) for result in results],
+            "results": [_section(result, promise.strength) for result in results],
             "missing": [] if results else [("What privacy cost, and who pays:", "noisewise audit DIR")],
             "ledger": [_line(line) for line in read_json(folder.ledger)["lines"]],
-            "accountants": _accountants(privacy, said),
+            "accountants": _accountants(privacy, promise),
             "settings": [
                 (name.replace("_", " "), _setting(value)) for name, value in settings.items() if name != "format"
             ],
@@ -93,9 +95,9 @@ def facts(folder: RunFolder) -> dict[str, Any]:
         raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from None
 
 
-def _guarantee(privacy: Mapping[str, Any], epsilon: float, said: Promise) -> dict[str, Any]:
+def _guarantee(privacy: Mapping[str, Any], epsilon: float, promise: Promise) -> dict[str, Any]:
     private = privacy["status"] == "private"
-    why = reason(privacy["status"], said.strength, privacy["reason"])
+    why = reason(privacy["status"], promise.strength, privacy["reason"])
     counted = private and math.isfinite(epsilon)
     return {
         "epsilon": number(epsilon),
@@ -103,16 +105,16 @@ def _guarantee(privacy: Mapping[str, Any], epsilon: float, said: Promise) -> dic
         "delta": _power(privacy["delta"]),
         "certainty": percent_at_most(epsilon, privacy["delta"]) if counted else None,
         "gauge": f"{200 * (certainty(epsilon, privacy['delta']) - 0.5):.1f}" if counted else None,
-        "guess": said.guess,
-        "verdict": said.verdict,
-        "meaning": said.meaning,
+        "guess": promise.guess,
+        "verdict": promise.verdict,
+        "meaning": promise.meaning,
         "accountant": str(privacy["accountant"]).upper(),
         "adjacency": privacy["adjacency"],
         "unit": privacy["unit"],
         "sampler": _sampling_in_words(privacy["sampler"]),
-        "badge": said.badge,
+        "badge": promise.badge,
         "reason": why[:1].upper() + why[1:],
-        "good": said.publishable,
+        "good": promise.publishable,
     }
 
 
@@ -120,17 +122,20 @@ def _sampling_in_words(kind: str) -> str:
     return SAMPLERS[kind].words if kind in SAMPLERS else kind
 
 
-def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
+def _subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     privacy, data, model = summary["privacy"], summary["data"], summary["model"]
     kind = f" ({model})" if model else ""
     unit, spoken = privacy["unit"], data.get("name", "data").replace("_", " ")
     either = NEIGHBOURS[privacy["adjacency"]].format(unit=unit)
     how, so_that = {
-        "weak": ("with weak differential privacy", f": whoever sees it and guesses {either} can be right {said.guess}"),
+        "weak": (
+            "with weak differential privacy",
+            f": whoever sees it and guesses {either} can be right {promise.guess}",
+        ),
         "none": ("without a privacy guarantee", " without a privacy guarantee"),
     }.get(
-        said.strength,
-        ("with differential privacy", f" so that whoever sees it and guesses {either} is right {said.guess}"),
+        promise.strength,
+        ("with differential privacy", f" so that whoever sees it and guesses {either} is right {promise.guess}"),
     )
     public = f"{spoken[:1].upper()}{spoken[1:]} is a public data set: here it stands in for private data."
     caveats = [
@@ -139,10 +144,10 @@ def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
         "It covers this run alone: other runs on the same data, also those that only chose settings, add up with it.",
         f"The number of {unit}s ({data['n']:,}) and all settings below count as public.",
     ]
-    if said.strength == "none":
-        why = reason(privacy["status"], said.strength, privacy["reason"])
-        caveats = [f"This run: {said.badge} ({why}): do not publish the model."]
-    elif not said.publishable:
+    if promise.strength == "none":
+        why = reason(privacy["status"], promise.strength, privacy["reason"])
+        caveats = [f"This run: {promise.badge} ({why}): do not publish the model."]
+    elif not promise.publishable:
         caveats = ["The guarantee is weak: do not publish the model because of it.", *caveats]
     banner = "This page shows the non-private twin and exact figures of test rows: do not publish it."
     return {
@@ -156,8 +161,6 @@ def _subject(summary: Mapping[str, Any], said: Promise) -> dict[str, Any]:
 
 
 def _results(folder: RunFolder) -> list[Result]:
-    from noisewise import audits
-
     order = {name: place for place, name in enumerate(audits.AUDITS)}
     paths = folder.audits.glob("*.json")
     return [audits.read(path) for path in sorted(paths, key=lambda path: (order.get(path.stem, len(order)), path.stem))]
@@ -170,10 +173,6 @@ def _price(results: list[Result]) -> dict[str, Card | None]:
 
 
 def _section(result: Result, strength: str) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    from noisewise.report.figures import inline_svg
-
     figures = [
         {"caption": figure.caption, "words": figure.words, "svg": Markup(inline_svg(figure))}
         for figure in result.figures()
@@ -207,7 +206,7 @@ def _line(line: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _accountants(privacy: Mapping[str, Any], said: Promise) -> list[tuple[str, str, str]]:
+def _accountants(privacy: Mapping[str, Any], promise: Promise) -> list[tuple[str, str, str]]:
     def row(name: str, key: str, note: str) -> tuple[str, str, str]:
         if privacy[key] is None:
             return name, "–", "does not cover this mechanism"
@@ -215,7 +214,7 @@ def _accountants(privacy: Mapping[str, Any], said: Promise) -> list[tuple[str, s
         return name, f"ε = {number(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
 
     return [
-        row("PLD", "epsilon", GUARANTEE[said.strength]),
+        row("PLD", "epsilon", GUARANTEE[promise.strength]),
         row("RDP", "rdp_epsilon", RDP),
         row("GDP-CLT", "gdp_epsilon", GDP),
     ]
@@ -248,3 +247,7 @@ def _power(delta: float) -> str:
         mantissa, exponent = "1", str(int(exact))
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{raised}" if mantissa == "1" else f"{mantissa} · 10{raised}"
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -13,6 +13,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -157,8 +158,6 @@ def _step_of(line: str) -> float:
 
 def versions() -> dict[str, str]:
     """Versions that results depend on."""
-    from importlib.metadata import version
-
     packages = ("torch", "numpy", "dp-accounting")
     return {"noisewise": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}
 

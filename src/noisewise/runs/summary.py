@@ -22,9 +22,9 @@ def read_status(folder: RunFolder) -> Status:
     """What a finished run says it is: run.json and summary.json must say the same."""
     about, summary = read_json(folder.run), read_json(folder.summary)
     try:
-        found = [(source["status"], source["reason"]) for source in (about, summary["privacy"])]
-        status, reason = found[0]
-        agree = found[0] == found[1] and status in STATUSES and isinstance(reason, str)
+        claims = [(source["status"], source["reason"]) for source in (about, summary["privacy"])]
+        status, reason = claims[0]
+        agree = claims[0] == claims[1] and status in STATUSES and isinstance(reason, str)
     except (KeyError, TypeError, IndexError):
         agree = False
     if not agree:
@@ -78,8 +78,8 @@ def _readings(ledger: Any, status: Status, delta: float) -> dict[str, float | No
     import dp_accounting
 
     nothing = [(dp_accounting.NonPrivateDpEvent(), 1)]
-    found = spent(nothing if status.status == "not-private" else ledger.events(), delta, ledger.adjacency)
-    return {name: getattr(found, name) for name in READINGS}
+    epsilons = spent(nothing if status.status == "not-private" else ledger.events(), delta, ledger.adjacency)
+    return {name: getattr(epsilons, name) for name in READINGS}
 
 
 def _same_reading(written: Any, expected: float | None) -> bool:

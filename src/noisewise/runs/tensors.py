@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
+
 from noisewise.errors import RunError
 from noisewise.runs.files import write_atomically
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 def save_tensors(path: Path, tree: Any) -> None:
@@ -26,8 +28,6 @@ def save_tensors(path: Path, tree: Any) -> None:
 
 def load_tensors(path: Path) -> Any:
     """Inverse of `save_tensors`; a damaged file is an error, and nothing in it is executed."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
@@ -96,18 +96,13 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     write_atomically(path, save({name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}))
 
 
-def read_weights(model: nn.Module, path: Path) -> nn.Module:
-    """The model with the weights of a safetensors file; a file of another model is an error.
-
-    Nothing remembers where they came from: `noisewise.recipe.load_weights` does.
-    """
-    from safetensors import SafetensorError
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict that `save_weights` wrote; `noisewise.recipe.load_weights` gives it to a model."""
     from safetensors.torch import load
 
     try:
-        model.load_state_dict(load(path.read_bytes()))
+        return load(path.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{path} does not exist.") from None
     except (SafetensorError, RuntimeError, OSError) as error:
         raise RunError(f"{path} does not hold the weights of this run's model ({error}).") from None
-    return model

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ def check_audit(
 
     - It runs without a twin, and with one where it compares; the model and torch's random state are left as they were.
     - The same generator gives the same result.
+    - What it found (`values`) is a dataclass of the audit, and the result's class says which.
     - The result survives JSON, entry by entry in the same order; another version is refused.
     - A group of three people that is added to `data` (and to data among the settings) is named nowhere: small groups are
       counted, not shown.
@@ -79,6 +80,7 @@ def _check_description(audit: Audit) -> None:
 def _check_result(audit: Audit, result: Result, *, private_people: bool) -> None:
     if not isinstance(result, Result):
         raise ConfigError(f"{audit.name}: gives a {type(result).__name__}, must be a Result.")
+    _check_values(audit, result)
     _check_status(audit, result.status, private_people)
     again = _reloaded(audit, result)
     _check_headline(audit, again)
@@ -87,6 +89,21 @@ def _check_result(audit: Audit, result: Result, *, private_people: bool) -> None
         raise PrivacyError(
             f"{audit.name}: it shows a group of three people. Leave out groups of fewer than {SMALLEST}; "
             "`noisewise.audits.people.large_enough` gives the others."
+        )
+
+
+def _check_values(audit: Audit, result: Result) -> None:
+    name, values = type(result).__name__, result.values
+    if not is_dataclass(values):
+        raise ConfigError(
+            f"{audit.name}: `values` of its {name} is a {type(values).__name__}: must be a dataclass of the audit, so that "
+            "every entry has a name and a type."
+        )
+    declared = get_type_hints(type(result))["values"]
+    if declared is Any or not isinstance(values, declared):
+        raise ConfigError(
+            f"{audit.name}: `values` is a {type(values).__name__}, and its {name} does not say so: declare "
+            f"`values: {type(values).__name__}` in the class."
         )
 
 

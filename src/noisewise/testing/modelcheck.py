@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
-from noisewise.losses import default_loss
+from noisewise.losses import default_loss, unit_losses
 from noisewise.models.convert import batchnorm_to_groupnorm
-from noisewise.persample import Layout, clipped_sum, examine, live_parameters
-from noisewise.persample.losses import unit_losses
+from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.persample.made_up import synthetic
+from noisewise.support import live_parameters
 from noisewise.userfiles import load
 
 REPEATS = 3
@@ -103,12 +103,12 @@ class ModelCheck:
     def sentences(self) -> tuple[str, ...]:
         """Everything in words."""
         head = "can" if self.trainable else "cannot"
-        said = [f"This model {head} be trained privately: {self.reason}"]
-        said += [_ENGINES[engine].format(_names(names)) for engine, names in self.by_engine().items()]
-        said += [f"Not faster because {reason}: {_names(names)}." for reason, names in self.by_reason().items()]
+        sentences = [f"This model {head} be trained privately: {self.reason}"]
+        sentences += [_ENGINES[engine].format(_names(names)) for engine, names in self.by_engine().items()]
+        sentences += [f"Not faster because {reason}: {_names(names)}." for reason, names in self.by_reason().items()]
         if self.frozen:
-            said.append(f"Frozen, not trained: {_names(self.frozen)}.")
-        return (*said, *(self.cost.sentences() if self.cost else ()), *self.changes)
+            sentences.append(f"Frozen, not trained: {_names(self.frozen)}.")
+        return (*sentences, *(self.cost.sentences() if self.cost else ()), *self.changes)
 
     def by_engine(self) -> dict[Engine, list[str]]:
         """Names of parameters for each engine that is used, the fastest first."""
@@ -225,10 +225,10 @@ def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error:
     """If BatchNorm is to blame, say so: the converted copy is examined too."""
     if not isinstance(error, PrivacyError):
         return ()
-    converted, said = batchnorm_to_groupnorm(model)
-    if len(said) == 1 and said[0].startswith("No BatchNorm"):
+    converted, changes = batchnorm_to_groupnorm(model)
+    if len(changes) == 1 and changes[0].startswith("No BatchNorm"):
         return ()
-    advice = f"Replace BatchNorm with noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(said)}"
+    advice = f"Replace BatchNorm with noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(changes)}"
     try:
         examine(converted, loss_fn, batch, example)
     except Exception as other:

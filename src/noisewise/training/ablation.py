@@ -13,11 +13,10 @@ from noisewise.batches import Nest, Padded, Views, length, take
 from noisewise.bounded import expose, release
 from noisewise.data import Data
 from noisewise.errors import ConfigError
-from noisewise.losses import LossFn
+from noisewise.losses import LossFn, unit_losses
 from noisewise.mechanism import PURPOSE, RANKING
-from noisewise.persample import live_parameters
-from noisewise.persample.losses import unit_losses
 from noisewise.runtime import Runtime
+from noisewise.support import live_parameters
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Drawn, draw
 from noisewise.training.memory import in_memory

@@ -49,9 +49,9 @@ def augmented(function: Change, rows: Nest, owned: int, seed: int, trace: Trace 
             pass
     units = []
     for number in range(length(rows) // owned):
-        own = take(rows, slice(number * owned, (number + 1) * owned))
+        of_unit = take(rows, slice(number * owned, (number + 1) * owned))
         state = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64)[0]
-        versions = function(map_tensors(torch.clone, own), torch.Generator().manual_seed(int(state >> 1)))
+        versions = function(map_tensors(torch.clone, of_unit), torch.Generator().manual_seed(int(state >> 1)))
         if length(versions) != owned:  # one unit's surplus could hide another's loss
             raise ConfigError(f"augment returned {length(versions)} rows for {owned} of one unit: one for each.")
         units.append(versions)

@@ -16,7 +16,7 @@ from noisewise.accounting import Ledger
 from noisewise.batches import Nest, map_tensors
 from noisewise.data.marks import digest
 from noisewise.errors import PrivacyError
-from noisewise.persample.losses import unit_losses
+from noisewise.losses import unit_losses
 from noisewise.persample.made_up import synthetic
 
 UNITS = 3  # made-up units whose losses describe a model
@@ -38,7 +38,7 @@ def behaviour(
     The model is put back bit for bit.
     """
     device = next(model.parameters()).device
-    own = {module: module.training for module in model.modules()}
+    modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})), torch.no_grad():
         torch.manual_seed(0)
         units = synthetic(map_tensors(lambda tensor: tensor[:0].cpu(), like), UNITS) if example is None else example
@@ -51,7 +51,7 @@ def behaviour(
                 model.eval()
                 evaluated = _losses(model, loss_fn, units)
             finally:
-                for module, training in own.items():
+                for module, training in modes.items():
                     module.training = training
     return {"evaluated": evaluated, "trained": in_own_mode, "device": device.type}
 
@@ -134,10 +134,10 @@ def check_origin(marks: Marks, data: bytes, ledger: Ledger) -> None:
     were changed by hand or read from a file in another way are not recognised, nor are sets that share only some people
     with this one.
     """
-    for found in {id(outcome): outcome for known in _known(marks) for outcome in known}.values():
-        whose = found.ledger.identity
-        if whose is not None and whose.fits(data) and not ledger.holds(found.ledger):
-            what = ", ".join(f"{line.count} x {line.purpose}" for line in found.ledger.lines)
+    for earlier in {id(outcome): outcome for known in _known(marks) for outcome in known}.values():
+        whose = earlier.ledger.identity
+        if whose is not None and whose.fits(data) and not ledger.holds(earlier.ledger):
+            what = ", ".join(f"{line.count} x {line.purpose}" for line in earlier.ledger.lines)
             raise PrivacyError(
                 f"this model came out of a run on the same data, whose releases ({what}) the ledger does not hold: epsilon "
                 "would leave them out. Pass that run's ledger, ledger=result.ledger, so that both add up; or start from a "

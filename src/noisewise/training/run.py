@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, length, map_tensors, take
 from noisewise.data import Data
 from noisewise.errors import DataError
-from noisewise.losses import LossFn
-from noisewise.persample.losses import unit_losses
+from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.tensors import save_weights

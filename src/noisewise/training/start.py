@@ -15,9 +15,10 @@ from noisewise.data import Data
 from noisewise.data.marks import mark_of
 from noisewise.errors import BudgetSpent, ConfigError, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
-from noisewise.persample import examine, live_parameters
+from noisewise.persample import examine
 from noisewise.persample.layout import situation
 from noisewise.persample.made_up import synthetic
+from noisewise.support import live_parameters
 from noisewise.training import lineage
 from noisewise.training.augmentation import Augment, check_augment
 from noisewise.training.batches import count_of, units_of
