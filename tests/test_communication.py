@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, fit

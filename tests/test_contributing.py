@@ -12,7 +12,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-import tiny
+from helpers import tiny
+from helpers.oracles import PROBLEMS, relative_error, unit_gradients
 from noisewise import adaptive, audits, clipping
 from noisewise.clipping import Samples
 from noisewise.data import Data, Splits
@@ -22,7 +23,6 @@ from noisewise.recipe import Recipe, fit
 from noisewise.repairs import repaired
 from noisewise.sampling import Poisson
 from noisewise.testing import check_audit, check_clip, reveal
-from oracles import PROBLEMS, relative_error, unit_gradients
 
 PROJECT = Path(__file__).parent.parent
 PAGE = (PROJECT / "CONTRIBUTING.md").read_text()

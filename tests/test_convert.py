@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.oracles import Apply, clipped_sum_by_hand, cross_entropy, relative_error, unit_gradients
+from helpers.tiny import run
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, CoupledSamples
 from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import clipped_sum, examine
-from oracles import Apply, clipped_sum_by_hand, cross_entropy, relative_error, unit_gradients
-from tiny import run
 
 IMAGES = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0])

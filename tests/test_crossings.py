@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import tiny
+from helpers import tiny
+from helpers.notes import Notes
 from noisewise.accounting import Ledger
 from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
 from noisewise.clipping import Flat, Global, per_layer
@@ -35,7 +36,6 @@ from noisewise.training.ablation import ablated_step
 from noisewise.training.augmentation import Augment
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from notes import Notes
 
 STEPS, LR = 3, 0.5
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")

@@ -14,8 +14,8 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tiny
-from damage import damaged
+from helpers import tiny
+from helpers.damage import damaged
 from noisewise import cli
 from noisewise.accounting import Ledger
 from noisewise.errors import Interrupted, NoisewiseError

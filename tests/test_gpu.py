@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import tiny
+from helpers import tiny
+from helpers.hostile import FAMILIES, ROUNDING, carried, movement, variants
+from helpers.oracles import PROBLEMS, lone
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
@@ -17,8 +19,6 @@ from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, formed
 from noisewise.randomness import Entropy
 from noisewise.testing import reveal
-from oracles import PROBLEMS, lone
-from persample.hostile import FAMILIES, ROUNDING, carried, movement, variants
 
 pytestmark = pytest.mark.gpu
 

@@ -6,16 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisewise.accounting import Ledger
-from noisewise.bounded import release
-from noisewise.clipping import Automatic, Flat, Global, Normalized, Samples
-from noisewise.errors import CoupledSamples, UnsupportedLayer
-from noisewise.mechanism import Mechanism
-from noisewise.persample import Layout, clipped_sum, examine
-from noisewise.randomness import Entropy
-from noisewise.runtime import Runtime
-from noisewise.sampling import Poisson
-from oracles import (
+from helpers.oracles import (
     PROBLEMS,
     RULES,
     SUPPORTS,
@@ -29,6 +20,15 @@ from oracles import (
     rules,
     typical_norm,
 )
+from noisewise.accounting import Ledger
+from noisewise.bounded import release
+from noisewise.clipping import Automatic, Flat, Global, Normalized, Samples
+from noisewise.errors import CoupledSamples, UnsupportedLayer
+from noisewise.mechanism import Mechanism
+from noisewise.persample import Layout, clipped_sum, examine
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
+from noisewise.sampling import Poisson
 
 ENGINES = ("auto", "dense", "loop")
 EACH_ENGINE = pytest.mark.parametrize("engine", ENGINES)

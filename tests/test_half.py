@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from helpers.oracles import Setup, clipped_sum_by_hand, flat, unit_gradients
 from noisewise.adaptive import Quantile
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.errors import Interrupted
@@ -18,7 +19,6 @@ from noisewise.sampling import FullBatch, Poisson
 from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from oracles import Setup, clipped_sum_by_hand, flat, unit_gradients
 
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 ENGINES = pytest.mark.parametrize("engine", ["auto", "dense", "loop"])

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import tiny
+from helpers import tiny
 from noisewise.accounting import Identity, Ledger
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits, disk

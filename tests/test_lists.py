@@ -9,6 +9,7 @@ import pytest
 import typer
 
 import noisewise.data
+from helpers.oracles import rules
 from noisewise import adaptive, clipping, models, repairs, sampling
 from noisewise.accounting import ADJACENCIES
 from noisewise.audits import AUDITS, RESULTS
@@ -17,7 +18,6 @@ from noisewise.data.catalog import CATALOG
 from noisewise.runtime import Engine
 from noisewise.testing import check_clip
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS
-from oracles import rules
 
 PROJECT = Path(__file__).parent.parent
 SPEC = importlib.util.spec_from_file_location("pages", PROJECT / "benchmarks" / "pages.py")

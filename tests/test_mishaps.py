@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import tiny
+from helpers import tiny
+from helpers.notes import Notes
 from noisewise import cli
 from noisewise.accounting import Ledger
 from noisewise.adaptive import GlobalAdapt
@@ -32,7 +33,6 @@ from noisewise.support import Fixed
 from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from notes import Notes
 
 SEED = 5
 

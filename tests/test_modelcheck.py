@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.oracles import PROBLEMS, Apply, cross_entropy
 from noisewise import cli
 from noisewise.errors import ConfigError
 from noisewise.losses import default_loss
 from noisewise.testing import ModelCheck, check_model
 from noisewise.testing.modelcheck import _Allocations, check_user_files
-from oracles import PROBLEMS, Apply, cross_entropy
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
 

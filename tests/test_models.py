@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.oracles import Setup, clipped_sum_by_hand, relative_error, typical_norm, unit_gradients
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
 from noisewise.losses import cross_entropy, squared_error
@@ -17,7 +18,6 @@ from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.models.transformer import Block
 from noisewise.persample import clipped_sum, examine
 from noisewise.testing import check_model, reveal
-from oracles import Setup, clipped_sum_by_hand, relative_error, typical_norm, unit_gradients
 
 PUBLISHED = [  # weights: counts that the papers or the models' publishers state, or sums over the layers they state
     ("lenet", (1, 28, 28), 10, {}, 61_706),

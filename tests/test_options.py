@@ -15,7 +15,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
+from helpers.notes import Notes
 from noisewise.accounting import Ledger
 from noisewise.adaptive import GroupBounds
 from noisewise.batches import length
@@ -35,7 +36,6 @@ from noisewise.training.augmentation import Augment
 from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from notes import Notes
 
 SEED = 5
 EARLIER = Ledger("add-remove", tiny.mechanism(noise_multiplier=90.0).lines(), unit="row")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import noisewise
-import tiny
+from helpers import tiny
 from noisewise import _moved
 
 

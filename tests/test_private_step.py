@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-import tiny
+from helpers import tiny
+from helpers.oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
 from noisewise.accounting import Ledger
 from noisewise.bounded import release
 from noisewise.clipping import Flat, Global, Normalized
@@ -23,7 +24,6 @@ from noisewise.support import Fixed, Plan
 from noisewise.training.ablation import step_of
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
 
 FALSE_ALARM = 1e-6
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import tiny
+from helpers import tiny
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data.tables import noised as noised_choice

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from helpers.oracles import cross_entropy, flat, relative_error, rules, squared_output
 from noisewise.adaptive import GlobalAdapt, Quantile
 from noisewise.batches import Views, take
 from noisewise.clipping import Clip, Flat
 from noisewise.persample import clipped_sum, examine
 from noisewise.runtime import Runtime
-from oracles import cross_entropy, flat, relative_error, rules, squared_output
 
 CLASSES, VOCABULARY = 3, 6
 QUICK, SLOW = 75, 1250  # cases of each family

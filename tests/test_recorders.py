@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-import tiny
+from helpers import tiny
 from noisewise.adaptive import Quantile
 from noisewise.audits.recorder import QUANTILES, ClipRecorder, Recording, read
 from noisewise.clipping import Flat, Global, per_layer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import tiny
+from helpers import tiny
 from noisewise.runs.folder import RunFolder
 from noisewise.runtime import Runtime
 from noisewise.workflow.config import configure

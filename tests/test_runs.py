@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim import lr_scheduler
 
-import tiny
+from helpers import tiny
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.clipping import Flat
 from noisewise.data import Data

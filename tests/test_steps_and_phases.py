@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.accounting import Ledger
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from helpers.oracles import PROBLEMS, RULES, clipped_sum_by_hand, gradients_of, relative_error, rules
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.persample import clipped_sum
 from noisewise.promises import NAMES
 from noisewise.support import EVERYTHING, Fixed, Plan
 from noisewise.testing import check_clip, check_support, reveal
-from oracles import PROBLEMS, RULES, clipped_sum_by_hand, gradients_of, relative_error, rules
 
 PARAMETERS = {"a": torch.zeros(3, 4), "b": torch.zeros(5)}
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-import tiny
+from helpers import tiny
 from noisewise.accounting import Ledger, Line, pld_epsilon
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny
+from helpers import tiny
 from noisewise import cli, report
 from noisewise.accounting.defaults import large_delta
 from noisewise.errors import RunError

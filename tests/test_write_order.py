@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.audits.recorder import ClipRecorder
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits

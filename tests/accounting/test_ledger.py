@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from damage import changed, damaged, without
+from helpers.damage import changed, damaged, without
 from noisewise.accounting import ADJACENCIES, Identity, Ledger, Line, pld_epsilon
 from noisewise.accounting.ledger import joined
 from noisewise.errors import ConfigError, RunError

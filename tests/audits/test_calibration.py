@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from confident import Told, honest
+from helpers.confident import Told, honest
 from noisewise.audits.calibration import AUDIT, OVER, RESAMPLES, UNDER, Calibration, calibration
 from noisewise.audits.confidence import (
     Answers,

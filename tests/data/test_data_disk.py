@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.data import Data, Splits, digits, disk
 from noisewise.errors import ConfigError, DataError
 

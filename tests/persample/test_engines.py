@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisewise.batches import Views
-from noisewise.clipping import Flat
-from noisewise.errors import ConfigError, UnsupportedLayer
-from noisewise.persample import clipped_sum, examine, live_parameters
-from noisewise.persample.units_alone import dense, loop
-from noisewise.runtime import Runtime
-from oracles import (
+from helpers.oracles import (
     PROBLEMS,
     RULES,
     SUPPORTS,
@@ -27,6 +21,12 @@ from oracles import (
     typical_norm,
     unit_gradients,
 )
+from noisewise.batches import Views
+from noisewise.clipping import Flat
+from noisewise.errors import ConfigError, UnsupportedLayer
+from noisewise.persample import clipped_sum, examine, live_parameters
+from noisewise.persample.units_alone import dense, loop
+from noisewise.runtime import Runtime
 
 ENGINES = ("auto", "dense", "loop")
 MICROBATCHES = (None, 1, 2, 3, 7)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, NoisewiseError, PrivacyError
 from noisewise.persample import clipped_sum, dispatched, engines, examine, operations, units_alone
@@ -16,7 +17,6 @@ from noisewise.persample.layers import Operands
 from noisewise.persample.made_up import synthetic
 from noisewise.persample.tape import Call
 from noisewise.runtime import Runtime
-from oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
 

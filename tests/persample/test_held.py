@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.oracles import Apply, cross_entropy
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, PrivacyError
 from noisewise.persample import clipped_sum, examine
 from noisewise.persample.held import changes, held
 from noisewise.runtime import Runtime
-from oracles import Apply, cross_entropy
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
 

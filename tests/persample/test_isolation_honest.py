@@ -5,12 +5,12 @@ The collection is `honest.py`; what was accepted before, and by which engine, li
 
 import pytest
 import torch
-from honest import ENGINES, HONEST, baseline, behaviour, learning, losses
 
+from helpers.honest import ENGINES, HONEST, baseline, behaviour, learning, losses
+from helpers.oracles import clipped_sum_by_hand, flat, relative_error, rows, typical_norm, unit_gradients
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum
 from noisewise.testing import reveal
-from oracles import clipped_sum_by_hand, flat, relative_error, rows, typical_norm, unit_gradients
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.oracles import Apply, lone, proven
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
 from noisewise.persample import clipped_sum, formed, rounding
@@ -19,7 +20,6 @@ from noisewise.persample.formed import Again, Formed, Kept
 from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
 from noisewise.runtime import Runtime
-from oracles import Apply, lone, proven
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.notes import Notes
 from noisewise.batches import Padded, Views
 from noisewise.clipping import Flat, per_layer
 from noisewise.persample import clipped_sum, units_alone
 from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 from noisewise.training.augmentation import augmented
-from notes import Notes
 
 UNITS, VIEWS = 5, 3
 MODELS = {

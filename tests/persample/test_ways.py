@@ -9,15 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noisewise.batches import Views, take
-from noisewise.clipping import Flat
-from noisewise.errors import UnsupportedLayer
-from noisewise.persample import clipped_sum, engines, examine, units_alone
-from noisewise.persample.conditions import NotProven
-from noisewise.persample.rounding import shortened
-from noisewise.runtime import Runtime
-from noisewise.testing import reveal
-from oracles import (
+from helpers.oracles import (
     PROBLEMS,
     Apply,
     Setup,
@@ -28,6 +20,14 @@ from oracles import (
     typical_norm,
     unit_gradients,
 )
+from noisewise.batches import Views, take
+from noisewise.clipping import Flat
+from noisewise.errors import UnsupportedLayer
+from noisewise.persample import clipped_sum, engines, examine, units_alone
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.rounding import shortened
+from noisewise.runtime import Runtime
+from noisewise.testing import reveal
 
 X = torch.randn(9, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.arange(9) % 3

@@ -7,11 +7,11 @@ import math
 import random
 from dataclasses import replace
 
-import compose
 import pytest
 import torch
-from walking import Walk
 
+from helpers import compose
+from helpers.walking import Walk
 from noisewise import report
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Views

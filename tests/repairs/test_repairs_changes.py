@@ -3,13 +3,13 @@
 import copy
 from dataclasses import replace
 
-import compose
 import dp_accounting as dp
 import pytest
 import torch
 from torch import nn
-from walking import Walk, mask_of
 
+from helpers import compose
+from helpers.walking import Walk, mask_of
 from noisewise import repairs as r
 from noisewise.accounting import Ledger
 from noisewise.adaptive import Quantile

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 
-import compose
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from walking import Walk, mask_of
 
+from helpers import compose
+from helpers.walking import Walk, mask_of
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
 from noisewise.randomness import Entropy

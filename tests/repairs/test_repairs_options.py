@@ -13,9 +13,9 @@ from functools import cache
 
 import pytest
 import torch
-from compose import images, network, other_ledger, recipe, turned
 from torch import nn
 
+from helpers.compose import images, network, other_ledger, recipe, turned
 from noisewise import repairs as r
 from noisewise.accounting import Ledger
 from noisewise.clipping import Flat

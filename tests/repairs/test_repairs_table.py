@@ -3,11 +3,11 @@
 import importlib.util
 import re
 
-import compose
 import pytest
 import torch
-from walking import Walk
 
+from helpers import compose
+from helpers.walking import Walk
 from noisewise import repairs
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.recipe import fit

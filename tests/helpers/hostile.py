@@ -1,6 +1,6 @@
 """Models whose units influence each other, in ways that a look at a few made-up units may miss. Generated, by seed.
 
-    PYTHONPATH=src:tests python tests/persample/hostile.py [--variants 6] [--only WORD]     prints what happens to each family
+    PYTHONPATH=src:tests python tests/helpers/hostile.py [--variants 6] [--only WORD]     prints what happens to each family
 
 A family is a kind of coupling; a variant draws what the kind leaves open: where it sits (inputs, hidden layers, outputs), from
 which number of units, above which value, with which strength and probability, behind a head or gate that starts at zero,
@@ -36,11 +36,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.oracles import Setup, as_type, clipped_sum_by_hand, nested, rows, unit_gradients
 from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError
 from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.testing import reveal
-from oracles import Setup, as_type, clipped_sum_by_hand, nested, rows, unit_gradients
 
 CLASSES, WIDTH, STEPS = 6, 6, 4
 POOL = 140  # units to choose from; labels are 0 to 3, and 5 for the extreme unit

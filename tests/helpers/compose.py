@@ -1,6 +1,6 @@
 """All repairs on one tiny recipe, which pairs of them compose, and the page that says so.
 
-`python tests/repairs/compose.py` writes docs/repairs.md.
+`python tests/helpers/compose.py` writes docs/repairs.md.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def page(found: list[Verdict]) -> str:
             "",
             "## Which pairs compose",
             "",
-            f"Written by `tests/repairs/compose.py`, which applies and trains every pair: {len(found) - refused} of "
+            f"Written by `tests/helpers/compose.py`, which applies and trains every pair: {len(found) - refused} of "
             f"{len(found)} compose (+).",
             "The others are refused with the reason below. Pruning from any source but the run's own earlier epochs composes",
             "alike. Repairs are applied in an order of their own, whatever order they are given in.",

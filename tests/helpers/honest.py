@@ -1,6 +1,6 @@
 """Models whose units are independent, as people write them: none may be refused, or served slower, than before.
 
-    PYTHONPATH=src:tests python tests/persample/honest.py     writes tests/persample/honest_baseline.json
+    PYTHONPATH=src:tests python tests/helpers/honest.py     writes tests/helpers/honest_baseline.json
 
 The project's own models, every problem of `oracles.py`, every situation of `benchmarks/layers.py`, Hugging Face's models made
 from small configurations, and typical user code. Each is small and the same in every run. `baseline` is what the code that
@@ -24,11 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from noisewise.errors import NoisewiseError
-from noisewise.models import MODELS, build
-from noisewise.models.convert import batchnorm_to_groupnorm
-from noisewise.persample import Layout, examine
-from oracles import (
+from helpers.oracles import (
     PROBLEMS,
     UNITS,
     Apply,
@@ -42,6 +38,10 @@ from oracles import (
     tokens,
     weights,
 )
+from noisewise.errors import NoisewiseError
+from noisewise.models import MODELS, build
+from noisewise.models.convert import batchnorm_to_groupnorm
+from noisewise.persample import Layout, examine
 
 BASELINE = Path(__file__).with_name("honest_baseline.json")
 ENGINES = ("ghost", "dense", "loop")  # from fast to slow

@@ -1,0 +1,114 @@
+"""Faults in noisewise.cli that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+FAULTS = [
+    # audits: the reason
+    Mutant(
+        "reason: one refused audit stops all",
+        "cli/audit.py",
+        "            if only:\n                raise\n",
+        "            raise\n",
+        ("test_cli.py::test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on",),
+    ),
+    Mutant(
+        "reason: tables are cut",
+        "cli/audit.py",
+        "+ GAP * len(wanted) > width:",
+        "+ GAP * len(wanted) > 10_000:",
+        ("test_cli.py::test_tables_are_never_cut",),
+    ),
+    # words and what is released
+    Mutant(
+        "words: all may be published",
+        "cli/train.py",
+        "{'may' if promise.publishable else 'should not'} be published",
+        "may be published",
+        ("test_words.py::test_terminal_and_page_follow_the_number",),
+    ),
+    Mutant(
+        "words: audits forget the strength",
+        "cli/audit.py",
+        "{badge(status, strength)} (",
+        "{status} (",
+        ("test_words.py::test_terminal_and_page_follow_the_number",),
+    ),
+    # options of the command line
+    Mutant(
+        "option: --momentum ignored",
+        "cli/train.py",
+        'HOW = ("out", "config", "resume", "quiet", "epochs")',
+        'HOW = ("out", "config", "resume", "quiet", "epochs", "momentum")',
+        ("test_command_options.py::test_options_of_train[--momentum]",),
+    ),
+    Mutant(
+        "option: --adjacency of a plan ignored",
+        "cli/account.py",
+        "adjacency=adjacency or default_adjacency(sampler)",
+        "adjacency=default_adjacency(sampler)",
+        ("test_command_options.py::test_options_of_a_plan[epsilon---adjacency]",),
+    ),
+    Mutant(
+        "option: --all ignored",
+        "cli/audit.py",
+        "if everything or AUDITS[name].usual]",
+        "if AUDITS[name].usual]",
+        ("test_command_options.py::test_options_of_audit",),
+    ),
+    Mutant(
+        "option: --adjacency of a schema ignored",
+        "cli/tables.py",
+        'adjacency=adjacency or "add-remove"',
+        'adjacency="add-remove"',
+        ("test_command_options.py::test_budget_of_schema",),
+    ),
+    Mutant(
+        "option: --delta of a schema ignored",
+        "cli/tables.py",
+        "            delta=delta,\n            adjacency=adj",
+        "            delta=None,\n            adjacency=adj",
+        ("test_command_options.py::test_budget_of_schema",),
+    ),
+    Mutant(
+        "option: --unit of a schema ignored",
+        "cli/tables.py",
+        "            unit=unit,\n",
+        "            unit=None,\n",
+        ("test_command_options.py::test_label_group_unit_and_out_of_schema",),
+    ),
+    Mutant(
+        "option: --separator ignored",
+        "cli/tables.py",
+        "header(file, separator)",
+        "header(file, None)",
+        ("test_command_options.py::test_separator_of_schema",),
+    ),
+    Mutant(
+        "option: --resume lost",
+        "cli/train.py",
+        "_train(wanted, out, resume=resume, quiet=quiet)",
+        "_train(wanted, out, resume=False, quiet=quiet)",
+        ("test_command_options.py::test_resume_of_train",),
+    ),
+    Mutant(
+        "option: --out of a report ignored",
+        "cli/report.py",
+        "    write_page(run, out)\n",
+        "    write_page(run, None)\n",
+        ("test_command_options.py::test_out_of_report_and_its_default",),
+    ),
+    Mutant(
+        "option: --loss of a check ignored",
+        "cli/check.py",
+        "check_user_files(model, example, loss)",
+        "check_user_files(model, example)",
+        ("test_command_options.py::test_example_and_loss_of_check",),
+    ),
+    Mutant(
+        "option: one that nobody tests",
+        "cli/train.py",
+        '    quiet: Annotated[bool, option(RUN, "No progress bar, no summary.", "--quiet")] = False,',
+        '    quiet: Annotated[bool, option(RUN, "No progress bar, no summary.", "--quiet", "--silent")] = False,',
+        ("test_command_options.py::test_no_option_is_left_out",),
+    ),
+]
