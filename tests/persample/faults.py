@@ -9,7 +9,7 @@ FAULTS = [
         "persample/clipped_sum.py",
         "return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms",
         "return ClippedBatch(Bounded(zeros, clip.sensitivity, dict.fromkeys(live, False)), norms",
-        ("test_guarantees.py::test_an_empty_batch_is_released_with_noise",),
+        ("whole/test_guarantees.py::test_an_empty_batch_is_released_with_noise",),
     ),
     # clipping
     Mutant(
@@ -290,7 +290,7 @@ FAULTS = [
         "    return\n    for seed in seeds:\n",
         (
             "persample/test_examine.py::test_losses_that_look_at_other_units_are_refused",
-            "test_guarantees.py::test_a_planted_batch_norm_is_refused",
+            "whole/test_guarantees.py::test_a_planted_batch_norm_is_refused",
         ),
     ),
     Mutant(

@@ -9,7 +9,7 @@ FAULTS = [
         "report/__init__.py",
         "(order.get(path.stem, len(order)), path.stem)",
         "path.stem",
-        ("report/test_page.py::test_sections_come_in_the_order_of_the_audits_and_folded",),
+        ("report/test_report.py::test_sections_come_in_the_order_of_the_audits_and_folded",),
     ),
     # words and what is released
     Mutant(
@@ -75,13 +75,13 @@ FAULTS = [
         "report/__init__.py",
         'return f"10{raised}" if mantissa == "1" else f"{mantissa} · 10{raised}"',
         'return f"10{raised}"',
-        ("report/test_page.py::test_deltas_are_powers_of_ten_where_they_are",),
+        ("report/test_report.py::test_deltas_are_powers_of_ten_where_they_are",),
     ),
     Mutant(
         "fresh: page: a setting that is off is on",
         "report/__init__.py",
         '("yes" if value else "no")',
         '("yes")',
-        ("report/test_page.py::test_settings_are_written_as_they_are",),
+        ("report/test_report.py::test_settings_are_written_as_they_are",),
     ),
 ]

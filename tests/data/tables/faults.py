@@ -72,7 +72,7 @@ FAULTS = [
         "data/tables/rows.py",
         'with path.open(encoding="utf-8-sig", newline="") as file:',
         'with path.open(encoding="utf-8", newline="") as file:',
-        ("test_table.py::test_a_byte_order_mark_and_spaces_do_not_count",),
+        ("data/tables/test_rows.py::test_a_byte_order_mark_and_spaces_do_not_count",),
     ),
     # published sets, tables, images, recordings, settings, plans
     Mutant(
@@ -200,20 +200,20 @@ FAULTS = [
         "data/tables/rows.py",
         "first, found, places = first + rows, [], []",
         "first, found, places = 1, [], []",
-        ("test_table.py::test_parts_are_numbered_on",),
+        ("data/tables/test_rows.py::test_parts_are_numbered_on",),
     ),
     Mutant(
         "fresh: table: whole floats keep their point",
         "data/tables/rows.py",
         "return str(int(number)) if number.is_integer() and abs(number) < 2**53 else str(value)",
         "return str(value)",
-        ("test_table.py::test_values_of_a_table_become_what_a_file_would_hold",),
+        ("data/tables/test_rows.py::test_values_of_a_table_become_what_a_file_would_hold",),
     ),
     Mutant(
         "fresh: table: rows with too few fields pass",
         "data/tables/rows.py",
         "if len(line) != len(header):",
         "if len(line) > len(header):",
-        ("test_table.py::test_a_damaged_file_is_named_with_the_place",),
+        ("data/tables/test_rows.py::test_a_damaged_file_is_named_with_the_place",),
     ),
 ]

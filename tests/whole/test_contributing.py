@@ -24,7 +24,7 @@ from noisewise.repairs import repaired
 from noisewise.sampling import Poisson
 from noisewise.testing import check_audit, check_clip, reveal
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "CONTRIBUTING.md").read_text()
 
 

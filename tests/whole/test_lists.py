@@ -19,7 +19,7 @@ from noisewise.runtime import Engine
 from noisewise.testing import check_clip
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("pages", PROJECT / "benchmarks" / "pages.py")
 pages = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(pages)

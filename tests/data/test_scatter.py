@@ -13,7 +13,7 @@ from noisewise.data import Data
 from noisewise.data.scatter import channels, features, scatter
 from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
 
-REFERENCE = np.load(Path(__file__).parent / "helpers" / "reference" / "scattering.npz")
+REFERENCE = np.load(Path(__file__).parents[1] / "helpers" / "reference" / "scattering.npz")
 SETTINGS = {"grey": (2, 8), "colour": (2, 8), "odd": (2, 8), "coarse": (3, 4), "fine": (1, 5)}
 
 

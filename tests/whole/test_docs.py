@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 METHODS = PROJECT / "docs" / "methods.md"
 PATH = re.compile(r"`([\w./-]+\.(?:py|md|json))(?:::([\w.\[\]-]+)|:\w+)?`")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("layers_benchmark", PROJECT / "benchmarks" / "layers.py")
 layers = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(layers)
