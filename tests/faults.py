@@ -25,7 +25,7 @@ FAULTS = [
         "entropy, (0, part))",
         (
             "test_bounded.py::test_steps_are_independent",
-            "test_private_step.py::test_every_step_has_noise_of_its_own",
+            "training/test_step.py::test_every_step_has_noise_of_its_own",
         ),
     ),
     Mutant(
@@ -64,7 +64,7 @@ FAULTS = [
         "pass",
         (
             "test_bounded.py::test_every_release_is_a_line_in_the_ledger",
-            "test_private_step.py::test_the_ledger_equals_the_plan",
+            "training/test_step.py::test_the_ledger_equals_the_plan",
         ),
     ),
     Mutant(
@@ -298,14 +298,14 @@ FAULTS = [
         "sampling.py",
         "if self.max_batch is None or self.max_batch >= self.n:",
         "if True:",
-        ("test_units.py::test_truncation_costs_what_dp_accounting_says",),
+        ("test_sampling.py::test_truncation_costs_what_dp_accounting_says",),
     ),
     Mutant(
         "a cut batch keeps the first units",
         "sampling.py",
         'np.argsort(entropy.uniforms(drawn.size, "sampling", step, 1))',
         "np.arange(drawn.size)",
-        ("test_units.py::test_a_cut_batch_keeps_everybody_alike",),
+        ("test_sampling.py::test_a_cut_batch_keeps_everybody_alike",),
     ),
     Mutant(
         "views added up instead of averaged",
@@ -348,7 +348,7 @@ FAULTS = [
         "recipe.py",
         "phases=phases if everywhere else recipe.phases",
         "phases=recipe.phases",
-        ("repairs/test_repairs_changes.py::test_pruned_weights_stay_zero_through_a_first_phase",),
+        ("repairs/test_changes.py::test_pruned_weights_stay_zero_through_a_first_phase",),
     ),
     # data and models
     Mutant(
@@ -385,7 +385,7 @@ FAULTS = [
         "recipe.py",
         "ledger=ledger, augment=recipe.augment, ema",
         "ledger=ledger, ema",
-        ("repairs/test_repairs_changes.py::test_batch_level_mixing_is_refused_before_training",),
+        ("repairs/test_changes.py::test_batch_level_mixing_is_refused_before_training",),
     ),
     Mutant(
         "seen: fit forgets what it was told about the run",
@@ -406,7 +406,7 @@ FAULTS = [
         "recipe.py",
         "(max(start - first, 0), value)",
         "(start, value)",
-        ("repairs/test_repairs_changes.py::test_schedules_go_on_where_a_phase_ended",),
+        ("repairs/test_changes.py::test_schedules_go_on_where_a_phase_ended",),
     ),
     Mutant(
         "seen: open training without momentum",
@@ -492,7 +492,7 @@ FAULTS = [
         "wording.py",
         '"reasonable" if epsilon <= 10 else "weak"',
         '"reasonable" if epsilon <= 100 else "weak"',
-        ("test_words.py::test_tiers",),
+        ("test_wording.py::test_tiers",),
     ),
     Mutant(
         "words: a large delta is no matter",
@@ -500,8 +500,8 @@ FAULTS = [
         "not certainty(epsilon, delta) < 1 or large_delta(delta, n):",
         "not certainty(epsilon, delta) < 1:",
         (
-            "test_words.py::test_tiers",
-            "test_words.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",
+            "test_wording.py::test_tiers",
+            "test_wording.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",
         ),
     ),
     Mutant(
@@ -509,42 +509,42 @@ FAULTS = [
         "wording.py",
         'if status != "private" or not certainty(epsilon, delta) < 1',
         "if not certainty(epsilon, delta) < 1",
-        ("test_words.py::test_tiers",),
+        ("test_wording.py::test_tiers",),
     ),
     Mutant(
         "words: weak is private",
         "wording.py",
         'return "private, weakly" if strength == "weak"',
         'return "private" if strength == "weak"',
-        ("test_words.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",),
+        ("test_wording.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",),
     ),
     Mutant(
         "words: weak is publishable",
         "wording.py",
         'PUBLISHABLE = ("strong", "reasonable")',
         'PUBLISHABLE = ("strong", "reasonable", "weak")',
-        ("test_words.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",),
+        ("test_wording.py::test_no_flattery_above_epsilon_10_at_a_large_delta_or_without_privacy",),
     ),
     Mutant(
         "words: percentages rounded to the nearest",
         "wording.py",
         "Decimal(1).scaleb(-places), ROUND_DOWN)",
         "Decimal(1).scaleb(-places))",
-        ("test_words.py::test_the_percentage_is_rounded_up_and_told_from_100",),
+        ("test_wording.py::test_the_percentage_is_rounded_up_and_told_from_100",),
     ),
     Mutant(
         "words: one decimal for all",
         "wording.py",
         "places = max(1, -left.adjusted())",
         "places = 1",
-        ("test_words.py::test_the_percentage_is_rounded_up_and_told_from_100",),
+        ("test_wording.py::test_the_percentage_is_rounded_up_and_told_from_100",),
     ),
     Mutant(
         "words: delta forgotten in the guess",
         "wording.py",
         "return (1 - delta) * shrink / (1 + shrink)",
         "return shrink / (1 + shrink)",
-        ("test_words.py::test_the_bound_is_met_by_randomised_response",),
+        ("test_wording.py::test_the_bound_is_met_by_randomised_response",),
     ),
     # options of the command line
     Mutant(
@@ -552,28 +552,28 @@ FAULTS = [
         "randomness.py",
         "return self if self.reproducible else replace(self, root=int.from_bytes",
         "return self if True else replace(self, root=int.from_bytes",
-        ("test_lineage.py::test_the_same_root_draws_other_noise_for_other_data_and_other_weights",),
+        ("training/test_state.py::test_the_same_root_draws_other_noise_for_other_data_and_other_weights",),
     ),
     Mutant(
         "weights from a folder have no past",
         "recipe.py",
         "        loaded(model, ledger)\n",
         "            pass\n",
-        ("test_lineage.py::test_weights_from_a_folder_bring_its_ledger",),
+        ("training/test_lineage.py::test_weights_from_a_folder_bring_its_ledger",),
     ),
     Mutant(
         "a twin passes for the private model",
         "recipe.py",
         "if path.parent == folder.sensitive:",
         "if False:",
-        ("test_lineage.py::test_a_twin_from_a_folder_is_known_as_not_private",),
+        ("training/test_lineage.py::test_a_twin_from_a_folder_is_known_as_not_private",),
     ),
     Mutant(
         "arrays within a batch are seen whole",
         "batches.py",
         "    _refuse_other_arrays(nest)\n    sizes",
         "    sizes",
-        ("test_lineage.py::test_parts_that_every_unit_would_see_whole_are_refused",),
+        ("training/test_start.py::test_parts_that_every_unit_would_see_whole_are_refused",),
     ),
     Mutant(
         "the grid is paid for to first order",
@@ -755,7 +755,7 @@ FAULTS = [
         "wording.py",
         'else f"although {why}"',
         "else why",
-        ("test_words.py::test_a_reason_does_not_make_up_for_a_bad_number",),
+        ("test_wording.py::test_a_reason_does_not_make_up_for_a_bad_number",),
     ),
     Mutant(
         "fresh: squared errors of several targets add up",
@@ -797,7 +797,7 @@ FAULTS = [
         "support.py",
         "if mask.shape != parameters[name].shape:",
         "if mask.numel() != parameters[name].numel():",
-        ("test_support.py::test_a_wrong_support_of_a_plan_is_refused",),
+        ("training/test_course.py::test_a_wrong_support_of_a_plan_is_refused",),
     ),
     Mutant(
         "fresh: plans choose in the wrong order",

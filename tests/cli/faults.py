@@ -24,14 +24,14 @@ FAULTS = [
         "cli/train.py",
         "{'may' if promise.publishable else 'should not'} be published",
         "may be published",
-        ("test_words.py::test_terminal_and_page_follow_the_number",),
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
     ),
     Mutant(
         "words: audits forget the strength",
         "cli/audit.py",
         "{badge(status, strength)} (",
         "{status} (",
-        ("test_words.py::test_terminal_and_page_follow_the_number",),
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
     ),
     # options of the command line
     Mutant(

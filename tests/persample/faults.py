@@ -1099,7 +1099,7 @@ FAULTS = [
         "persample/units_alone.py",
         "isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)",
         "isinstance(error, MemoryError | torch.OutOfMemoryError)",
-        ("test_mishaps.py::test_an_allocator_that_fails_within_the_dense_engine_is_seen_too",),
+        ("training/test_memory.py::test_an_allocator_that_fails_within_the_dense_engine_is_seen_too",),
     ),
     Mutant(
         "fresh: rows: a smaller matrix is spread over the units",

@@ -54,7 +54,7 @@ FAULTS = [
         "repairs/freezing.py",
         "score[places].argsort(stable=True)",
         "score[places].argsort(stable=True, descending=True)",
-        ("repairs/test_repairs_changes.py::test_pruning_removes_an_exact_share_of_each_layer_and_resets_the_rest",),
+        ("repairs/test_changes.py::test_pruning_removes_an_exact_share_of_each_layer_and_resets_the_rest",),
     ),
     Mutant(
         "repair: pruning keeps the trained weights",
@@ -62,7 +62,7 @@ FAULTS = [
         "return self._pruned(before, {",
         "return self._pruned(replace(before, model=model), {",
         (
-            "repairs/test_repairs_changes.py::test_a_mask_from_earlier_epochs_ranks_the_released_weights_and_resets_to_the_initial_ones",
+            "repairs/test_changes.py::test_a_mask_from_earlier_epochs_ranks_the_released_weights_and_resets_to_the_initial_ones",
         ),
     ),
     Mutant(
@@ -70,7 +70,7 @@ FAULTS = [
         "repairs/pruning.py",
         "replace(recipe, ledger=before.composed(other))",
         "replace(recipe, ledger=before)",
-        ("repairs/test_repairs_changes.py::test_a_private_models_ledger_is_composed_with_this_one",),
+        ("repairs/test_changes.py::test_a_private_models_ledger_is_composed_with_this_one",),
     ),
     Mutant(
         "repair: stated costs are not checked",
@@ -91,7 +91,7 @@ FAULTS = [
         "repairs/lora.py",
         "return with_support(replace(recipe, model=model), Fixed(frozen))",
         "return replace(recipe, model=model)",
-        ("repairs/test_repairs_changes.py::test_lora_starts_at_the_same_function_and_only_additions_move",),
+        ("repairs/test_changes.py::test_lora_starts_at_the_same_function_and_only_additions_move",),
     ),
     # recipes and repairs, option by option
     Mutant(
@@ -225,7 +225,7 @@ FAULTS = [
         "repairs/global_clipping.py",
         "switch = round(self.share * steps)",
         "switch = round((1 - self.share) * steps)",
-        ("repairs/test_repairs_changes.py::test_rules_keep_the_bound_and_the_noise",),
+        ("repairs/test_changes.py::test_rules_keep_the_bound_and_the_noise",),
     ),
     Mutant(
         "seen: local then global, screen ignored",

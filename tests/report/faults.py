@@ -17,7 +17,7 @@ FAULTS = [
         "report/__init__.py",
         '"weak": ("with weak differential privacy"',
         '"weak": ("with differential privacy"',
-        ("test_words.py::test_terminal_and_page_follow_the_number",),
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
     ),
     # numbers on the page
     Mutant(

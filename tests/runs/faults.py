@@ -32,7 +32,7 @@ FAULTS = [
         "runs/summary.py",
         "        _check_strength(summary)\n",
         "",
-        ("test_words.py::test_a_strength_that_the_numbers_contradict_is_refused",),
+        ("whole/test_words.py::test_a_strength_that_the_numbers_contradict_is_refused",),
     ),
     # options of the command line
     Mutant(
@@ -40,7 +40,7 @@ FAULTS = [
         "runs/summary.py",
         'if ledger.reproducible and status.status != "not-private":',
         "if False:",
-        ("test_lineage.py::test_a_summary_that_does_not_fit_its_ledger_is_refused",),
+        ("training/test_lineage.py::test_a_summary_that_does_not_fit_its_ledger_is_refused",),
     ),
     Mutant(
         "fresh: a summary of another unit is read",
@@ -82,7 +82,7 @@ FAULTS = [
         "runs/files.py",
         "filelock.FileLock(path, ",
         'filelock.FileLock(path.with_name(f"lock-{os.urandom(8).hex()}"), ',
-        ("test_mishaps.py::test_the_message_names_value_reason_and_remedy",),
+        ("whole/test_mishaps.py::test_the_message_names_value_reason_and_remedy",),
     ),
     Mutant(
         "fresh: the last step's metrics are forgotten",

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from helpers import tiny
+from helpers.loops import DELTA, SEED, assert_equal, by_hand, ours
 from noisewise.accounting import Ledger, Line, pld_epsilon
 from noisewise.clipping import Flat, Global, per_layer
 from noisewise.data import Data
@@ -26,9 +27,6 @@ from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 
-DELTA = 1e-3
-SEED = 5
-
 OPTIMIZERS = {
     "SGD": lambda network: torch.optim.SGD(network.parameters(), lr=0.3),
     "SGD momentum": lambda network: torch.optim.SGD(network.parameters(), lr=0.2, momentum=0.9, nesterov=True),
@@ -36,6 +34,7 @@ OPTIMIZERS = {
     "AdamW": lambda network: torch.optim.AdamW(network.parameters(), lr=0.05, weight_decay=0.1),
     "RMSprop": lambda network: torch.optim.RMSprop(network.parameters(), lr=0.01, momentum=0.5),
 }
+
 SCHEDULERS = {
     "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5),
     "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=tiny.STEPS),
@@ -45,40 +44,6 @@ SCHEDULERS = {
         optimizer, [lr_scheduler.LinearLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)], milestones=[4]
     ),
 }
-
-
-# --- the definition ---------------------------------------------------------------------------------------------------
-
-
-def by_hand(network, plan, optimizer, scheduler=None, *, clip=True, noise=True):
-    """DP-SGD one unit at a time (papers.md 0.2), with the draws of `insecure_seed=SEED` taken from their streams."""
-    entropy, (x, y) = Entropy.insecure(SEED), tiny.data(dtype=torch.float64)
-    parameters = list(network.parameters())
-    for step in range(plan.steps):
-        bound, sigma = plan.clip_at(step).bound, plan.noise_at(step)
-        total = [torch.zeros_like(parameter) for parameter in parameters]
-        for i in np.flatnonzero(entropy.generator("sampling", step).random(tiny.N) < tiny.BATCH / tiny.N):
-            loss = tiny.loss_fn(network, (x[i : i + 1], y[i : i + 1])).sum()
-            grads = torch.autograd.grad(loss, parameters)
-            norm = math.sqrt(sum(float(grad.square().sum()) for grad in grads))
-            for summed, grad in zip(total, grads, strict=True):
-                summed += grad * (min(1.0, bound / norm) if clip else 1.0)
-        for k, (parameter, summed) in enumerate(zip(parameters, total, strict=True)):
-            draws = entropy.generator("noise", step, 0, k, 0).standard_normal(parameter.numel())
-            noised = summed + sigma * bound * torch.from_numpy(draws).view_as(parameter) * noise
-            parameter.grad = noised / tiny.BATCH  # the expected batch size, not the realised one
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-    return network
-
-
-def ours(plan=None, optimizer=tiny.sgd, **settings):
-    return tiny.run(tiny.model(torch.float64), plan=plan, optimizer=optimizer, insecure_seed=SEED, **settings)
-
-
-def assert_equal(network, reference):
-    torch.testing.assert_close(tiny.weights(network), tiny.weights(reference), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -111,64 +76,6 @@ def test_engine_and_micro_batches_do_not_change_the_result(engine, microbatch):
     assert_equal(ours(runtime=Runtime(engine=engine, microbatch=microbatch)).model, ours().model)
 
 
-# --- ablations --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ablation", "parts"),
-    [
-        ("plain", {"clip": False, "noise": False}),
-        ("clip-only", {"clip": True, "noise": False}),
-        ("noise-only", {"clip": False, "noise": True}),
-        ("private", {"clip": True, "noise": True}),
-    ],
-)
-@pytest.mark.parametrize("microbatch", [None, 3])
-def test_ablations_leave_out_one_part_each(ablation, parts, microbatch):
-    reference = tiny.model(torch.float64)
-    by_hand(reference, tiny.mechanism(), tiny.sgd(reference), **parts)
-    assert_equal(ours(ablation=ablation, runtime=Runtime(microbatch=microbatch)).model, reference)
-
-
-def test_plain_is_ordinary_sgd_on_the_same_batches():
-    """The loss of a batch, summed and divided by the expected size, through `backward`."""
-    reference, entropy = tiny.model(torch.float64), Entropy.insecure(SEED)
-    optimizer, units = tiny.sgd(reference), tiny.data(dtype=torch.float64)
-    for batch in Poisson(tiny.N, tiny.BATCH).batches(entropy, 0, tiny.STEPS):
-        optimizer.zero_grad()
-        loss = tiny.loss_fn(reference, tuple(tensor[batch] for tensor in units)).sum() / tiny.BATCH
-        loss.backward()
-        optimizer.step()
-    assert_equal(ours(ablation="plain").model, reference)
-
-
-def test_noise_only_is_as_strong_as_the_sensitivity_says():
-    """One step from noise alone: the noise of `noise-only` is sigma * C, however long the gradients are."""
-    steps = {}
-    for bound in (1e-3, 10.0):
-        plan = tiny.mechanism(clip=Flat(bound), noise_multiplier=2.0, steps=1)
-        runs = {ablation: tiny.weights(ours(plan, ablation=ablation).model) for ablation in ("plain", "noise-only")}
-        steps[bound] = (runs["noise-only"] - runs["plain"]) / bound
-    torch.testing.assert_close(steps[1e-3], steps[10.0], rtol=1e-6, atol=1e-9)
-    noise = steps[10.0] * tiny.BATCH / 0.2
-    assert noise.std().item() == pytest.approx(2.0, rel=0.35)  # 57 draws
-
-
-@pytest.mark.parametrize("ablation", ["plain", "clip-only", "noise-only"])
-def test_ablations_are_marked_and_infinitely_expensive_everywhere(ablation, tmp_path):
-    trained = tiny.run(ablation=ablation, out=tmp_path)
-    assert trained.status.status == "not-private"
-    assert ablation in trained.status.reason
-    assert trained.ledger.epsilon(DELTA) == math.inf
-    assert trained.ledger.releases == tiny.STEPS
-    assert all(line["epsilon"] == math.inf for line in trained.history)
-
-
-def test_plain_needs_no_noise_multiplier(tmp_path):
-    trained = tiny.run(plan=tiny.mechanism(noise_multiplier=None), ablation="plain", out=tmp_path)
-    assert trained.status.status == "not-private"
-
-
 def test_private_needs_a_noise_multiplier_before_anything_happens(tmp_path):
     with pytest.raises(ConfigError, match="calibrated"):
         tiny.run(plan=tiny.mechanism(noise_multiplier=None), out=tmp_path / "run")
@@ -176,7 +83,6 @@ def test_private_needs_a_noise_multiplier_before_anything_happens(tmp_path):
 
 
 # --- ledger and plan --------------------------------------------------------------------------------------------------
-
 PLANS = {
     "poisson": tiny.mechanism(),
     "full batch": tiny.mechanism(sampler=FullBatch(tiny.N)),
@@ -284,22 +190,7 @@ def test_noise_of_zero_is_not_private():
     assert (trained.status.status, trained.ledger.epsilon(DELTA)) == ("not-private", math.inf)
 
 
-def test_epsilon_in_the_history_is_that_of_its_step():
-    history = tiny.run(delta=DELTA).history
-    assert [line["step"] for line in history] == [5, 10, 12]
-    for line in history:
-        assert line["epsilon"] == tiny.mechanism(steps=line["step"]).epsilon(DELTA)
-
-
-def test_long_runs_read_epsilon_twenty_times_and_at_the_end():
-    history = tiny.run(plan=tiny.mechanism(sampler=FullBatch(tiny.N), steps=50, noise_multiplier=50.0)).history
-    assert len(history) == 50
-    assert [line["step"] for line in history if line["epsilon"] is not None] == [*range(3, 50, 3), 50]
-
-
 # --- secrets ----------------------------------------------------------------------------------------------------------
-
-
 def test_an_insecure_seed_repeats_everything_and_is_stamped():
     first, second = (tiny.run(tiny.model(dropout=0.5), insecure_seed=SEED) for _ in range(2))
     assert tiny.same(first.model, second.model)
@@ -351,26 +242,6 @@ def test_training_leaves_the_global_random_state_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-# --- the rest of the interface ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ema", [0.999, 0.5])
-def test_the_moving_average_is_its_definition(ema):
-    network = tiny.model(torch.float64)
-    path = [tiny.weights(network)]
-    trained = tiny.run(network, ema=ema, recorders=[lambda _: path.append(tiny.weights(network))])
-    path = [*path[2:], tiny.weights(network)]  # the recorder of step t sees the weights before it
-    average = tiny.weights(tiny.model(torch.float64))
-    for t, now in enumerate(path, start=1):
-        decay = min(ema, (1 + t) / (10 + t))
-        average = decay * average + (1 - decay) * now
-    torch.testing.assert_close(torch.cat([a.flatten() for a in trained.averaged.values()]), average)
-
-
-def test_no_average_unless_asked_for():
-    assert tiny.run().averaged is None
-
-
 def test_recorders_see_every_step():
     seen = []
     trained = tiny.run(recorders=[seen.append], insecure_seed=SEED)
@@ -386,44 +257,6 @@ def test_recorders_see_a_norm_per_block():
     seen = []
     tiny.run(plan=tiny.mechanism(clip=per_layer(names, Global(1.0, 5.0))), recorders=[seen.append])
     assert {observation.norms.shape[0] for observation in seen} == {4}
-
-
-def test_training_changes_the_model_it_was_given_and_keeps_its_modes():
-    network = tiny.model(dropout=0.5)
-    network[2].eval()  # dropout switched off by hand
-    before = tiny.weights(network)
-    trained = tiny.run(network, valid=tiny.data())
-    assert trained.model is network
-    assert not torch.equal(tiny.weights(network), before)
-    assert network.training
-    assert not network[2].training
-
-
-def test_evaluation_mode_is_kept_too():
-    network = tiny.model(dropout=0.5).eval()
-    tiny.run(network, valid=tiny.data())
-    assert not any(module.training for module in network.modules())
-
-
-def test_modes_are_restored_when_validation_fails():
-    network = tiny.model(dropout=0.5)
-
-    def loss_fn(model, batch):
-        if len(batch[1]) == 77:
-            raise FloatingPointError
-        return tiny.loss_fn(model, batch)
-
-    with pytest.raises(FloatingPointError):
-        train(network, tiny.data(), loss_fn, tiny.mechanism(), tiny.sgd(network), valid=tiny.data(n=77), progress=False)
-    assert network[2].training
-
-
-def test_valid_loss_is_the_mean_over_held_out_units():
-    network, held_out = tiny.model(dropout=0.5), tiny.data(n=11)
-    history = tiny.run(network, valid=held_out).history
-    with torch.no_grad():
-        expected = tiny.loss_fn(copy.deepcopy(network).eval(), held_out).mean().item()
-    assert history[-1]["valid_loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_frozen_parameters_stay_and_lose_stale_gradients():
@@ -475,8 +308,6 @@ def test_the_bar_of_a_run_that_is_not_private_shows_no_epsilon(how, capsys):
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

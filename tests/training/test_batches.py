@@ -1,4 +1,4 @@
-"""What is drawn and protected as one: all rows of a person, all views of a row, batches cut or filled to a size."""
+"""What is drawn and protected as one: all rows of a person, batches filled to a size."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from noisewise import Data, Mechanism, Poisson, Runtime, train
-from noisewise.accounting import Ledger
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.randomness import Entropy
-from noisewise.sampling import roomy
 from noisewise.training.ablation import ablated_step
-from noisewise.training.augmentation import Augment
 from noisewise.training.state import State
 
 PEOPLE = torch.tensor([4, 2, 4, 9, 2, 4, 7, 9, 4, 2])  # four people with 3, 4, 1 and 2 rows
@@ -55,9 +51,6 @@ def expected_weights(network, contributions, batch_size):
         parameter.detach() - sum(parts) / batch_size
         for parameter, parts in zip(network.parameters(), zip(*contributions, strict=True), strict=True)
     ]
-
-
-# ------------------------------------------------------------------------------------------------- people
 
 
 def test_rows_of_people_are_found_whatever_their_order():
@@ -111,87 +104,6 @@ def test_people_can_be_trained_on_and_the_ledger_counts_them():
     result = train(network, data(PEOPLE), loss_fn, plan, torch.optim.SGD(network.parameters(), lr=0.1), progress=False)
     assert result.ledger.releases == 20
     assert result.ledger.lines[0].event.sampling_probability == 0.25
-
-
-# ------------------------------------------------------------------------------------------------- views
-
-
-def shift(rows, generator):
-    x, y = rows
-    return x + torch.randn(x.shape, generator=generator).double(), y
-
-
-def test_views_are_averaged_before_clipping():
-    units, network = data(), model()
-    mechanism = Mechanism(sampler=Poisson(10, 5), clip=Flat(0.1), steps=1, noise_multiplier=1.0)
-    seen = []
-
-    def remember(rows, generator):
-        seen.append(shift(rows, generator))
-        return seen[-1]
-
-    got, drawn = step(model(), units, mechanism, augment=Augment(remember, 4))
-    x, y = seen[-1]  # the first ones are made-up rows of the check
-    assert x.shape[0] == 4 * len(drawn)
-    contributions = [
-        clipped(network, loss_fn(network, (x[4 * i : 4 * i + 4], y[4 * i : 4 * i + 4])), 0.1) for i in range(len(drawn))
-    ]
-    for mine, other in zip(got, expected_weights(network, contributions, 5), strict=True):
-        assert torch.allclose(mine, other, rtol=1e-9, atol=1e-12)
-
-
-def test_one_view_that_changes_nothing_is_no_augmentation():
-    units = data()
-    mechanism = Mechanism(sampler=Poisson(10, 5), clip=Flat(0.1), steps=1, noise_multiplier=1.0)
-    with_views, _ = step(model(), units, mechanism, augment=Augment(lambda rows, _: rows, 3))
-    without, _ = step(model(), units, mechanism)
-    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(with_views, without, strict=True))
-
-
-def test_an_augmentation_that_loses_rows_is_refused():
-    mechanism = Mechanism(sampler=Poisson(10, 5), steps=1, noise_multiplier=1.0)
-    with pytest.raises(ConfigError, match="one for each"):
-        step(model(), data(), mechanism, augment=Augment(lambda rows, _: tuple(r[:1] for r in rows), 3))
-
-
-# ------------------------------------------------------------------------------------------------- sizes
-
-
-def test_truncated_batches_never_exceed_their_cap_and_are_often_cut():
-    sampler = Poisson(200, 50, max_batch=52)
-    sizes = [len(batch) for batch in sampler.batches(Entropy.insecure(0), 0, 300)]
-    assert max(sizes) == 52
-    assert sum(size == 52 for size in sizes) > 50
-
-
-def test_a_cut_batch_keeps_everybody_alike():
-    sampler = Poisson(40, 20, max_batch=20)
-    counts = sum(np.bincount(batch, minlength=40) for batch in sampler.batches(Entropy.insecure(1), 0, 4000))
-    mean = counts.mean()
-    chi_square = float(((counts - mean) ** 2 / mean).sum())
-    assert chi_square < 72  # 39 degrees of freedom, false alarms below 1 in 1000; keeping the first 20 gives thousands
-    assert mean < 2000
-
-
-@pytest.mark.parametrize(("cap", "epsilon"), [(300, 3.46), (350, 2.38)])
-def test_truncation_costs_what_dp_accounting_says(cap, epsilon):
-    mechanism = Mechanism(sampler=Poisson(60000, 256, max_batch=cap), steps=14063, noise_multiplier=1.1)
-    assert mechanism.epsilon(1e-5) == pytest.approx(epsilon, abs=0.006)
-    assert mechanism.epsilon(1e-5, "rdp") is None
-    assert mechanism.spent(1e-5).gdp_epsilon is None
-
-
-def test_truncated_events_survive_the_ledger():
-    ledger = Ledger()
-    ledger.lines.extend(Mechanism(sampler=Poisson(100, 10, max_batch=12), steps=3, noise_multiplier=2.0).lines())
-    assert Ledger.from_dict(ledger.to_dict()).lines == ledger.lines
-    mechanism = Mechanism(sampler=Poisson(100, 10, max_batch=12), steps=3, noise_multiplier=2.0)
-    assert Mechanism.from_dict(mechanism.to_dict()) == mechanism
-
-
-def test_a_cap_below_the_expected_batch_is_refused_with_a_better_one():
-    with pytest.raises(ConfigError, match=f"max_batch=200.*{roomy(256)} costs next to nothing"):
-        Poisson(60000, 256, max_batch=200)
 
 
 def test_padded_batches_give_the_same_step():

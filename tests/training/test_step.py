@@ -9,61 +9,21 @@ from scipy import stats
 from torch import nn
 
 from helpers import tiny
-from helpers.oracles import Apply, Setup, clipped_sum_by_hand, cross_entropy, relative_error, rows, unit_gradients
+from helpers.oracles import Apply, Setup, cross_entropy, relative_error, rows
+from helpers.steps import drawn, expected_sum, plan, problem, scaled, steps_of
 from noisewise.accounting import Ledger
 from noisewise.bounded import release
 from noisewise.clipping import Flat, Global, Normalized
 from noisewise.errors import BudgetSpent, ConfigError, CoupledSamples, PrivacyError, PrivacyWarning
-from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum
-from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
-from noisewise.training.ablation import step_of
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 
 FALSE_ALARM = 1e-6
-
-
-def problem(units=20):
-    """A float64 classifier and its data, seed 0."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-    return Setup(model, cross_entropy, (torch.randn(units, 5, dtype=torch.float64), torch.arange(units) % 3))
-
-
-def plan(sampler, steps, noise_multiplier=1.0, **settings):
-    settings = {"clip": Flat(0.5), "adjacency": sampler.adjacencies[0]} | settings
-    return Mechanism(sampler=sampler, steps=steps, noise_multiplier=noise_multiplier, **settings)
-
-
-def steps_of(setup, state, count, learning_rate=0.0, ablation="private", **kwargs):
-    """The gradients that the optimizer sees in each of `count` steps."""
-    optimizer = torch.optim.SGD(setup.model.parameters(), learning_rate)
-    seen = []
-    for _ in range(count):
-        step_of(ablation)(setup.model, setup.batch, setup.loss_fn, optimizer, state, **kwargs)
-        seen.append({name: p.grad.clone() for name, p in setup.model.named_parameters() if p.grad is not None})
-    return seen
-
-
-def drawn(mechanism, seed, step):
-    return next(mechanism.sampler.batches(Entropy.insecure(seed), step, step + 1)).tolist()
-
-
-def expected_sum(setup, units, clip, support=None):
-    grads = unit_gradients(setup)
-    return clipped_sum_by_hand({name: grad[units] for name, grad in grads.items()}, clip, support or {})[0]
-
-
-def scaled(grads, factor):
-    return {name: grad * factor for name, grad in grads.items()}
-
-
-# ----------------------------------------------------------------------------------------------------- the divisor
 
 
 def test_the_sum_is_divided_by_the_expected_not_the_realised_batch_size():
@@ -105,9 +65,6 @@ def test_a_schedule_of_rules_is_followed():
         assert relative_error(grads, scaled(expected_sum(setup, list(range(20)), clip.at(step)), 1 / 20)) < 1e-9
 
 
-# --------------------------------------------------------------------------------------------------- empty batches
-
-
 def test_an_empty_batch_is_a_step_with_noise_and_a_line():
     """Seed 4: 40 steps at a mean of one unit, P(no empty one) < 1e-7."""
     setup, mechanism = problem(), plan(Poisson(n=20, batch_size=1), 40)
@@ -128,9 +85,6 @@ def test_an_empty_batch_moves_the_weights():
     before = {name: p.detach().clone() for name, p in setup.model.named_parameters()}
     steps_of(setup, state, 1, learning_rate=0.1)
     assert all(bool((p != before[name]).all()) for name, p in setup.model.named_parameters())
-
-
-# ------------------------------------------------------------------------------------------------------------ noise
 
 
 def noise_only(mechanism, seed, steps, width=100):
@@ -187,9 +141,6 @@ def test_a_second_phase_does_not_use_the_noise_of_the_first_again(sampler):
         setup = Setup(nn.Linear(100, 20), lambda model, batch: 0 * model(batch).sum(1), torch.zeros(20, 100))
         seen += [g["weight"] for g in steps_of(setup, State.start(mechanism, ledger, insecure_seed=7), 8)]
     assert len({tuple(noise.flatten()[:5].tolist()) for noise in seen}) == 16
-
-
-# ------------------------------------------------------------------------------------------------- plan and ledger
 
 
 def test_the_ledger_equals_the_plan():
@@ -252,9 +203,6 @@ def test_coupled_units_are_refused_before_anything_is_released():
     assert state.ledger.releases == 0
 
 
-# --------------------------------------------------------------------------------------------------------- support
-
-
 def test_frozen_and_masked_coordinates_never_move():
     setup = problem()
     mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -292,9 +240,6 @@ def test_a_layer_that_is_unfrozen_later_is_looked_at_before_it_learns():
     assert relative_error(second, scaled(expected_sum(setup, list(range(6)), Flat(0.5)), 1 / 6)) < 1e-9
 
 
-# ------------------------------------------------------------------------------------------------ what else happens
-
-
 def test_recorders_see_the_units_and_norms_of_every_step():
     setup, mechanism, seen = problem(), plan(Poisson(n=20, batch_size=4), 4), []
     steps_of(setup, State.start(mechanism, insecure_seed=9), 4, recorders=[seen.append])
@@ -313,29 +258,6 @@ def test_the_random_state_of_the_user_is_left_alone():
     state = State.start(plan(Poisson(n=20, batch_size=4), 2), insecure_seed=0)
     steps_of(setup._replace(model=model), state, 2)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("ablation", ["plain", "clip-only", "noise-only"])
-def test_ablations_are_recorded_as_not_private(ablation):
-    state = State.start(plan(Poisson(n=20, batch_size=4), 3), insecure_seed=10)
-    steps_of(problem(), state, 3, ablation=ablation)
-    assert state.ledger.releases == 3
-    assert state.ledger.epsilon(1e-5) == math.inf
-
-
-def test_ablations_leave_out_what_they_say():
-    """Seed 11: plain has neither clipping nor noise, clip-only no noise, noise-only no clipping."""
-    setup, mechanism = problem(), plan(Poisson(n=20, batch_size=4), 1, 0.5)
-    units = drawn(mechanism, 11, 0)
-    grads = {
-        ablation: steps_of(setup, State.start(mechanism, insecure_seed=11), 1, ablation=ablation)[0]
-        for ablation in ("private", "plain", "clip-only", "noise-only")
-    }
-    unclipped = {name: grad[units].sum(0) / 4 for name, grad in unit_gradients(setup).items()}
-    assert relative_error(grads["plain"], unclipped) < 1e-9
-    assert relative_error(grads["clip-only"], scaled(expected_sum(setup, units, Flat(0.5)), 1 / 4)) < 1e-9
-    noise = {name: grads["noise-only"][name] - unclipped[name] for name in unclipped}
-    assert relative_error({name: grads["clip-only"][name] + noise[name] for name in noise}, grads["private"]) < 1e-9
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

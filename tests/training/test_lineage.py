@@ -1,14 +1,8 @@
 """One ledger for one protected thing: its unit, its data, its noise, and the models that came out of its runs."""
 
 import copy
-import json
 import math
-import os
-import pickle
 import shutil
-import warnings
-from dataclasses import replace
-from functools import partial
 
 import dp_accounting as dp
 import pytest
@@ -17,19 +11,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers import tiny
+from helpers.lineage import DELTA, SEED, Crash, fresh_model, interrupted, other_data
 from noisewise.accounting import Identity, Ledger
-from noisewise.clipping import Flat
-from noisewise.data import Data, Splits, disk
-from noisewise.data.marks import digest, mark_of
-from noisewise.errors import ConfigError, DataError, PrivacyError, PrivacyWarning, RunError
-from noisewise.mechanism import Mechanism
-from noisewise.randomness import Entropy
+from noisewise.data import Data, Splits
+from noisewise.data.marks import mark_of
+from noisewise.errors import PrivacyError, RunError
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
 from noisewise.repairs import Pretraining, PublicTraining, repaired
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_ledger, read_summary
-from noisewise.runs.tensors import load_tensors, save_weights
+from noisewise.runs.tensors import save_weights
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson, Shuffle
 from noisewise.support import Fixed
@@ -40,109 +32,6 @@ from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 from noisewise.training.summary import status_of
-
-DELTA, SEED = 1e-3, 5
-
-
-class Crash(Exception):
-    pass
-
-
-def crash(observation):
-    if observation.step == 5:
-        raise Crash
-
-
-def interrupted(folder, **settings):
-    """A run that ended in its sixth step."""
-    with pytest.raises(Crash):
-        tiny.run(out=folder, checkpoint_seconds=0, recorders=[crash], **settings)
-    return folder
-
-
-def other_data():
-    x, y = tiny.data()
-    x = x.clone()
-    x[3, 2] += 1e-6
-    return x, y
-
-
-def fresh_model():
-    """Weights that no run has seen: random ones, since equal starts are one start."""
-    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
-
-
-# --- marks of data ----------------------------------------------------------------------------------------------------
-
-
-def with_parts():
-    x, y = tiny.data()
-    return Data(x, y, unit=torch.arange(40) // 2, groups={"a": torch.zeros(40).long(), "b": torch.ones(40).long()})
-
-
-def edited(part, at=0):
-    changed = part.clone()
-    changed.view(-1)[at] += 1
-    return changed
-
-
-OTHERS = {
-    "x": lambda d: replace(d, x=edited(d.x, -1)),
-    "y": lambda d: replace(d, y=edited(d.y)),
-    "unit": lambda d: replace(d, unit=edited(d.unit, 7)),
-    "a group": lambda d: replace(d, groups={**d.groups, "b": edited(d.groups["b"])}),
-    "groups exchanged": lambda d: replace(d, groups={"a": d.groups["b"], "b": d.groups["a"]}),
-    "a group less": lambda d: replace(d, groups={"a": d.groups["a"]}),
-    "no unit": lambda d: replace(d, unit=None),
-    "a group by another name": lambda d: replace(d, groups={"a": d.groups["a"], "c": d.groups["b"]}),
-    "another type": lambda d: replace(d, x=d.x.double()),
-    "the same bytes as another type": lambda d: replace(d, x=d.x.view(torch.int32)),
-    "another shape": lambda d: replace(d, x=d.x.unsqueeze(1)),
-    "another order": lambda d: d.take(torch.arange(39, -1, -1)),
-    "a row less": lambda d: d.take(torch.arange(39)),
-    "the smallest change": lambda d: replace(d, x=torch.nextafter(d.x, d.x + 1)),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_every_part_of_the_data_is_in_its_mark(other):
-    assert mark_of(other(with_parts())) != mark_of(with_parts())
-
-
-def test_equal_data_have_equal_marks_wherever_they_lie(tmp_path):
-    data = with_parts()
-    disk.save(data, tmp_path / "data")
-    strided = torch.empty(5, 40).t()
-    strided.copy_(data.x)
-    same = [
-        with_parts(),
-        disk.open(tmp_path / "data"),
-        disk.open(tmp_path / "data", verify=False),
-        replace(data, x=strided),
-    ]
-    assert {mark_of(other) for other in same} == {mark_of(data)}
-    assert mark_of(Data(*tiny.data())) == mark_of(tiny.data()) == mark_of(list(tiny.data()))
-    assert mark_of({"x": data.x, "y": data.y}) == mark_of({"y": data.y, "x": data.x})
-
-
-def test_large_tensors_are_read_in_chunks_to_the_same_mark(monkeypatch):
-    tensor = torch.arange(1000.0).view(50, 20)
-    whole = digest(tensor)
-    monkeypatch.setattr("noisewise.data.marks.CHUNK", 7)
-    assert digest(tensor.clone()) == whole
-    assert digest(tensor.flip(0)) != whole
-    kinds = [torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.complex64]
-    assert len({digest(tensor.to(kind)) for kind in kinds}) == len(kinds)
-    assert digest(torch.tensor(1.0)) != digest(torch.tensor(2.0))
-    assert digest(torch.zeros(0, 3)) != digest(torch.zeros(0, 2))
-
-
-def test_a_tensor_that_was_changed_in_place_has_another_mark():
-    x, y = tiny.data()
-    before = mark_of((x, y))
-    assert mark_of((x, y)) == before
-    x[0, 0] += 1
-    assert mark_of((x, y)) != before
 
 
 def test_an_identity_is_keyed_and_never_shown():
@@ -160,8 +49,6 @@ def test_an_identity_is_keyed_and_never_shown():
 
 
 # --- what a ledger belongs to -----------------------------------------------------------------------------------------
-
-
 def test_units_are_not_mixed():
     rows = tiny.run(plan=tiny.mechanism(steps=2)).ledger
     assert (rows.unit, rows.reproducible) == ("row", False)
@@ -194,28 +81,6 @@ def test_a_ledger_of_format_1_says_no_unit_until_somebody_does():
 def test_a_damaged_format_2_is_refused(wrong):
     with pytest.raises(RunError, match="ledger"):
         Ledger.from_dict({**Ledger(unit="row").to_dict(), **wrong})
-
-
-def test_other_data_do_not_continue_a_ledger():
-    first = tiny.run(plan=tiny.mechanism(steps=2))
-    with pytest.raises(
-        PrivacyError, match=r"not the data that the ledger counts.*same data.*ledger=None.*identity = None"
-    ):
-        tiny.run(units=other_data(), ledger=first.ledger)
-    assert first.ledger.releases == 2
-    first.ledger.identity = None
-    assert tiny.run(units=other_data(), ledger=first.ledger).ledger.releases == 2 + tiny.STEPS
-
-
-def test_data_that_change_under_a_state_are_refused_at_the_next_step():
-    network, state, (x, y) = tiny.model(), State.start(tiny.mechanism()), tiny.data()
-    optimizer = tiny.sgd(network)
-    private_step(network, (x, y), tiny.loss_fn, optimizer, state)
-    private_step(network, [x, y], tiny.loss_fn, optimizer, state)
-    x[0] += 1
-    with pytest.raises(PrivacyError, match="not the data that the ledger counts"):
-        private_step(network, (x, y), tiny.loss_fn, optimizer, state)
-    assert state.ledger.releases == state.step == 2
 
 
 def test_an_earlier_phase_with_reproducible_noise_makes_all_that_follows_not_private(tmp_path):
@@ -266,13 +131,6 @@ def test_the_identity_lies_under_sensitive_and_nowhere_else(tmp_path):
             assert not any(kept[key].encode() in content or bytes.fromhex(kept[key]) in content for key in kept)
 
 
-# --- noise is drawn once ----------------------------------------------------------------------------------------------
-
-
-def copies(state):
-    return [copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
-
-
 def test_a_copied_folder_is_resumed_on_the_same_data_only(tmp_path):
     interrupted(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -306,115 +164,7 @@ def test_with_a_secret_root_too_a_resumed_run_is_the_run_that_did_not_stop(sampl
     assert tiny.same(tiny.run(out=tmp_path / "b", resume=True, **how).model, whole.model)
 
 
-def drawn(folder):
-    """Where the next step's noise comes from, by the checkpoint."""
-    secret = load_tensors(RunFolder(folder).checkpoint)["entropy"]
-    return [secret[name] for name in ("origin", "chain")]
-
-
-def test_branches_of_another_learning_rate_part_ways_in_their_noise(tmp_path):
-    """The schedule is a function, which no checkpoint holds: the folder's copy is resumed with another one."""
-
-    def halving(optimizer):
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-
-    def thirds(optimizer):
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.3**step)
-
-    interrupted(tmp_path / "a", scheduler=halving)
-    for name in ("b", "c"):
-        shutil.copytree(tmp_path / "a", tmp_path / name)
-
-    def stop(observation):
-        seen.append(observation.units.tolist())
-        if observation.step == 9:
-            raise Crash
-
-    batches, ways = [], {"a": halving, "b": halving, "c": thirds}
-    for name, schedule in ways.items():
-        seen = []
-        with pytest.raises(Crash):
-            tiny.run(out=tmp_path / name, resume=True, checkpoint_seconds=0, scheduler=schedule, recorders=[stop])
-        batches.append(seen)
-    assert drawn(tmp_path / "a") == drawn(tmp_path / "b")
-    assert drawn(tmp_path / "a")[0] == drawn(tmp_path / "c")[0]
-    assert drawn(tmp_path / "a")[1] != drawn(tmp_path / "c")[1]
-    assert batches[0] == batches[1]
-    assert batches[0][:2] == batches[2][:2]  # the step that was repeated, and the one whose rate is still the saved one
-    assert batches[0][2:] != batches[2][2:]
-
-
-def noise_of(state, units=None, network=None):
-    """What one step on a bound far below the noise leaves in the gradient, divided by its scale."""
-    network = tiny.model() if network is None else network
-    private_step(network, tiny.data() if units is None else units, tiny.loss_fn, tiny.sgd(network), state)
-    gradient = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
-    return gradient * tiny.BATCH / (state.mechanism.noise_multiplier * state.mechanism.clip.bound)
-
-
-LOUD = {"noise_multiplier": 1e6, "clip": Flat(1e-3)}
-
-
-def test_the_same_root_draws_other_noise_for_other_data_and_other_weights():
-    entropy, ends = Entropy.fresh(), []
-    for units, network in ((None, None), (None, None), (other_data(), None), (None, fresh_model())):
-        state = State(tiny.mechanism(**LOUD), Ledger(identity=None))
-        state.entropy = entropy  # as resuming does
-        ends.append(noise_of(state, units, network))
-    torch.testing.assert_close(ends[0], ends[1])
-    for other in ends[2:]:
-        assert abs(torch.corrcoef(torch.stack([ends[0], other]))[0, 1]) < 0.6  # 57 draws: over four deviations
-
-
-def test_under_an_insecure_seed_the_noise_is_the_same_for_any_data():
-    ends = [
-        noise_of(State.start(tiny.mechanism(**LOUD), insecure_seed=SEED), units, network)
-        for units, network in ((None, None), (other_data(), fresh_model()))
-    ]
-    torch.testing.assert_close(ends[0], ends[1], atol=1e-3, rtol=1e-3)
-
-
-def test_a_copy_of_a_state_has_noise_of_its_own_and_shows_no_root():
-    state = State.start(tiny.mechanism(**LOUD))
-    network = tiny.model()
-    private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state)
-    written = pickle.dumps(state)
-    assert state.entropy.root.to_bytes(32, "little") not in written
-    made = [*copies(state), pickle.loads(written), pickle.loads(written)]
-    roots = {each.entropy.root for each in made}
-    assert len(roots | {state.entropy.root, 0}) == len(made) + 2
-    assert all((each.step, each.ledger.releases) == (1, 1) for each in made)
-    ends = [noise_of(each, network=copy.deepcopy(network)) for each in (state, *made)]
-    for other in ends[1:]:
-        assert abs(torch.corrcoef(torch.stack([ends[0], other]))[0, 1]) < 0.6
-
-
-def test_a_copy_of_a_reproducible_state_stays_reproducible():
-    state = State.start(tiny.mechanism(), insecure_seed=SEED)
-    assert [each.entropy for each in copies(state)] == [state.entropy] * 3
-
-
-def test_an_epoch_of_shuffled_batches_is_not_divided():
-    plan = tiny.mechanism(sampler=Shuffle(tiny.N, tiny.BATCH), adjacency="zero-out")
-    network, state, seen = tiny.model(), State.start(plan), []
-    optimizer = tiny.sgd(network)
-    for step in range(10):
-        if step % 5:
-            for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-                with pytest.raises(PrivacyError, match=rf"step {step}, within an epoch of shuffled batches"):
-                    duplicate(state)
-        else:
-            assert len(copies(state)) == 3
-        private_step(
-            network, tiny.data(), tiny.loss_fn, optimizer, state, recorders=[lambda o: seen.extend(o.units.tolist())]
-        )
-    assert sorted(seen[:40]) == sorted(seen[40:]) == list(range(40))  # whatever the chain: each once an epoch
-    assert seen[:40] != seen[40:]
-
-
 # --- the code of a resumed run ----------------------------------------------------------------------------------------
-
-
 def smoothed(network, batch):
     return F.cross_entropy(network(batch[0]), batch[1], reduction="none", label_smoothing=0.1)
 
@@ -469,7 +219,6 @@ def test_secure_is_kept_on_resuming(first, tmp_path):
 
 
 # --- models that came out of a run ------------------------------------------------------------------------------------
-
 CAME = r"came out of a run on the same data.*ledger=result.ledger.*fresh model"
 
 
@@ -618,37 +367,6 @@ def test_an_interrupted_model_goes_on_from_its_folder_only(tmp_path):
     assert tiny.run(network, out=tmp_path, resume=True).ledger.releases == tiny.STEPS
 
 
-# --- budget spent on nothing ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("through", ["train", "private_step"])
-def test_an_optimizer_of_another_model_is_refused_before_the_first_step(through):
-    network, state = tiny.model(), State.start(tiny.mechanism())
-    strangers = [torch.optim.SGD(tiny.model().parameters(), lr=0.1)]
-    strangers.append(torch.optim.SGD([*network.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1))
-    for stranger in strangers:
-        through_train = partial(tiny.run, network, optimizer=lambda _, chosen=stranger: chosen)
-        step = partial(private_step, network, tiny.data(), tiny.loss_fn, stranger, state)
-        with pytest.raises(ConfigError, match=r"parameters that are not the model's.*Build it on this very model"):
-            (through_train if through == "train" else step)()
-    assert state.ledger.releases == 0
-
-
-def test_an_optimizer_of_nothing_that_learns_is_refused():
-    network = tiny.model().requires_grad_(False)
-    network[2].requires_grad_(True)
-    with pytest.raises(ConfigError, match="none of those that learn"):
-        tiny.run(network, optimizer=lambda network: torch.optim.SGD(network[0].parameters(), lr=0.1))
-
-
-def test_what_the_optimizer_leaves_out_is_warned_of():
-    with pytest.warns(PrivacyWarning, match=r"does not hold \['0.weight', '0.bias'\].*support=.*requires_grad_"):
-        tiny.run(optimizer=lambda network: torch.optim.SGD(network[2].parameters(), lr=0.1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tiny.run()
-
-
 def test_there_is_nothing_to_resume_for_a_recipe_either(tmp_path):
     for phases in ((), (Phase(mechanism=tiny.mechanism(steps=2)),)):
         with pytest.raises(RunError, match="holds no run to go on with"):
@@ -656,8 +374,6 @@ def test_there_is_nothing_to_resume_for_a_recipe_either(tmp_path):
 
 
 # --- nothing that shows a batch's size --------------------------------------------------------------------------------
-
-
 def test_public_files_do_not_depend_on_the_batches_that_were_drawn(tmp_path):
     """Same plan, other batches, of which some are computed in many parts: run, metrics and summary are the same."""
     sizes = []
@@ -671,86 +387,6 @@ def test_public_files_do_not_depend_on_the_batches_that_were_drawn(tmp_path):
     assert sizes[0] != sizes[1]
     for name in ("run.json", "metrics.jsonl", "summary.json", "ledger.json"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes(), name
-
-
-# --- parts of a batch that are no tensors -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("part", ["array", "list", "tuple", "texts", "set", "nested"])
-def test_parts_that_every_unit_would_see_whole_are_refused(part):
-    x, y = tiny.data()
-    extra = {
-        "array": y.numpy(), "list": y.tolist(), "tuple": tuple(y.tolist()), "texts": ["a"] * 40, "set": {1, 2},
-        "nested": {"deep": [x, y.numpy()]},
-    }[part]  # fmt: skip
-    with pytest.raises(DataError, match=r"within the data.*every unit would see all of it.*torch.as_tensor"):
-        tiny.run(units=(x, y, extra))
-
-
-def test_single_numbers_texts_and_nothing_are_parts_that_all_may_see():
-    network = tiny.model()
-
-    def loss_fn(model, batch):
-        return tiny.loss_fn(model, batch["pair"]) * batch["scale"]
-
-    units = {"pair": tiny.data(), "scale": 0.5, "name": "a", "none": None}
-    before = tiny.weights(network)
-    trained = train(network, units, loss_fn, tiny.mechanism(), tiny.sgd(network), progress=False)
-    assert not torch.equal(tiny.weights(trained.model), before)
-
-
-def test_samplers_of_a_bound_root_keep_their_rate():
-    """Binding changes the root, not the law: 200 bound roots, one batch each."""
-    drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(200)]
-    assert abs(sum(drawn) / 200 - 100) < 4 * (90 / 200) ** 0.5
-
-
-def _released(state, loss_fn):
-    """One step from the same start, with noise far above the bound: what is released is the noise."""
-    torch.manual_seed(1)
-    model = torch.nn.Linear(6, 3)
-    private_step(model, PEOPLE, loss_fn, torch.optim.SGD(model.parameters(), lr=0.1), state)
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def _plain(model, batch):
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
-def _smoothed(model, batch):
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none", label_smoothing=0.3)
-
-
-PEOPLE = (torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)
-NOISY = Mechanism(sampler=Poisson(n=40, batch_size=10), clip=Flat(1e-3), steps=3, noise_multiplier=1e3)
-
-
-def _apart(one, two):
-    return float((one - two).norm() / one.norm()) > 0.1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_draws_noise_of_its_own():
-    state = State.start(NOISY)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, json.dumps(_released(state, _smoothed).tolist()).encode())
-        finally:
-            os._exit(0)  # whatever happened: the child is not a second test run
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        theirs = torch.tensor(json.loads(answer.read()))
-    os.waitpid(child, 0)
-    assert _apart(_released(state, _plain), theirs)
-
-
-@pytest.mark.parametrize("again", [replace, lambda state: State(NOISY, Ledger(unit="row"), state.entropy)])
-def test_two_states_of_one_root_share_no_noise(again):
-    state = State.start(NOISY)
-    other = again(state)
-    assert _apart(_released(state, _plain), _released(other, _smoothed))
 
 
 NAN, INF = math.nan, math.inf

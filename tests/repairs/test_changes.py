@@ -37,8 +37,6 @@ def parameters(model):
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------
-
-
 def masks_of(recipe):
     support = recipe.mechanism.support.support
     return {name: support[name] for name in LAYERS}
@@ -160,8 +158,6 @@ def test_a_private_model_of_other_neighbours_or_without_releases_is_refused():
 
 
 # --- LoRA -------------------------------------------------------------------------------------------------------------
-
-
 def test_lora_starts_at_the_same_function_and_only_additions_move():
     before = compose.recipe()
     recipe = r.repaired(before, r.LoRA(2, alpha=3.0))
@@ -234,8 +230,6 @@ def test_lora_that_cannot_be_is_refused(model, repair, message):
 
 
 # --- pretraining and fine-tuning --------------------------------------------------------------------------------------
-
-
 def test_pretraining_on_another_number_of_classes_leaves_the_head_as_it_was():
     start, after = compose.recipe(), r.repaired(compose.recipe(), r.Pretraining(compose.public(classes=4)))
     before, now = parameters(start.model), parameters(after.model)
@@ -279,8 +273,6 @@ def test_only_the_named_part_learns(what, learners):
 
 
 # --- views and averages -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bound", [0.1, 1000.0])
 def test_views_are_the_averaged_gradient_definition(bound):
     """Mean over views of each unit's gradient, then one clip (or none that acts): a loop over units and views."""
@@ -331,45 +323,6 @@ def test_batch_level_mixing_is_refused_before_training(function):
         trained(recipe)
 
 
-def by_number(rows, generator):
-    return rows[0] / len(rows[0]), rows[1]
-
-
-def by_place(rows, generator):
-    return rows[0] * (torch.arange(len(rows[0])) % 2).view(-1, 1, 1, 1), rows[1]
-
-
-@pytest.mark.parametrize("function", [by_number, by_place])
-def test_versions_that_depend_on_number_or_place_of_rows_are_refused(function):
-    like = (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long))
-    with pytest.raises(CoupledSamples, match="leaving one row out changed the versions of the others"):
-        check_augment(function, like)
-
-
-def rarely(rows, generator):
-    return mixup(rows, generator) if torch.rand(1, generator=generator) < 0.2 else rows
-
-
-def test_mixing_that_happens_now_and_then_is_found():
-    like = (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long))
-    with pytest.raises(CoupledSamples, match="replacing one row"):
-        check_augment(rarely, like)
-
-
-def test_other_sources_of_randomness_and_lost_rows_are_refused():
-    def elsewhere(rows, generator):
-        return rows[0] + torch.rand(()), rows[1]
-
-    def shorter(rows, generator):
-        return rows[0][1:], rows[1][1:]
-
-    like = (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.long))
-    for function, message in ((elsewhere, "different versions for the same generator"), (shorter, "39 rows for 40")):
-        with pytest.raises(ConfigError, match=message):
-            check_augment(function, like)
-    assert check_augment(compose.turned, like) is not None
-
-
 def test_views_need_images_or_a_function():
     rows = replace(compose.images(), x=torch.zeros(40, 16))
     with pytest.raises(ConfigError, match="flips and crops need images"):
@@ -393,8 +346,6 @@ def test_the_moving_average_is_its_definition():
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
-
-
 def test_rules_keep_the_bound_and_the_noise():
     for name in ("global clipping", "local then global clipping", "global-adapt", "group bounds"):
         mechanism = r.repaired(compose.recipe(), compose.ALL[name]()).mechanism
@@ -422,8 +373,6 @@ def test_rules_that_cannot_be_are_refused():
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_first_phase_is_the_recipe_before_its_other_repairs():
     """Another rule, its learning rate and masks begin after it; what it names is its own."""
     recipe = r.repaired(
