@@ -297,7 +297,7 @@ FAULTS = [
         "audits/fairness.py",
         "labels = [1] if width == 2 else list(range(width))",
         "labels = [0]",
-        ("audits/test_disparity.py::test_fairness_measures_are_fairlearns",),
+        ("audits/test_fairness.py::test_fairness_measures_are_fairlearns",),
     ),
     Mutant(
         "price: a model that diverged is judged",
@@ -322,8 +322,8 @@ FAULTS = [
         'np.searchsorted(edges, confidence, side="left")',
         'np.searchsorted(edges, confidence, side="right")',
         (
-            "audits/test_calibration.py::test_bins_hold_their_upper_edge",
-            "audits/test_calibration.py::test_errors_are_torchmetrics",
+            "audits/test_confidence.py::test_bins_hold_their_upper_edge",
+            "audits/test_confidence.py::test_errors_are_torchmetrics",
         ),
     ),
     Mutant(
@@ -363,7 +363,7 @@ FAULTS = [
         "audits/engine_epsilon.py",
         "each = 1 - (1 - level) / len(STATISTICS)",
         "each = level",
-        ("audits/test_empirical.py::test_intervals_of_the_statistics_hold_together",),
+        ("audits/test_engine_epsilon.py::test_intervals_of_the_statistics_hold_together",),
     ),
     Mutant(
         "price: records shown as private",
@@ -611,7 +611,7 @@ FAULTS = [
         "audits/price.py",
         "max(paying, key=lambda column: column[1].largest.value)",
         "min(paying, key=lambda column: column[1].largest.value)",
-        ("report/test_report.py::test_whoever_pays_most_among_all_columns_is_named",),
+        ("audits/test_price.py::test_whoever_pays_most_among_all_columns_is_named",),
     ),
     Mutant(
         "fresh: audit: groups of 20 people are hidden",
@@ -632,14 +632,14 @@ FAULTS = [
         "audits/confidence.py",
         '[np.maximum(last, 0)], confidence, side="left")',
         '[np.maximum(last, 0)], confidence, side="right")',
-        ("audits/test_calibration.py::test_equal_counts",),
+        ("audits/test_confidence.py::test_equal_counts",),
     ),
     Mutant(
         "fresh: audit: calibration errors may cancel",
         "audits/confidence.py",
         "return float(np.abs(np.bincount(bin_of, hits - confidence)).sum() / len(hits))",
         "return float(abs(np.bincount(bin_of, hits - confidence).sum()) / len(hits))",
-        ("audits/test_calibration.py::test_errors_are_torchmetrics",),
+        ("audits/test_confidence.py::test_errors_are_torchmetrics",),
     ),
     Mutant(
         "fresh: audit: projections are not divided by the mean's length",

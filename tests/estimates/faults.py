@@ -52,13 +52,13 @@ FAULTS = [
         "estimates/roc.py",
         "above = (ranks[: len(inside)] - rankdata(inside)) / len(outside)",
         'above = np.searchsorted(np.sort(outside), inside, side="right") / len(outside)',
-        ("audits/test_membership.py::test_auc_is_scikit_learns_and_its_interval_delongs",),
+        ("estimates/test_roc.py::test_auc_is_scikit_learns_and_its_interval_delongs",),
     ),
     Mutant(
         "fresh: audit: thresholds a place too low",
         "estimates/roc.py",
         "return float(scores[place - 1]) if place else None",
         "return float(scores[min(place, len(scores) - 1)]) if place else None",
-        ("audits/test_membership.py::test_thresholds_keep_the_false_positive_rate_on_new_people",),
+        ("estimates/test_roc.py::test_thresholds_keep_the_false_positive_rate_on_new_people",),
     ),
 ]

@@ -1,3 +1,5 @@
+"""The page: what its first screen says, that it loads nothing, and what it refuses."""
+
 from __future__ import annotations
 
 import json
@@ -6,19 +8,15 @@ import shutil
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from noisewise import report
 from noisewise.audits import disparity
-from noisewise.audits.people import Cost, Extremes, WorstError
-from noisewise.audits.price import cards_of_errors
 from noisewise.audits.result import Figure
 from noisewise.data import Data
 from noisewise.errors import RunError
-from noisewise.estimates.estimate import Estimate
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
@@ -272,28 +270,3 @@ def test_settings_are_written_as_they_are():
 )
 def test_deltas_are_powers_of_ten_where_they_are(delta, written):
     assert report._power(delta) == written
-
-
-@pytest.mark.parametrize("order", [("age", "sex"), ("sex", "age")])
-def test_whoever_pays_most_among_all_columns_is_named(order):
-    """In a regression there are no classes: the card compares the group columns."""
-
-    def estimate(value):
-        return Estimate(value, value - 0.05, value + 0.05, 100, 0.95, "paired t")
-
-    costs = {"sex": ("women", 0.1), "age": ("over 60", 0.5)}
-    found = SimpleNamespace(
-        headline={"mse": estimate(2.0), "twin mse": estimate(1.5), "cost": estimate(0.5)},
-        settings={"rows": 100},
-        everyone=SimpleNamespace(n=100),
-        partitions=list(order),
-        extremes=lambda by: Extremes(
-            0,
-            0,
-            WorstError(costs[by][0], estimate(3.0), estimate(1.0), None),
-            Cost(costs[by][0], estimate(costs[by][1]), estimate(1.0), estimate(0.0)),
-        ),
-    )
-    _, pays = cards_of_errors(found)
-    assert (pays.place, pays.value) == ("pays", "age over 60")
-    assert "0.50 above the twin's (interval 0.45 to 0.55" in pays.lines[0]

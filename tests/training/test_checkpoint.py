@@ -280,7 +280,8 @@ def python(code, *arguments, **how):
 
 
 FULL_DISK = """
-import resource, sys, tiny
+import resource, sys
+from helpers import tiny
 from noisewise.errors import RunError
 
 def train_until_the_disk_is_full(folder, limit):
@@ -313,7 +314,8 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path):
 
 
 CTRL_C = """
-import sys, time, tiny
+import sys, time
+from helpers import tiny
 from noisewise.errors import Interrupted
 
 def slow(observation):

@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.mechanism import Mechanism
 from noisewise.repairs.random_sparsification import RandomMasks
-from noisewise.sampling import Poisson
 from noisewise.support import EVERYTHING, Fixed, Plan, Together, together
 from noisewise.training.course import Course
-
-
-def plan(fixed):
-    return Mechanism(sampler=Poisson(n=10, batch_size=2), steps=3, noise_multiplier=1.0, support=fixed)
-
 
 # --- plans together ---------------------------------------------------------------------------------------------------
 WEIGHTS = {"a": torch.zeros(4, 3, requires_grad=True), "b": torch.zeros(5, requires_grad=True)}
