@@ -298,7 +298,10 @@ FAULTS = [
         "persample/behaviour.py",
         "    if changed or uneven:\n        raise",
         "    if uneven:\n        raise",
-        ("persample/test_held.py",),
+        (
+            "persample/test_held.py",
+            "persample/test_watch.py",
+        ),
     ),
     Mutant(
         "buffers not put back",
@@ -798,7 +801,7 @@ FAULTS = [
         "persample/clipped_sum.py",
         "any(proof.kept() for proof in proofs) or _holders(batch) != holders",
         "any(proof.kept() for proof in proofs)",
-        ("persample/test_held.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
+        ("persample/test_watch.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
     ),
     Mutant(
         "draws of one row are used for another",
@@ -819,28 +822,28 @@ FAULTS = [
         "persample/held.py",
         "torch._C._functorch.is_functorch_wrapped_tensor(value)",
         "False",
-        ("persample/test_held.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
+        ("persample/test_watch.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
     ),
     Mutant(
         "kept activations are not looked for in a run",
         "persample/clipped_sum.py",
         "return any(proof.kept() for proof in proofs) or",
         "return",
-        ("persample/test_held.py::test_activations_that_are_kept_after_the_examination_are_refused",),
+        ("persample/test_watch.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),
     Mutant(
         "what a pass that failed has kept is not looked for",
         "persample/engines.py",
         "        proofs.append(proof)\n",
         "            pass\n",
-        ("persample/test_held.py::test_activations_that_are_kept_after_the_examination_are_refused",),
+        ("persample/test_watch.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),
     Mutant(
         "computing with the records themselves is not looked for",
         "persample/watch.py",
         "        if not self._records.isdisjoint(given):",
         "        if False:",
-        ("persample/test_held.py::test_a_loss_that_computes_with_the_records_is_refused",),
+        ("persample/test_watch.py::test_a_loss_that_computes_with_the_records_is_refused",),
     ),
     Mutant(
         "draws of chance count as equal entries",

@@ -9,14 +9,14 @@ FAULTS = [
         "repairs/random_sparsification.py",
         "[: round(rate * len(places))]]",
         "[: int(rate * len(places))]]",
-        ("repairs/test_repairs_masks.py::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
+        ("repairs/test_masks.py::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
     ),
     Mutant(
         "repair: random masks ask for what is frozen",
         "repairs/random_sparsification.py",
         "keep = torch.cat(list(learning(weights, released.within).values()))",
         "keep = torch.cat(list(learning(weights, {}).values()))",
-        ("repairs/test_repairs_masks.py::test_sparsity_counts_what_is_left_to_choose_among",),
+        ("repairs/test_masks.py::test_sparsity_counts_what_is_left_to_choose_among",),
     ),
     Mutant(
         "repair: masks are biased to the first coordinates",
@@ -26,28 +26,28 @@ FAULTS = [
             "places[torch.rand(len(places), generator=generator).mul(1.2 - places / len(places)).argsort()[: "
             "round(rate * len(places))]]"
         ),
-        ("repairs/test_repairs_masks.py::test_every_coordinate_is_masked_equally_often_and_a_bias_shows",),
+        ("repairs/test_masks.py::test_every_coordinate_is_masked_equally_often_and_a_bias_shows",),
     ),
     Mutant(
         "repair: no noise on masked coordinates in the ranking",
         "repairs/ranked_sparsification.py",
         "seen = torch.where(mask.to(seen.device), seen, observed.std * noise)",
         "seen = torch.where(mask.to(seen.device), seen, 0 * noise)",
-        ("repairs/test_repairs_masks.py::test_ranked_sparsification_is_algorithm_4",),
+        ("repairs/test_masks.py::test_ranked_sparsification_is_algorithm_4",),
     ),
     Mutant(
         "repair: the ranking sums over all epochs",
         "repairs/ranked_sparsification.py",
         "fresh = counted == 0 or self.period(counted) != self.period(counted - 1)",
         "fresh = counted == 0",
-        ("repairs/test_repairs_masks.py::test_ranked_sparsification_is_algorithm_4",),
+        ("repairs/test_masks.py::test_ranked_sparsification_is_algorithm_4",),
     ),
     Mutant(
         "repair: stages forget what they froze",
         "repairs/freezing.py",
         "learning(weights, {**dict.fromkeys(weights, True), **before})",
         "learning(weights, dict.fromkeys(weights, True))",
-        ("repairs/test_repairs_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
+        ("repairs/test_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
     ),
     Mutant(
         "repair: the largest weights are pruned",
@@ -283,14 +283,14 @@ FAULTS = [
         "repairs/freezing.py",
         "return sum(first <= step for first in self.first)",
         "return sum(first < step for first in self.first)",
-        ("repairs/test_repairs_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
+        ("repairs/test_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
     ),
     Mutant(
         "fresh: repair: what is frozen already is frozen on top",
         "repairs/freezing.py",
         "wanted = max(round(share * len(score)) - int((~free).sum()), 0)",
         "wanted = max(round(share * int(free.sum())), 0)",
-        ("repairs/test_repairs_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
+        ("repairs/test_masks.py::test_stages_freeze_the_smallest_of_each_layer_and_what_is_frozen_stays_so",),
     ),
     Mutant(
         "fresh: repair: LoRA's scale is alpha",
@@ -311,13 +311,13 @@ FAULTS = [
         "repairs/random_sparsification.py",
         "return final * period / (periods - 1) if cooling and periods > 1 else final",
         "return final * (periods - 1 - period) / (periods - 1) if cooling and periods > 1 else final",
-        ("repairs/test_repairs_masks.py::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
+        ("repairs/test_masks.py::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
     ),
     Mutant(
         "fresh: repair: ranked masks drop the largest",
         "repairs/ranked_sparsification.py",
         "keep[order[: round(rate * len(places))]] = False",
         "keep[order[len(places) - round(rate * len(places)) :]] = False",
-        ("repairs/test_repairs_masks.py::test_ranked_sparsification_is_algorithm_4",),
+        ("repairs/test_masks.py::test_ranked_sparsification_is_algorithm_4",),
     ),
 ]
