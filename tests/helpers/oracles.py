@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from noisewise.batches import Padded, length, map_tensors
 from noisewise.clipping import Automatic, Clip, Flat, Global, Normalized, PerLayer, PerSampleAdaptive, per_layer
-from noisewise.persample import ClippedBatch, Layout, clipped_sum
+from noisewise.persample import ClippedBatch, Layout, clipped_sum, examine
 from noisewise.persample.engines import follow
 
 UNITS = 4  # also the length of some time axes: a dimension that equals the batch size by coincidence
@@ -55,6 +55,12 @@ class Problem:
             model, loss_fn, batch = self.build()
             _spread(model)
         return Setup(model.to(dtype), loss_fn, as_type(batch, dtype))
+
+    @cache  # noqa: B019
+    def examined(self) -> tuple[Setup, Layout]:
+        """One copy, for tests that leave it as it is, and what the examination found."""
+        setup = self.make()
+        return setup, examine(*setup)
 
     def __repr__(self) -> str:
         return self.name

@@ -63,8 +63,7 @@ def combinations(name, engine):
 
 @EACH_PROBLEM
 def test_a_lone_unit_contributes_at_most_the_sensitivity(name, engine):
-    setup, grads = PROBLEMS[name].make(), gradients_of(name)
-    layout = examine(*setup)
+    (setup, layout), grads = PROBLEMS[name].examined(), gradients_of(name)
     for rule, kind in combinations(name, engine):
         clip = rules(list(grads), 0.3 * typical_norm(grads))[rule]
         for unit in (0, 3):
@@ -75,8 +74,7 @@ def test_a_lone_unit_contributes_at_most_the_sensitivity(name, engine):
 
 @EACH_PROBLEM
 def test_removing_one_unit_moves_the_sum_by_at_most_the_sensitivity(name, engine):
-    setup, grads = PROBLEMS[name].make(), gradients_of(name)
-    layout = examine(*setup)
+    (setup, layout), grads = PROBLEMS[name].examined(), gradients_of(name)
     for rule, kind in combinations(name, engine):
         clip = rules(list(grads), 0.3 * typical_norm(grads))[rule]
         support = make_support(kind, setup.model)
@@ -88,8 +86,8 @@ def test_removing_one_unit_moves_the_sum_by_at_most_the_sensitivity(name, engine
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_some_unit_uses_the_whole_bound(name):
     """Otherwise the two tests above could pass because everything is short."""
-    setup, grads = PROBLEMS[name].make(), gradients_of(name)
-    clip, layout = Flat(0.3 * typical_norm(grads)), examine(*setup)
+    (setup, layout), grads = PROBLEMS[name].examined(), gradients_of(name)
+    clip = Flat(0.3 * typical_norm(grads))
     lengths = [length(summed(setup, clip, layout=layout, units=slice(i, i + 1))) for i in range(4)]
     assert max(lengths) > clip.bound * (1 - 1e-6)
 

@@ -311,7 +311,7 @@ def test_the_command_line_notes_a_large_delta_in_one_line(arguments, monkeypatch
 
 # --- a disk that is full -----------------------------------------------------------------------------------------------
 def test_a_disk_that_is_full_while_saving_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
-    """The real thing, with a limit on file sizes, is in test_runs; here the disk fills up at a chosen step."""
+    """The real thing, with a limit on file sizes, is in test_checkpoint.py; here the disk fills up at a chosen step."""
 
     def full(file):
         raise OSError(28, os.strerror(28))
