@@ -81,7 +81,7 @@ def defines(tree):
     return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
 
 
-def test_of(module):
+def name_of_tests(module):
     """data/test_disk.py for data/disk.py; data/test_data.py for the package itself."""
     path = Path(module)
     return (path.parent / f"test_{path.parent.name if path.stem == '__init__' else path.stem}.py").as_posix()
@@ -93,7 +93,7 @@ def without_test():
         module
         for module, path in MODULES.items()
         if module.partition("/")[0] not in COMMON_SUITES
-        and not (TESTS / test_of(module)).is_file()
+        and not (TESTS / name_of_tests(module)).is_file()
         and defines(ast.parse(path.read_text()))
     }
 
@@ -120,7 +120,7 @@ def test_late_imports_are_seen_wherever_they_hide():
 
 def test_names_of_tests():
     names = {"disk.py": "test_disk.py", "data/disk.py": "data/test_disk.py", "data/__init__.py": "data/test_data.py"}
-    assert {module: test_of(module) for module in names} == names
+    assert {module: name_of_tests(module) for module in names} == names
 
 
 def test_every_module_has_a_test_of_its_name():
