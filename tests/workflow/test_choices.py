@@ -19,14 +19,15 @@ def quick(**given) -> Config:
 
 @pytest.mark.parametrize("clip", CLIPS)
 def test_every_rule_can_be_named_and_keeps_the_stated_epsilon(clip):
-    config = configure(data="digits", epsilon=3.0, steps=5, clip=clip)
+    config = configure(data="digits", epsilon=3.0, delta=1e-3, steps=5, batch_size=64, clip=clip)
     recipe = prepare(config)
     assert recipe.mechanism.epsilon(config.delta) <= 3.0
     assert recipe.mechanism.epsilon(config.delta) > 2.99
 
 
 def test_a_rule_that_asks_something_leaves_the_gradient_more_noise():
-    flat, asking = (configure(data="digits", epsilon=3.0, steps=5, clip=clip) for clip in ("flat", "quantile"))
+    plan = {"data": "digits", "epsilon": 3.0, "delta": 1e-3, "steps": 5, "batch_size": 64}
+    flat, asking = (configure(**plan, clip=clip) for clip in ("flat", "quantile"))
     assert asking.noise_multiplier > flat.noise_multiplier
     changed = configure(flat, clip="quantile")
     assert changed.noise_multiplier == pytest.approx(asking.noise_multiplier)

@@ -60,7 +60,8 @@ def test_an_audit_is_no_more_private_than_its_model(tmp_path) -> None:
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited") / "run"
-    execute(configure(data="digits", noise_multiplier=4.0, steps=3, batch_size=64), folder, progress=False)
+    config = configure(data="digits", model="logistic", noise_multiplier=4.0, steps=3, batch_size=64)
+    execute(config, folder, progress=False)
     return open_run(folder)
 
 
