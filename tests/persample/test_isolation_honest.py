@@ -1,6 +1,6 @@
 """Honest models stay served: none is refused that was accepted, none has a slower engine, and every sum is the loop's.
 
-The collection is `honest.py`; what was accepted before, and by which engine, lies in `honest_baseline.json`.
+The collection is `helpers/honest.py`; what was accepted before, and by which engine, lies in `honest_baseline.json`.
 """
 
 import pytest
