@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(BIN)/noisewise demo --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Pages that are read off the code: the drawing of the layers in CONTRIBUTING.md, and docs/lists.md.
 
-`python benchmarks/pages.py` writes both; tests/test_lists.py and tests/test_contributing.py compare them.
+`python benchmarks/pages.py` writes both; tests/whole/test_lists.py and tests/whole/test_contributing.py compare them.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import os
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("helpers")
 settings.register_profile("steady", derandomize=True)
 if os.environ.get("NOISEWISE_FUZZ") != "1":
     settings.load_profile("steady")

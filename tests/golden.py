@@ -50,7 +50,7 @@ def printed(*arguments: str) -> str:
 
 def steps() -> Iterator[tuple[str, str]]:
     """Weights and ledgers of a tiny problem in many settings."""
-    import tiny
+    from helpers import tiny
     from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
     from noisewise.clipping import Automatic, Flat, Global, Normalized, PerSampleAdaptive, per_layer
     from noisewise.data import Data
@@ -93,7 +93,7 @@ def _normal(like, generator):
 
 
 def _trained(name: str, **settings) -> Iterator[tuple[str, str]]:
-    import tiny
+    from helpers import tiny
 
     trained = tiny.run(insecure_seed=5, **settings)
     yield f"step {name}: weights", _digest(tiny.weights(trained.model).numpy().tobytes())

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.data import Data
 from noisewise.runs.folder import RunFolder
 

@@ -34,93 +34,20 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "workflow/config.py": 1,
 }
 
-COMMON_SUITES = {"models": "test_models.py", "repairs": "repairs/test_repairs_all.py"}  # run over the room's list
-TESTED_ELSEWHERE = {  # module: the file that tests it, under another name
-    "__init__.py": "test_package.py",
-    "_moved.py": "test_package.py",
-    "accounting/defaults.py": "test_words.py",
-    "accounting/events.py": "accounting/test_ledger.py",
-    "attacks/campaign.py": "audits/test_robustness.py",
-    "attacks/canaries.py": "audits/test_empirical.py",
-    "attacks/distinguishing.py": "audits/test_empirical.py",
-    "attacks/inversion.py": "audits/test_reconstruction.py",
-    "attacks/members.py": "audits/test_membership.py",
-    "attacks/pgd.py": "audits/test_robustness.py",
-    "attacks/shadows.py": "audits/test_membership.py",
-    "audits/__init__.py": "audits/test_audit_options.py",
-    "audits/audit.py": "audits/test_conformance.py",
-    "audits/confidence.py": "audits/test_calibration.py",
-    "audits/difficulty.py": "audits/test_disparity.py",
-    "audits/engine_epsilon.py": "audits/test_empirical.py",
-    "audits/error_disparity.py": "audits/test_disparity.py",
-    "audits/fairness.py": "audits/test_disparity.py",
-    "audits/one_run.py": "audits/test_empirical.py",
-    "audits/price.py": "report/test_page.py",
-    "audits/recorder.py": "test_recorders.py",
-    "audits/show.py": "audits/test_people.py",
-    "batches.py": "test_nest.py",
-    "cli/account.py": "test_cli.py",
-    "cli/app.py": "test_cli.py",
-    "cli/audit.py": "test_cli.py",
-    "cli/check.py": "test_modelcheck.py",
-    "cli/report.py": "test_cli.py",
-    "cli/shared.py": "test_cli.py",
-    "cli/tables.py": "test_proposal.py",
-    "data/base.py": "test_data.py",
-    "data/marks.py": "test_lineage.py",
-    "data/tables/encode.py": "test_schema.py",
-    "data/tables/kinds.py": "test_schema.py",
-    "data/tables/noised.py": "test_proposal.py",
-    "data/tables/propose.py": "test_proposal.py",
-    "data/tables/rows.py": "test_table.py",
-    "errors.py": "test_mishaps.py",
-    "estimates/estimate.py": "audits/test_intervals.py",
-    "estimates/roc.py": "audits/test_membership.py",
-    "evaluation.py": "audits/test_outputs.py",
-    "noise.py": "test_secure.py",
-    "persample/behaviour.py": "persample/test_examine.py",
-    "persample/bounds.py": "persample/test_gradients.py",
-    "persample/choosing.py": "persample/test_operations.py",
+COMMON_SUITES = {"models": "models/test_models.py", "repairs": "repairs/test_repairs.py"}  # run over the room's list
+TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is better
+    "__init__.py": "whole/test_package.py",  # the package as its users see it
+    "_moved.py": "whole/test_package.py",
+    "workflow/__init__.py": "whole/test_package.py",  # old paths lead there
+    "errors.py": "whole/test_mishaps.py",  # every error, provoked for real
+    "cli/shared.py": "cli/test_app.py",  # options, notes and terminal of all commands
+    "estimates/estimate.py": "estimates/test_intervals.py",  # an Estimate is what an interval gives
+    "persample/choosing.py": "persample/test_operations.py",  # rules are asked through the table that names them
     "persample/conditions.py": "persample/test_operations.py",
-    "persample/convolution.py": "persample/test_gradients.py",
-    "persample/dispatched.py": "persample/test_proof.py",
-    "persample/formed.py": "persample/test_gradients.py",
-    "persample/labels.py": "persample/test_proof.py",
-    "persample/layout.py": "persample/test_examine.py",
-    "persample/made_up.py": "persample/test_examine.py",
     "persample/rules.py": "persample/test_operations.py",
-    "persample/trace.py": "persample/test_proof.py",
-    "persample/units_alone.py": "persample/test_engines.py",
-    "persample/watch.py": "persample/test_held.py",
-    "randomness.py": "test_entropy.py",
-    "report/__init__.py": "report/test_page.py",
-    "report/figures.py": "report/test_page.py",
-    "runs/files.py": "test_write_order.py",
-    "runs/folder.py": "test_runs.py",
-    "runs/summary.py": "test_runs.py",
-    "runs/tensors.py": "test_runs.py",
-    "runtime.py": "test_private_step.py",
-    "testing/auditcheck.py": "audits/test_conformance.py",
-    "testing/checks.py": "test_testing.py",
-    "training/ablation.py": "test_private_step.py",
-    "training/augmentation.py": "repairs/test_repairs_changes.py",
-    "training/batches.py": "test_units.py",
-    "training/checkpoint.py": "test_runs.py",
-    "training/course.py": "test_support.py",
-    "training/loop.py": "test_train.py",
-    "training/memory.py": "test_mishaps.py",
-    "training/run.py": "test_train.py",
-    "training/start.py": "test_lineage.py",
-    "training/state.py": "test_lineage.py",
-    "training/step.py": "test_private_step.py",
-    "training/summary.py": "test_communication.py",
-    "wording.py": "test_words.py",
-    "workflow/__init__.py": "test_config.py",
-    "workflow/choices.py": "test_config.py",
-    "workflow/defaults.py": "test_config.py",
-    "workflow/execution.py": "test_config.py",
-    "workflow/opened.py": "test_config.py",
-    "workflow/plan.py": "test_config.py",
+    "persample/dispatched.py": "persample/test_proof.py",  # seen through a pass that is followed
+    "persample/labels.py": "persample/test_proof.py",
+    "report/figures.py": "report/test_report.py",  # figures of a run's page
 }
 
 
@@ -142,20 +69,19 @@ def defines(tree):
     return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
 
 
-def names_of_tests(module):
-    """test_disk.py or test_data_disk.py for data/disk.py; a package by its folder."""
-    parts = module.removesuffix(".py").removesuffix("/__init__").split("/")
-    return {f"test_{parts[-1]}.py", f"test_{'_'.join(parts[-2:])}.py"}
+def name_of_tests(module):
+    """data/test_disk.py for data/disk.py; data/test_data.py for the package itself."""
+    path = Path(module)
+    return (path.parent / f"test_{path.parent.name if path.stem == '__init__' else path.stem}.py").as_posix()
 
 
 def without_test():
     """Modules with code of their own that neither a file of their name nor their room's common suite tests."""
-    there = {path.name for path in TESTS.rglob("test_*.py")}
     return {
         module
         for module, path in MODULES.items()
         if module.partition("/")[0] not in COMMON_SUITES
-        and not names_of_tests(module) & there
+        and not (TESTS / name_of_tests(module)).is_file()
         and defines(ast.parse(path.read_text()))
     }
 
@@ -178,6 +104,11 @@ def test_late_imports_are_seen_wherever_they_hide():
         "import json\ndef f():\n  import torch.nn, csv\n  def g():\n    from noisewise import data\n    import scipy"
     )
     assert late_imports(ast.parse(source)) == ["csv", "noisewise"]
+
+
+def test_names_of_tests():
+    names = {"disk.py": "test_disk.py", "data/disk.py": "data/test_disk.py", "data/__init__.py": "data/test_data.py"}
+    assert {module: name_of_tests(module) for module in names} == names
 
 
 def test_every_module_has_a_test_of_its_name():

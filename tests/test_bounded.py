@@ -20,7 +20,9 @@ from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 
 FALSE_ALARM = 1e-6
+
 SIZE = 20_000
+
 SAMPLER = Poisson(n=100, batch_size=10)
 
 
@@ -42,9 +44,6 @@ def released(bounded, multiplier=1.0, ledger=None, sampler=SAMPLER, seed=0, step
         step=step,
         first_step=first_step,
     )["gradient"]
-
-
-# --------------------------------------------------------------------------------- checks that can reject
 
 
 def has_std(noise, std):
@@ -75,9 +74,6 @@ def has_independent_coordinates(noise, lags=(1, 2, 3, 10, 64, 1000)):
 def falls_on(noise, mask):
     """Exactly on the kept coordinates: a Gaussian is never 0."""
     return torch.equal(noise != 0, mask)
-
-
-# ------------------------------------------------------------------------------------------------------- scale
 
 
 @pytest.mark.parametrize(("multiplier", "sensitivity"), [(1.0, 1.0), (0.5, 3.0), (4.0, 0.01), (1.3, 1.3)])
@@ -131,9 +127,6 @@ def test_the_sum_itself_stays_as_it_is():
         for value in answer.values():
             value.add_(100)
         assert all(torch.equal(value, torch.ones(5)) for value in bounded._values.values())
-
-
-# ------------------------------------------------------------------------------------------------ independence
 
 
 def test_coordinates_are_independent():
@@ -207,9 +200,6 @@ def test_noise_is_a_function_of_root_and_position_only():
     assert torch.equal(one, other)
 
 
-# ----------------------------------------------------------------------------------------------------- support
-
-
 def test_noise_falls_on_kept_coordinates_only():
     """Seed 12."""
     mask = torch.rand(100, 200, generator=torch.Generator().manual_seed(0)) < 0.3
@@ -228,9 +218,6 @@ def test_frozen_parameters_get_no_noise(support):
     noise = noise_of(zeros(a=5, b=5), support=support)
     assert not noise["a"].any()
     assert bool((noise["b"] != 0).all())
-
-
-# ------------------------------------------------------------------------------------------------------- ledger
 
 
 def lines(ledger):
@@ -355,9 +342,6 @@ def test_expose_marks_everything_as_not_private():
     assert not has_std(answer["a"][mask], 2.2)
 
 
-# -------------------------------------------------------------------------------------------- bounded and merge
-
-
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.inf, math.nan])
 def test_a_bound_is_a_finite_number_above_0(sensitivity):
     with pytest.raises(PrivacyError, match="sensitivity"):
@@ -408,13 +392,6 @@ def test_nothing_leaves_without_noise_outside_of_the_support():
         return
     assert not answer["a"][2:].any()
     assert not answer["b"].any()
-
-
-@pytest.mark.parametrize(
-    ("multipliers", "joint"), [([2.0], 2.0), ([1.0, 1.0], 2**-0.5), ([3.0, 4.0], 2.4), ([1.0, 0.0], 0.0), ([0.0], 0.0)]
-)
-def test_joint_multiplier(multipliers, joint):
-    assert joint_multiplier(iter(multipliers)) == pytest.approx(joint, rel=1e-15)
 
 
 def test_a_joint_multiplier_is_below_each_of_its_parts():

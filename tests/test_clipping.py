@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.oracles import factor_by_hand
 from noisewise import Mechanism, Poisson
 from noisewise.adaptive import GroupBounds
 from noisewise.clipping import RULES, Automatic, Clip, Flat, Global, Normalized, PerLayer, Samples, per_layer
 from noisewise.errors import ConfigError
 from noisewise.persample import clipped_sum
 from noisewise.testing import check_clip, reveal
-from oracles import factor_by_hand
 
 NORMS = [0.0, 1e-30, 1e-3, 0.4, 0.5, 0.999, 1.0, 1.001, 2.0, 7.5, 1e6, 1e12]
 NAMES = ["conv.weight", "conv.bias", "fc.weight", "fc.bias"]

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from damage import changed, damaged
+from helpers.damage import changed, damaged
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier
 from noisewise.accounting.ledger import joined

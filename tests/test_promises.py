@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from helpers.oracles import PROBLEMS
 from noisewise import Mechanism, Poisson, Schedule, promises
 from noisewise.adaptive import GroupBounds, Quantile
 from noisewise.clipping import Flat, PerLayer, Samples, per_layer
@@ -15,7 +16,6 @@ from noisewise.errors import ConfigError, PrivacyError
 from noisewise.persample import clipped_sum
 from noisewise.promises import blocks_of, check_own_rules, check_rule, factors_of, own, query_of
 from noisewise.testing import check_clip, reveal
-from oracles import PROBLEMS
 
 NORMS = torch.tensor([[0.0, 0.3, 1.0, 4.0, 1e6]], dtype=torch.float64)
 

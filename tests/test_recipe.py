@@ -11,7 +11,7 @@ import dp_accounting as dp
 import pytest
 import torch
 
-import tiny
+from helpers import tiny
 from noisewise.accounting import Ledger, Line
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from noisewise import Mechanism
+from noisewise.accounting import Ledger
 from noisewise.errors import ConfigError
 from noisewise.randomness import Entropy
 from noisewise.sampling import SAMPLERS, FullBatch, Poisson, Shuffle, roomy, steps_for
@@ -275,3 +277,40 @@ def test_hardly_any_batch_needs_more_room_than_roomy(batch_size):
     cap = roomy(batch_size)
     assert cap == batch_size + math.ceil(6 * math.sqrt(batch_size))
     assert stats.binom.sf(cap, 100 * batch_size, 0.01) < 1e-4 / batch_size
+
+
+def test_truncated_batches_never_exceed_their_cap_and_are_often_cut():
+    sampler = Poisson(200, 50, max_batch=52)
+    sizes = [len(batch) for batch in sampler.batches(Entropy.insecure(0), 0, 300)]
+    assert max(sizes) == 52
+    assert sum(size == 52 for size in sizes) > 50
+
+
+def test_a_cut_batch_keeps_everybody_alike():
+    sampler = Poisson(40, 20, max_batch=20)
+    counts = sum(np.bincount(batch, minlength=40) for batch in sampler.batches(Entropy.insecure(1), 0, 4000))
+    mean = counts.mean()
+    chi_square = float(((counts - mean) ** 2 / mean).sum())
+    assert chi_square < 72  # 39 degrees of freedom, false alarms below 1 in 1000; keeping the first 20 gives thousands
+    assert mean < 2000
+
+
+@pytest.mark.parametrize(("cap", "epsilon"), [(300, 3.46), (350, 2.38)])
+def test_truncation_costs_what_dp_accounting_says(cap, epsilon):
+    mechanism = Mechanism(sampler=Poisson(60000, 256, max_batch=cap), steps=14063, noise_multiplier=1.1)
+    assert mechanism.epsilon(1e-5) == pytest.approx(epsilon, abs=0.006)
+    assert mechanism.epsilon(1e-5, "rdp") is None
+    assert mechanism.spent(1e-5).gdp_epsilon is None
+
+
+def test_truncated_events_survive_the_ledger():
+    ledger = Ledger()
+    ledger.lines.extend(Mechanism(sampler=Poisson(100, 10, max_batch=12), steps=3, noise_multiplier=2.0).lines())
+    assert Ledger.from_dict(ledger.to_dict()).lines == ledger.lines
+    mechanism = Mechanism(sampler=Poisson(100, 10, max_batch=12), steps=3, noise_multiplier=2.0)
+    assert Mechanism.from_dict(mechanism.to_dict()) == mechanism
+
+
+def test_a_cap_below_the_expected_batch_is_refused_with_a_better_one():
+    with pytest.raises(ConfigError, match=f"max_batch=200.*{roomy(256)} costs next to nothing"):
+        Poisson(60000, 256, max_batch=200)

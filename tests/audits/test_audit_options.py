@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from helpers.notes import Notes
 from noisewise import audits
 from noisewise.attacks.inversion import Attack
 from noisewise.audits.feature_story import Limits
@@ -33,7 +34,6 @@ from noisewise.runs.folder import Status
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.training.ablation import ablated_step
-from notes import Notes
 
 ROWS, CLASSES = 120, 3
 

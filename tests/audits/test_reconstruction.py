@@ -1,3 +1,5 @@
+"""Reconstruction: what is rebuilt from a step, and what noise and masks take away."""
+
 from __future__ import annotations
 
 import itertools
@@ -9,12 +11,10 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 from torch import nn
-from torchmetrics.image import PeakSignalNoiseRatio, TotalVariation
+from torchmetrics.image import PeakSignalNoiseRatio
 
 from noisewise.attacks.inversion import (
     Attack,
-    _each,
-    _total_variation,
     error_bound,
     expected_error,
     least_squares,
@@ -29,6 +29,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.sampling import FullBatch
 
 QUICK = Attack(steps=150)
+
 K = np.array([1.0, -2.0, 0.5, 3.0, 0.25, 1.5, -1.0, 0.75])
 
 
@@ -57,8 +58,6 @@ def audit(model=None, data=None, seed=0, **settings):
 
 
 # Theorem 5.1
-
-
 def test_least_squares_is_numpys():
     rng = np.random.default_rng(0)
     gradient, mask = rng.standard_normal(8), np.array([1, 1, 0, 0, 1, 0, 1, 1.0])
@@ -112,36 +111,11 @@ def test_too_many_masks_are_refused():
         expected_error(np.ones(40), 1.0, 0.5)
 
 
-# What is observed
-
-
-def test_observations_are_what_training_releases():
-    """Plain by autograd; clipped to the bound in the same direction; noise of std sigma C; masked outside the support."""
-    model, data = seeded(lambda: nn.Linear(300, 4)), vectors(3, 300)
-    seen = observe(model, data, plan(0.5, 0.25), 0.75, _loss, np.random.default_rng(0))
-    for i in range(3):
-        model.zero_grad()
-        _loss(model, (data.x[i : i + 1], data.y[i : i + 1])).sum().backward()
-        plain = torch.cat([model.weight.grad.flatten(), model.bias.grad])
-        assert torch.allclose(seen["plain"].gradients[i], plain, atol=1e-6)
-        assert torch.allclose(seen["clipped"].gradients[i], plain * 0.25 / plain.norm(), atol=1e-5)
-    noise = (seen["noisy"].gradients - seen["clipped"].gradients).flatten()
-    assert noise.std() == pytest.approx(0.125, rel=4 / np.sqrt(2 * len(noise)))
-    sparse = seen["sparse"]
-    assert (sparse.known.sum(1) == 1204 - int(0.75 * 1204)).all()
-    assert (sparse.gradients[sparse.known == 0] == 0).all()
-    kept = seen["plain"].gradients * sparse.known
-    noise = (sparse.gradients - 0.25 * kept / kept.norm(dim=1, keepdim=True))[sparse.known == 1]
-    assert noise.std() == pytest.approx(0.125, rel=4 / np.sqrt(2 * len(noise)))
-
-
 def _loss(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
 # The attack
-
-
 def test_a_linear_layers_gradient_shows_its_input_and_inversion_finds_it():
     """grad_W = (p - y) x^T and grad_b = p - y: x is their quotient. Inversion gets there without being told."""
     data = vectors(public=True)
@@ -195,12 +169,6 @@ def test_unsigned_steps_and_total_variation_are_used():
     assert spreads[0] < 0.5 * spreads[1]
 
 
-def test_total_variation_is_torchmetrics_per_difference():
-    """theirs adds all differences up; ours takes the mean across and the mean down."""
-    x = torch.rand(1, 2, 6, 6)
-    assert float(_total_variation(x)) == pytest.approx(float(TotalVariation()(x)) / (2 * 6 * 5), rel=1e-5)
-
-
 def test_psnr_is_torchmetrics():
     result = audit(images=1)
     original, rebuilt = (torch.tensor(result.values.pictures[name][0]) for name in ("original", "noisy"))
@@ -208,18 +176,7 @@ def test_psnr_is_torchmetrics():
     assert result.psnr("noisy").value == pytest.approx(float(theirs), abs=0.05)
 
 
-def test_a_model_that_cannot_be_vectorised_goes_one_by_one():
-    def branching(x):
-        return x.sum() if bool(x.sum() > 0) else -x.sum()
-
-    x = torch.tensor([[1.0, 2.0], [-3.0, 1.0]])
-    assert _each(branching, x)(x).tolist() == [3.0, 2.0]
-    assert _each(lambda row: row.sum(), x)(x).tolist() == [3.0, -2.0]
-
-
 # The result
-
-
 def test_the_model_and_the_random_state_are_left_alone():
     model = nn.Sequential(linear(), nn.Dropout(0.5))
     before = [parameter.clone() for parameter in model.parameters()]

@@ -1,3 +1,5 @@
+"""Results: written, read back by kind, compared."""
+
 from __future__ import annotations
 
 import json
@@ -7,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from noisewise import audits
-from noisewise.audits import AUDITS, RESULTS, Disparity, Estimate, read
+from noisewise.audits import Disparity, Estimate, read
 from noisewise.audits.difficulty import Difficulty
 from noisewise.audits.disparity import Values
 from noisewise.audits.result import Result
@@ -17,6 +18,7 @@ from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import Status
 
 NOTHING = Values(parts=[], extremes={}, cells={}, fairness={}, difficulty=Difficulty())
+
 E = Estimate(0.5, 0.4, 0.65, 30, 0.95, "Wilson")
 
 
@@ -76,19 +78,6 @@ def test_compare_is_the_difference_with_both_uncertainties() -> None:
         plain().compare(Disparity(headline={}, values=NOTHING, settings={}, status=other.status))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="equal levels"):
         plain().compare(replace(other, headline={"share": replace(E, level=0.9)}))
-
-
-def test_every_audit_has_its_result() -> None:
-    assert set(AUDITS) <= set(RESULTS)
-    assert all(issubclass(result, Result) and result.title for result in RESULTS.values())
-    assert all(audit.asks and "retrain" in audit.takes for audit in AUDITS.values())
-
-
-def test_every_audit_is_offered_by_its_name_and_under_its_functions() -> None:
-    assert {name: audit.name for name, audit in AUDITS.items()} == {name: name for name in AUDITS}
-    assert all(getattr(audits, audit.run.__name__) is audit.run for audit in AUDITS.values())
-    assert all(getattr(audits, result.__name__) is result for result in RESULTS.values())
-    assert {result.__name__ for result in RESULTS.values()} <= set(audits.__all__)
 
 
 def test_results_have_no_cards_unless_they_say_so() -> None:

@@ -1,6 +1,7 @@
+"""Robustness: the attacks' numbers by class and group, and checks that show a weak attack."""
+
 from __future__ import annotations
 
-import copy
 import json
 import os
 import time
@@ -14,45 +15,14 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from helpers.attacked import BOTH, draws, exact, linear, points
 from noisewise.attacks import campaign
-from noisewise.attacks.campaign import Answers, Campaign, checks
-from noisewise.attacks.pgd import NORMS, Space, fgsm, margin, noise, pgd
+from noisewise.attacks.pgd import Space, pgd
 from noisewise.audits.people import Extremes
 from noisewise.audits.robustness import ROWS, TAKES, Robustness, robustness
 from noisewise.data import Data, digits, mnist
 from noisewise.errors import ConfigError, DataError
 from noisewise.models import build
-
-BOTH = pytest.mark.parametrize("norm", ["linf", "l2"])
-DUAL = {"linf": 1, "l2": 2}
-
-
-def draws(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def linear(d: int = 12, seed: int = 0) -> nn.Linear:
-    model = nn.Linear(d, 2)
-    with torch.no_grad():
-        model.weight.copy_(torch.randn(2, d, generator=draws(seed)))
-        model.bias.copy_(torch.tensor([0.1, -0.2]))
-    return model
-
-
-def points(model: nn.Module, n: int = 300, d: int = 12, seed: int = 1, **extra) -> Data:
-    x = torch.randn(n, d, generator=draws(seed))
-    with torch.no_grad():
-        y = model(x).argmax(1)
-    y[: n // 10] = 1 - y[: n // 10]  # a tenth is wrong from the start
-    return Data(x, y, **extra)
-
-
-def exact(model: nn.Linear, data: Data, radius: float, norm: str, scale: Tensor | float = 1.0) -> Tensor:
-    """A linear classifier of two classes is right on the whole ball iff `margin > radius |scale (w_y - w_other)|_dual`."""
-    gap = (model.weight[1] - model.weight[0]).detach()
-    sign = 2.0 * data.y - 1
-    distance = sign * (data.x @ gap + (model.bias[1] - model.bias[0]).detach())
-    return distance > radius * (gap * scale).norm(DUAL[norm])
 
 
 @pytest.fixture(scope="module")
@@ -73,25 +43,6 @@ def trained() -> tuple[nn.Module, Data]:
 UNIT = {"box": (0.0, 1.0), "scale": 1.0}
 
 
-# --- against closed forms
-
-
-@BOTH
-@pytest.mark.parametrize("radius", [0.05, 0.2, 0.5])
-def test_attacks_reach_the_exact_robust_accuracy_of_a_linear_model(norm: str, radius: float) -> None:
-    model = linear()
-    data = points(model)
-    radius = radius if norm == "linf" else 3 * radius
-    space = Space.of(data.x, (-100.0, 100.0), 1.0)
-    truth = exact(model, data, radius, norm)
-    assert 0.05 < truth.float().mean() < 0.9
-    assert torch.equal(pgd(model, data.x, data.y, radius, norm, space, draws()).right, truth)
-    assert torch.equal(fgsm(model, data.x, data.y, radius, norm, space).right, truth)
-    blind = noise(model, data.x, data.y, radius, norm, space, draws()).right
-    assert (truth & ~blind).sum() == 0
-    assert blind.sum() > truth.sum()
-
-
 @BOTH
 def test_the_audit_reports_it_and_a_scale_per_channel_counts(norm: str) -> None:
     model = linear()
@@ -105,58 +56,6 @@ def test_the_audit_reports_it_and_a_scale_per_channel_counts(norm: str) -> None:
         assert point.accuracy["private"].value == pytest.approx(float(truth.float().mean()))
     assert result.headline["robust accuracy"] == result.sweep()[-1].accuracy["private"]
     assert all(check.passed for check in result.checks if "limit" not in check.check)
-
-
-@BOTH
-def test_adversarial_points_stay_in_the_ball_and_the_box(trained, norm: str) -> None:
-    model, data = trained
-    x, y, radius = data.x[:100], data.y[:100], 0.3 if norm == "linf" else 1.5
-    space = Space.of(x, (0.0, 1.0), 0.5)
-    for found in (
-        pgd(model, x, y, radius, norm, space, draws(), restarts=2),
-        fgsm(model, x, y, radius, norm, space),
-        noise(model, x, y, radius, norm, space, draws()),
-    ):
-        assert float(found.x.min()) >= 0
-        assert float(found.x.max()) <= 1
-        size = NORMS[norm].size((found.x - x) / 0.5)
-        assert float(size.max()) <= radius * (1 + 1e-5)
-        assert float(size.max()) > 0.5 * radius
-        theirs = cross_entropy(model(found.x).double(), y, reduction="none")
-        assert torch.allclose(found.loss, theirs, atol=1e-4)
-        wrong_there = model(found.x).argmax(1) != y
-        assert not (found.right & wrong_there).any()
-
-
-def test_starts_and_noise_have_the_sizes_they_should() -> None:
-    like = torch.zeros(4000, 3)
-    inside = NORMS["l2"].inside(like, draws()).norm(dim=1)
-    assert float(inside.max()) <= 1
-    assert float(inside.mean()) == pytest.approx(3 / 4, abs=0.01)  # d / (d + 1) for the uniform ball
-    assert torch.allclose(NORMS["l2"].surface(like, draws()).norm(dim=1), torch.ones(4000))
-    cube = NORMS["linf"].inside(like, draws())
-    assert float(cube.abs().max()) <= 1
-    assert float(cube.var()) == pytest.approx(1 / 3, abs=0.02)
-    assert set(NORMS["linf"].surface(like, draws()).unique().tolist()) == {-1.0, 1.0}
-
-
-def test_l2_steps_keep_their_length_however_small_the_gradient() -> None:
-    gradient = torch.tensor([[3e-30, 4e-30], [0.0, 0.0], [3e20, 4e20]])
-    found = NORMS["l2"].direction(gradient)
-    assert torch.allclose(found, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]))
-
-
-# --- the margin
-
-
-def test_the_margin_rises_in_the_direction_of_cross_entropy() -> None:
-    z = torch.randn(50, 6, generator=draws(), dtype=torch.float64, requires_grad=True)
-    y = torch.randint(0, 6, (50,), generator=draws())
-    losses = cross_entropy(z, y, reduction="none")
-    assert torch.allclose(torch.nn.functional.softplus(margin(z, y)), losses)
-    (ours,) = torch.autograd.grad(margin(z, y).sum(), z)
-    (theirs,) = torch.autograd.grad(losses.sum(), z)
-    assert torch.allclose(*(NORMS["l2"].direction(g) for g in (ours, theirs)))
 
 
 class Louder(nn.Module):
@@ -186,8 +85,6 @@ def test_loud_outputs_do_not_hide_the_gradient(trained) -> None:
 
 
 # --- against foolbox
-
-
 def foolbox_accuracy(model: nn.Module, data: Data, attack, radius: float) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -217,8 +114,6 @@ def test_the_attack_is_within_a_point_of_foolbox(trained, norm: str, radius: flo
 
 
 # --- checks of the attack
-
-
 def failed(result: Robustness) -> set[str]:
     return {check.check for check in result.checks if not check.passed}
 
@@ -278,24 +173,7 @@ def test_a_model_that_does_not_look_fails_the_unbounded_check(trained) -> None:
     assert "without a limit hardly anyone stays right" in failed(found)
 
 
-def test_a_falling_loss_is_found() -> None:
-    def answers(loss: float, right: float) -> Answers:
-        return Answers(np.arange(100) < 100 * right, np.full(100, loss))
-
-    clean = answers(0.1, 0.9)
-    blind = [clean, answers(0.11, 0.89), answers(0.12, 0.88)]
-    some = {"fgsm": blind, "noise": blind, "unbounded": np.zeros(10, bool), "flat": np.zeros(100, bool)}
-    good = Campaign([0, 1, 2], pgd=[clean, answers(1.0, 0.5), answers(2.0, 0.2)], **some)
-    assert all(check.passed for check in checks(good, "private", "linf"))
-    bad = replace(good, pgd=[clean, answers(2.0, 0.2), answers(1.0, 0.5)])
-    assert [check.check for check in checks(bad, "private", "linf") if not check.passed] == [
-        "loss rises with the radius"
-    ]
-
-
 # --- units, rows, comparisons
-
-
 class Normalised(nn.Module):
     """The model as it is for normalised inputs."""
 
@@ -411,23 +289,6 @@ def test_same_seed_same_result_nothing_else_changes(trained) -> None:
     model.eval()
 
 
-@BOTH
-def test_stopping_at_misled_rows_changes_no_verdict(trained, norm: str) -> None:
-    model, data = copy.deepcopy(trained[0]).double(), trained[1]
-    x, y, space = data.x[:300].double(), data.y[:300], Space.of(data.x, (0.0, 1.0), 1.0)
-    radius = 0.1 if norm == "linf" else 0.4
-    asked: list[int] = []
-    model.register_forward_hook(lambda _, inputs, __: asked.append(len(inputs[0])))
-    full = pgd(model, x, y, radius, norm, space, draws(), restarts=2)
-    patient = sum(asked)
-    stopped = pgd(model, x, y, radius, norm, space, draws(), restarts=2, stop=True)
-    assert torch.equal(full.right, stopped.right)
-    assert 0.1 < float(full.right.double().mean()) < 0.9
-    assert torch.allclose(full.loss[full.right], stopped.loss[full.right])
-    assert (stopped.loss <= full.loss + 1e-9).all()
-    assert sum(asked) - patient < 0.8 * patient
-
-
 def test_all_chunks_are_attacked_as_the_first_one_is(trained, monkeypatch) -> None:
     """Chunks of 100, of which nine stop early, against one of 1000, which does not; and what each radius finds is kept."""
     model, data = trained
@@ -478,15 +339,6 @@ def test_of_many_classes_the_worst_are_drawn() -> None:
     assert "the lowest 24 of 30" in figure.caption
     assert figure.rows == len(figure.draw(Figure().add_subplot()).get_yticklabels()) == 24
     assert len(result.parts("class")) == 30
-
-
-def test_more_restarts_never_help_the_model(trained) -> None:
-    model, data = trained
-    x, y, space = data.x[:200], data.y[:200], Space.of(data.x, (0.0, 1.0), 1.0)
-    one, three = (pgd(model, x, y, 0.1, "linf", space, draws(), steps=3, restarts=k) for k in (1, 3))
-    assert not (three.right & ~one.right).any()
-    assert (three.loss >= one.loss).all()
-    assert three.loss.sum() > one.loss.sum()
 
 
 @pytest.mark.parametrize(

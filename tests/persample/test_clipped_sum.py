@@ -7,16 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisewise import Ledger, Poisson, promises
-from noisewise.adaptive import GroupBounds, Quantile
-from noisewise.batches import Padded
-from noisewise.bounded import release
-from noisewise.clipping import Flat, Normalized, Samples, per_layer
-from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
-from noisewise.persample import Layout, clipped_sum, live_parameters
-from noisewise.randomness import Entropy
-from noisewise.runtime import Runtime
-from oracles import (
+from helpers.oracles import (
     PROBLEMS,
     clipped_sum_by_hand,
     cross_entropy,
@@ -29,6 +20,15 @@ from oracles import (
     rules,
     typical_norm,
 )
+from noisewise import Ledger, Poisson, promises
+from noisewise.adaptive import GroupBounds, Quantile
+from noisewise.batches import Padded
+from noisewise.bounded import release
+from noisewise.clipping import Flat, Normalized, Samples, per_layer
+from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
+from noisewise.persample import Layout, clipped_sum, live_parameters
+from noisewise.randomness import Entropy
+from noisewise.runtime import Runtime
 
 ENGINES = ("auto", "dense", "loop")
 EACH_ENGINE = pytest.mark.parametrize("engine", ENGINES)

@@ -4,53 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for, outer, random
 from noisewise.clipping import Automatic, Normalized, Samples
 from noisewise.persample.convolution import Convolution
-from noisewise.persample.formed import KEPT, Formed, Kept
+from noisewise.persample.formed import Formed
 from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
-
-
-def random(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
-
-def check(gradient, formed, mask=None, tolerance=1e-11):
-    """measure, weighted_sum, formed and where say the same as the formed gradients `[units, *parameter]`."""
-    units, shape = formed.shape[0], formed.shape[1:]
-    assert torch.allclose(gradient.formed().reshape(formed.shape), formed, rtol=tolerance, atol=tolerance)
-    expected = formed if mask is None else formed * mask
-    squares, rest = gradient.measure(mask)
-    assert squares.dtype == torch.float64
-    assert torch.allclose(squares, expected.double().flatten(1).square().sum(1), rtol=tolerance, atol=tolerance)
-    factors = torch.linspace(0.1, 1.0, units, dtype=torch.float64)
-    total = torch.tensordot(factors.to(formed.dtype), expected, 1)
-    close = {"rtol": tolerance, "atol": tolerance * float(total.abs().max())}
-    assert torch.allclose(rest.weighted_sum(factors).reshape(shape), total, **close)
-    keep = torch.arange(units) % 3 != 0
-    rest_of = torch.tensordot((factors * keep).to(formed.dtype), expected, 1)
-    assert torch.allclose(rest.where(keep).weighted_sum(factors).reshape(shape), rest_of, **close)
-    return rest
-
-
-def outer(units, time, rows, columns, dtype=torch.float64):
-    left, right = random(units, time, rows, dtype=dtype), random(units, time, columns, dtype=dtype, seed=1)
-    return Outer(left, right), torch.einsum("itr,itc->irc", left, right)
-
-
-def convolution(units, channels, out, size, kernel, dtype=torch.float64, **settings):
-    """A convolution as its rule makes it, and its weight's gradients by autograd of one unit at a time."""
-    inputs = random(units, channels, *size, dtype=dtype)
-    weight = random(out, channels // settings.get("groups", 1), *kernel, dtype=dtype, seed=1).requires_grad_()
-    grad = random(*F.conv2d(inputs, weight, **settings).shape, dtype=dtype, seed=2)
-    formed = torch.stack(
-        [
-            torch.autograd.grad(F.conv2d(x[None], weight, **settings), weight, g[None])[0]
-            for x, g in zip(inputs, grad, strict=True)
-        ]
-    )
-    rule = RULES[F.conv2d]
-    return rule.gradients(rule.operands(inputs, weight.detach(), **settings), grad)["weight"](), formed
 
 
 def embedding(units, time, size, columns):
@@ -58,19 +17,6 @@ def embedding(units, time, size, columns):
     rows = random(units, time, columns)
     formed = torch.stack([F.one_hot(i, size).double().T @ r for i, r in zip(index, rows, strict=True)])
     return Rows(index, rows, size), formed
-
-
-def mask_for(formed):
-    return torch.rand(formed.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.6
-
-
-MASKED = pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-
-
-@MASKED
-def test_formed(masked):
-    formed = random(5, 3, 4)
-    check(Formed(formed), formed, mask_for(formed) if masked else None)
 
 
 @MASKED
@@ -89,73 +35,9 @@ def test_rows_never_confuse_tokens_or_units(time, size, masked):
     check(gradient, formed, mask_for(formed) if masked else None)
 
 
-CONVOLUTIONS = {
-    "few-channels": (2, 3, (5, 6), (3, 3), {"padding": 1}),
-    "1x1": (8, 9, (4, 3), (1, 1), {}),
-    "shifted-gram": (8, 8, (3, 3), (3, 3), {"padding": 1}),
-    "shifted-gram-no-padding": (12, 10, (5, 4), (3, 2), {}),
-    "shifted-formed": (8, 8, (13, 12), (3, 3), {"padding": 1}),
-    "shifted-formed-dilated": (9, 8, (16, 17), (2, 3), {"dilation": (3, 2), "padding": (2, 1)}),
-    "shifted-same": (8, 8, (6, 5), (4, 2), {"padding": "same"}),
-    "one-output": (8, 4, (3, 4), (3, 4), {}),
-    "stride-gram": (8, 8, (5, 5), (3, 3), {"stride": 2, "padding": 1}),
-    "stride-formed": (8, 3, (21, 20), (2, 2), {"stride": 2}),
-    "stride-leaves-rest": (3, 2, (8, 9), (2, 3), {"stride": (3, 4)}),
-    "stride-over-gaps": (2, 3, (9, 9), (2, 2), {"stride": 3, "dilation": 2, "padding": (1, 0)}),
-    "groups": (6, 4, (5, 4), (3, 3), {"groups": 2, "padding": 1}),
-    "wide-groups": (32, 32, (3, 3), (3, 3), {"groups": 2, "padding": 1}),
-    "depthwise": (6, 12, (5, 4), (3, 3), {"groups": 6}),
-    "depthwise-stride": (8, 8, (7, 6), (3, 2), {"groups": 8, "stride": (2, 1), "padding": (1, 0)}),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
-@MASKED
-@pytest.mark.parametrize("shape", CONVOLUTIONS)
-def test_convolution(shape, masked):
-    channels, out, size, kernel, settings = CONVOLUTIONS[shape]
-    gradient, formed = convolution(5, channels, out, size, kernel, **settings)
-    check(gradient, formed, mask_for(formed) if masked else None)
-
-
 def test_short_positions_take_gram_matrices_and_keep_nothing():
     gradient, formed = outer(5, 3, 30, 20)
     assert check(gradient, formed) is gradient
-
-
-def test_long_positions_take_formed_gradients_and_keep_them():
-    gradient, formed = outer(5, 60, 3, 4)
-    assert isinstance(check(gradient, formed), Kept)
-
-
-@pytest.mark.parametrize("shape", ["shifted-gram", "stride-gram"])
-def test_small_images_take_gram_matrices_and_keep_nothing(shape):
-    channels, out, size, kernel, settings = CONVOLUTIONS[shape]
-    gradient, formed = convolution(5, channels, out, size, kernel, **settings)
-    assert check(gradient, formed) is gradient
-
-
-@pytest.mark.parametrize("shape", ["shifted-formed", "stride-formed", "groups", "few-channels"])
-def test_larger_images_take_formed_gradients_and_keep_them(shape):
-    channels, out, size, kernel, settings = CONVOLUTIONS[shape]
-    gradient, formed = convolution(5, channels, out, size, kernel, **settings)
-    assert not isinstance(check(gradient, formed), Convolution)
-
-
-LARGE = {
-    "linear": lambda: outer(5, 2, 1840, 1840, torch.float32),
-    "shifted": lambda: convolution(115, 128, 128, (2, 2), (3, 3), torch.float32, padding=1),
-    "groups": lambda: convolution(115, 256, 128, (2, 2), (3, 3), torch.float32, padding=1, groups=2),
-    "stride": lambda: convolution(115, 128, 128, (2, 2), (3, 3), torch.float32, padding=1, stride=2),
-}
-
-
-@pytest.mark.parametrize("kind", LARGE)
-def test_gradients_above_the_limit_are_formed_twice_instead_of_kept(kind):
-    gradient, formed = LARGE[kind]()
-    assert formed.numel() > KEPT
-    rest = check(gradient, formed, mask_for(formed), tolerance=2e-4)  # float32: sums of up to 5000 squares
-    assert isinstance(rest, Outer | Convolution)
 
 
 @MASKED
@@ -230,9 +112,6 @@ def test_a_unit_that_is_not_finite_shows_in_its_norm_and_leaves_with_where(gradi
     total = rest.where(keep).weighted_sum(torch.ones(4, dtype=torch.float64) * keep)
     expected = gradient.formed().reshape(4, *shape)[keep].sum(0)
     assert torch.allclose(total.reshape(shape), expected if mask is None else expected * mask)
-
-
-# --------------------------------------------------------------------- norms of gradients whose positions cancel
 
 
 def cancelling_outer(width, seed):
@@ -316,6 +195,7 @@ CANCELLING = pytest.mark.parametrize(
         (constant_convolution, 4096),
     ],
 )
+
 SEEDS = range(40)
 
 

@@ -1,16 +1,16 @@
 """Honest models stay served: none is refused that was accepted, none has a slower engine, and every sum is the loop's.
 
-The collection is `honest.py`; what was accepted before, and by which engine, lies in `honest_baseline.json`.
+The collection is `helpers/honest.py`; what was accepted before, and by which engine, lies in `honest_baseline.json`.
 """
 
 import pytest
 import torch
-from honest import ENGINES, HONEST, baseline, behaviour, learning, losses
 
+from helpers.honest import ENGINES, HONEST, baseline, behaviour, learning, losses
+from helpers.oracles import clipped_sum_by_hand, flat, relative_error, rows, typical_norm, unit_gradients
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum
 from noisewise.testing import reveal
-from oracles import clipped_sum_by_hand, flat, relative_error, rows, typical_norm, unit_gradients
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -12,7 +12,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hostile import (
+from torch import Tensor, nn
+
+from helpers.hostile import (
     ALONE,
     FAMILIES,
     POOL,
@@ -31,8 +33,7 @@ from hostile import (
     seed_all,
     variants,
 )
-from torch import Tensor, nn
-
+from helpers.oracles import Setup, rows
 from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError
 from noisewise.mechanism import Mechanism
@@ -41,7 +42,6 @@ from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-from oracles import Setup, rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.oracles import cross_entropy, relative_error
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum
 from noisewise.runtime import Runtime
-from oracles import cross_entropy, relative_error
 
 opacus = pytest.importorskip("opacus")
 

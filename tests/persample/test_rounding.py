@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.oracles import Apply, lone, proven
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
 from noisewise.persample import clipped_sum, formed, rounding
@@ -19,9 +20,9 @@ from noisewise.persample.formed import Again, Formed, Kept
 from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
 from noisewise.runtime import Runtime
-from oracles import Apply, lone, proven
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -94,10 +95,15 @@ WAYS = {
     "views": viewed(outer(2, 30, 20)),
     "views of images": viewed(convolution(8, 8, (3, 3), (3, 3), padding=1)),
 }
+
 SCALES = [(0, 0), (19, 0), (0, -30), (-30, 30), (36, -36), (-44, 35), (-24, -24), (-40, 4), (25, 12), (-6, 3), (38, -2)]
+
 TYPES = {torch.float64: 1e-6, torch.float32: 1e-5}
+
 EACH_WAY = pytest.mark.parametrize("way", WAYS)
+
 EACH_TYPE = pytest.mark.parametrize("dtype", TYPES, ids=["float64", "float32"])
+
 EACH_MEMORY = pytest.mark.parametrize("kept", [True, False], ids=["kept", "again"])
 
 
@@ -190,28 +196,6 @@ def test_positions_of_unlike_scales_stay_within_the_bound(way, dtype):
             assert norm <= length(in_float64(gradient).formed()) * 1.01
 
 
-@pytest.mark.parametrize("shape", [(3, 30, 20), (40, 200, 150), (2, 4, 4096)])
-def test_bounds_from_gram_matrices_hold_the_exact_norm_and_the_room_that_is_asked_for(shape):
-    """Seeds 0..39, float32, positive factors: products that round alike. Half of the bare norms would be too short."""
-    short = 0
-    for seed in range(40):
-        drawn = outer(*shape)(seed, torch.float32)
-        gradient = Outer(drawn.left.abs(), drawn.right.abs())
-        exact, bounds = length(in_float64(gradient).formed()), gradient.gram(0.0)
-        assert float(bounds.least) <= exact <= float(bounds.most), seed
-        size = length(gradient.left) * length(gradient.right)
-        assert float(gradient.gram(1e-3).most - bounds.most) >= 1e-3 * size * (1 - 1e-5)
-        short += float(bounds.most + bounds.least) / 2 < exact
-    assert 0 < short < 40
-
-
-def test_bounds_from_gram_matrices_hold_what_vanished_in_them():
-    """Where one factor is large the other is tiny: every product of squares is 0, the gradient is not."""
-    left, right = torch.tensor([[[1.0, 1.0], [1e-25, 1e-25]]]), torch.tensor([[[1e-25, 1e-25], [1.0, 1.0]]])
-    gradient = Outer(left, right)
-    assert float(gradient.gram(0.0).most) >= length(in_float64(gradient).formed()) > 0
-
-
 @EACH_WAY
 def test_norms_of_ordinary_float32_gradients_are_hardly_too_long(way):
     """Seeds 0..9."""
@@ -229,9 +213,6 @@ def test_masked_coordinates_are_zero_even_where_the_sum_overflows():
     assert not total[~mask].any()
     assert 0 < total[mask].item() <= 1 + 1e-5
     assert 0.98 <= contribution(Outer(left, right), Normalized(1.0), mask)[1] <= 1 + 1e-5
-
-
-# ------------------------------------------------------------------------------------- factors cut to fewer bits
 
 
 def cut(tensor, bits):
@@ -276,7 +257,9 @@ def test_fewer_bits_that_nobody_allows_for_would_break_the_bound(monkeypatch):
 
 
 NEW = {name: "none" for names in (*rounding.MATMUL.values(), *rounding.CONVOLUTION.values()) for name in names}
+
 CUDA_CONV = "backends.cudnn.conv.fp32_precision"
+
 CUDA_MATMUL = "backends.cuda.matmul.fp32_precision"
 
 
@@ -332,9 +315,6 @@ def test_the_precision_of_matrix_products_is_read():
     assert rounding.shortened(torch.zeros(1)) == 0
 
 
-# -------------------------------------------------------------------------------------- the budget is not eaten
-
-
 def normalised(kind):
     """Layers before a normalisation on inputs of mean 100: their gradients sum to nearly nothing over positions."""
     torch.manual_seed(0)
@@ -376,9 +356,6 @@ def test_kept_gradients_are_the_ones_that_were_measured():
     squares, rest = WAYS["formed"](0, torch.float32).measure(None)
     assert isinstance(rest, Kept)
     assert float(squares.sqrt()) == pytest.approx(length(rest.formed()), rel=1e-6)
-
-
-# ---------------------------------------------------------------------------------------------------- whole models
 
 
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
@@ -465,9 +442,6 @@ def test_views_of_a_unit_stay_within_the_bound_at_every_scale():
         views = Views(x[None] * scale, torch.full((1, 3), 1 / 3))
         got = clipped_sum(model, loss, views, Normalized(1.0), layout=proven(model, loss, views.rows())).grads._values
         assert 0.98 <= math.hypot(*(length(value) for value in got.values())) <= 1 + 1e-5
-
-
-# --------------------------------------------------------------------------------------------------- small functions
 
 
 @pytest.mark.parametrize("entries", [1, 511, 512, 513, 5000])

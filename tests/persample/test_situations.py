@@ -6,11 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from noisewise.clipping import Flat
-from noisewise.errors import UnsupportedLayer
-from noisewise.persample import clipped_sum, examine
-from noisewise.runtime import Runtime
-from oracles import (
+from helpers.oracles import (
     Apply,
     Setup,
     clipped_sum_by_hand,
@@ -21,6 +17,10 @@ from oracles import (
     rows,
     unit_gradients,
 )
+from noisewise.clipping import Flat
+from noisewise.errors import UnsupportedLayer
+from noisewise.persample import clipped_sum, examine
+from noisewise.runtime import Runtime
 
 EACH_ENGINE = pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
 BOUND = 0.3

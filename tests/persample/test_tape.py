@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.oracles import Apply, squared_output
 from noisewise.clipping import Flat
 from noisewise.errors import DataError
 from noisewise.persample import clipped_sum
 from noisewise.persample.proof import Proof
 from noisewise.persample.tape import Tape, misaligned, unexplained
 from noisewise.runtime import Runtime
-from oracles import Apply, squared_output
 
 
 def watch(model, x):

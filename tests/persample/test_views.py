@@ -5,15 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.notes import Notes
 from noisewise.batches import Padded, Views
 from noisewise.clipping import Flat, per_layer
 from noisewise.persample import clipped_sum, units_alone
 from noisewise.runtime import Runtime
 from noisewise.testing import reveal
-from noisewise.training.augmentation import augmented
-from notes import Notes
 
 UNITS, VIEWS = 5, 3
+
 MODELS = {
     "linear": (lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Linear(6, 4), nn.PReLU()), (5,)),
     "positions": (lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten()), (4, 5)),
@@ -129,15 +129,3 @@ def test_a_unit_without_rows_contributes_nothing(engine):
     fewer = Views.mean(tuple(tensor[rest] for tensor in batch), mask[rest])
     without = reveal(clipped_sum(model, cross_entropy, fewer, clip, runtime=runtime).grads)
     assert all(torch.allclose(with_it[name], without[name], rtol=1e-9, atol=1e-12) for name in without)
-
-
-def test_units_are_changed_each_in_its_own_way_and_the_same_way_again():
-    """Given one at a time, each unit has draws of its own: equal rows become different versions."""
-
-    def noisy(rows, generator):
-        return rows + torch.rand(rows.shape, generator=generator)
-
-    seen, again = (augmented(noisy, torch.zeros(12, 4), 3, 5, None) for _ in range(2))
-    assert torch.equal(seen, again)
-    assert len({tuple(row) for row in seen.tolist()}) == 12
-    assert not torch.equal(seen, augmented(noisy, torch.zeros(12, 4), 3, 6, None))

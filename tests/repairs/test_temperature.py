@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from confident import Told, honest
+from helpers.confident import Told, honest
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.repairs.temperature import Scaled, Temperature, temperature

@@ -1,0 +1,142 @@
+"""Faults in noisewise.cli that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+FAULTS = [
+    # audits: the reason
+    Mutant(
+        "reason: one refused audit stops all",
+        "cli/audit.py",
+        "            if only:\n                raise\n",
+        "            raise\n",
+        ("cli/test_audit.py::test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on",),
+    ),
+    Mutant(
+        "reason: tables are cut",
+        "cli/audit.py",
+        "+ GAP * len(wanted) > width:",
+        "+ GAP * len(wanted) > 10_000:",
+        ("cli/test_audit.py::test_tables_are_never_cut",),
+    ),
+    # words and what is released
+    Mutant(
+        "words: all may be published",
+        "cli/train.py",
+        "{'may' if promise.publishable else 'should not'} be published",
+        "may be published",
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
+    ),
+    Mutant(
+        "words: audits forget the strength",
+        "cli/audit.py",
+        "{badge(status, strength)} (",
+        "{status} (",
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
+    ),
+    # options of the command line
+    Mutant(
+        "option: --momentum ignored",
+        "cli/train.py",
+        'HOW |= {"label",',
+        'HOW |= {"momentum", "label",',
+        ("whole/test_command_options.py::test_options_of_train[--momentum]",),
+    ),
+    Mutant(
+        "option: --adjacency of a plan ignored",
+        "cli/account.py",
+        "adjacency=adjacency or default_adjacency(sampler)",
+        "adjacency=default_adjacency(sampler)",
+        ("whole/test_command_options.py::test_options_of_a_plan[epsilon---adjacency]",),
+    ),
+    Mutant(
+        "option: --all ignored",
+        "cli/audit.py",
+        "if everything or AUDITS[name].usual]",
+        "if AUDITS[name].usual]",
+        ("whole/test_command_options.py::test_options_of_audit",),
+    ),
+    Mutant(
+        "option: --adjacency of a schema ignored",
+        "cli/tables.py",
+        'adjacency=adjacency or "add-remove"',
+        'adjacency="add-remove"',
+        ("whole/test_command_options.py::test_budget_of_schema",),
+    ),
+    Mutant(
+        "option: --delta of a schema ignored",
+        "cli/tables.py",
+        "epsilon=epsilon, delta=delta,\n",
+        "epsilon=epsilon, delta=None,\n",
+        ("whole/test_command_options.py::test_budget_of_schema",),
+    ),
+    Mutant(
+        "option: --unit of a schema ignored",
+        "cli/tables.py",
+        "            unit=unit,\n",
+        "            unit=None,\n",
+        ("whole/test_command_options.py::test_label_group_unit_and_out_of_schema",),
+    ),
+    Mutant(
+        "option: --separator ignored",
+        "cli/tables.py",
+        "header(file, separator)",
+        "header(file, None)",
+        ("whole/test_command_options.py::test_separator_of_schema",),
+    ),
+    Mutant(
+        "option: --resume lost",
+        "cli/train.py",
+        "_train(planned, folder, resume=resume and _begun(folder), quiet=quiet",
+        "_train(planned, folder, resume=False, quiet=quiet",
+        ("whole/test_command_options.py::test_resume_of_train",),
+    ),
+    Mutant(
+        "option: --out of a report ignored",
+        "cli/report.py",
+        "    write_page(run, out)\n",
+        "    write_page(run, None)\n",
+        ("whole/test_command_options.py::test_out_of_report_and_its_default",),
+    ),
+    Mutant(
+        "option: --loss of a check ignored",
+        "cli/check.py",
+        "check_user_files(model, example, loss)",
+        "check_user_files(model, example)",
+        ("whole/test_command_options.py::test_example_and_loss_of_check",),
+    ),
+    Mutant(
+        "option: one that nobody tests",
+        "cli/train.py",
+        '    quiet: Annotated[bool, option(RUN, "No progress bar, no plan, no summary.", "--quiet")] = False,',
+        '    quiet: Annotated[bool, option(RUN, "No progress bar, no plan, no summary.", "--quiet", "--silent")] = False,',
+        ("whole/test_command_options.py::test_no_option_is_left_out",),
+    ),
+    Mutant(
+        "front: a script confirms what was read off the rows",
+        "cli/table_schema.py",
+        "    if not sys.stdin.isatty():\n",
+        "    if False:\n",
+        ("cli/test_table_schema.py::test_a_script_is_never_taken_for_a_person",),
+    ),
+    Mutant(
+        "front: --yes confirms what was read off the rows",
+        "cli/table_schema.py",
+        "    if asked.yes or asked.schema_epsilon is not None:\n        return _noised(file, asked, epsilon)\n",
+        "    if asked.yes:\n        return replace(proposal.schema, confirmed=True)\n",
+        ("cli/test_table_schema.py::test_yes_never_confirms_but_spends",),
+    ),
+    Mutant(
+        "front: a schema of another label is taken",
+        "cli/table_schema.py",
+        'if wanted is not None and wanted.partition("=")[0] != known:',
+        "if False:",
+        ("cli/test_table_schema.py::test_a_schema_file_is_used_and_must_agree",),
+    ),
+    Mutant(
+        "front: several runs do not add up",
+        "cli/train.py",
+        "lines = [line for ledger in ledgers for line in ledger.lines]",
+        "lines = list(ledgers[0].lines)",
+        ("cli/test_train.py::test_several_seeds_add_up",),
+    ),
+]

@@ -1,0 +1,114 @@
+"""check: exit codes, tables and remedies for a user's own model."""
+
+import sys
+
+import pytest
+
+from noisewise import cli
+
+FILE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+batch = (torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2]))
+model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+def build():
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+def numbers():
+    return torch.randn(6, 5), torch.randn(6, 3)
+
+def words():
+    return {"x": torch.randn(6, 5)}
+
+def loss_fn(model, batch):
+    return model(batch["x"]).square().mean(1)
+
+def fails():
+    raise OSError("no weights")
+
+def takes(size):
+    return nn.Linear(5, size)
+
+class Flipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(5, 3), nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.linear(x.flip(0)).flip(0) * self.scale
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "mine.py").write_text(FILE)
+    (tmp_path / "lone.py").write_text("from torch import nn\nmodel = nn.Linear(2, 2)\n")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["noisewise", "check", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(stopped.value.code or 0), " ".join((captured.out + captured.err).split())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("mine.py:model",),
+        ("mine.py:model", "--example", "mine.py:numbers"),
+        ("mine.py:model", "--example", "mine.py:words", "--loss", "mine.py:loss_fn"),
+    ],
+)
+def test_a_good_model_gives_exit_code_0(check, arguments):
+    code, words = check(*arguments)
+    assert code == 0, words
+    assert "verdict can be trained privately" in words
+    assert "0.weight 8 x 5 proven row by row ghost -" in words
+    assert "2.bias 3 proven row by row ghost -" in words
+    assert "times as long as a plain one" in words
+
+
+def test_a_refused_model_gives_exit_code_3_and_what_to_change(check):
+    code, words = check("mine.py:build")
+    assert code == 3
+    assert "verdict cannot be trained privately" in words
+    assert "0.weight 8 x 5 refused - -" in words
+    assert "batchnorm_to_groupnorm(model)" in words
+
+
+def test_without_a_proof_the_table_says_so_and_why(check):
+    code, words = check("mine.py:Flipped")
+    assert code == 0, words
+    assert "linear.weight 3 x 5 each unit alone booked -" in words
+    assert "scale 1 each unit alone dense 4 B" in words
+    assert "not faster aten::flip" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.py:model",), "there is no file 'nowhere.py'"),
+        (("mine.py:modle",), "mine.py has no 'modle'"),
+        (("mine.py",), "say which object of which file"),
+        (("mine.py:batch",), "is tuple: must be an nn.Module or a function that returns one"),
+        (("mine.py:numbers",), "is tuple: must be an nn.Module"),
+        (("mine.py:fails",), "fails() failed with OSError: no weights"),
+        (("mine.py:takes",), "It must need no arguments"),
+        (("lone.py:model",), "name one with --example FILE.py:NAME"),
+        (("mine.py:model", "--example", "mine.py:nothing"), "mine.py has no 'nothing'"),
+        (("mine.py:model", "--example", "mine.py:words"), "is not a pair (x, y), so there is no default loss"),
+        (("mine.py:model", "--loss", "mine.py:batch"), "is tuple: must be a function of (model, batch)"),
+    ],
+)
+def test_wrong_input_gives_exit_code_2_and_the_remedy(check, arguments, message):
+    code, words = check(*arguments)
+    assert code == 2, words
+    assert message in words

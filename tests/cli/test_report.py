@@ -1,0 +1,35 @@
+"""report: train, audit and read the page."""
+
+from __future__ import annotations
+
+from noisewise.runs.files import read_json
+from noisewise.wording import number
+
+QUICK = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64")
+
+
+# --- train, audit, report, demo
+def test_train_audit_report(noisewise, tmp_path) -> None:
+    trained = noisewise("train", *QUICK, "--out", "runs/a")
+    assert trained.code == 0, trained.err
+    privacy = read_json(tmp_path / "runs/a/summary.json")["privacy"]
+    for text in (
+        f"epsilon {number(privacy['epsilon'])} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
+        "runs/a/", "never publish this folder", "3 steps", "Next: noisewise audit runs/a",
+    ):  # fmt: skip
+        assert text in trained.words
+    audited = noisewise("audit", "runs/a", "--only", "disparity", "--only", "calibration")
+    assert audited.code == 0
+    for text in ("everyone", "class 9", "private − twin", "pays most", "not-private", "Mean loss"):
+        assert text in audited.words
+    assert all(len(line) <= 120 for line in audited.out.splitlines())
+    reported = noisewise("report", "runs/a", "--out", "page.html")
+    assert reported.code == 0
+    assert "page.html" in reported.words
+    assert "Do not publish" in reported.words
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    inside = noisewise("report", "runs/a", "--out", "runs/a/page.html")
+    assert "better move it out" in inside.words
+    again = noisewise("train", *QUICK, "--out", "runs/a")
+    assert again.code == 2
+    assert "finished run" in again.words

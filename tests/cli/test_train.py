@@ -1,0 +1,180 @@
+"""train and demo: from a config, stopped and resumed, data loaded once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from noisewise.audits import AUDITS
+from noisewise.data import DATASETS
+from noisewise.models import build
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder, Status
+from noisewise.workflow.config import Config, plan
+from noisewise.workflow.execution import execute
+from noisewise.workflow.plan import plan_of
+
+QUICK = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64")
+
+
+def test_config_reruns_the_same_plan_and_takes_changes(noisewise, tmp_path) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").out == ""
+    assert noisewise("train", "--config", "a/config.toml", "--out", "b", "--quiet").code == 0
+    assert (tmp_path / "a/config.toml").read_text() == (tmp_path / "b/config.toml").read_text()
+    assert noisewise("train", "--config", "a/config.toml", "--out", "c", "--lr", "0.125", "--quiet").code == 0
+    assert Config.read(tmp_path / "c/config.toml").lr == 0.125
+    text = (tmp_path / "a/config.toml").read_text()
+    (tmp_path / "d.toml").write_text(f"{text}learning_rate = 3\n")
+    found = noisewise("train", "--config", "d.toml", "--out", "d")
+    assert found.code == 2
+    assert "unknown entries learning_rate" in found.words
+
+
+def test_an_insecure_seed_is_shown_as_not_private(noisewise) -> None:
+    found = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--insecure-seed", "1")
+    assert "not-private: noise reproducible: do not publish" in found.words
+    assert "epsilon ∞" in found.words
+    assert "may be published" not in found.words
+
+
+def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--quiet").code == 0
+    (Path("a") / "sensitive" / "twin.safetensors").unlink()
+    found = noisewise("audit", "a", "--only", "disparity")
+    assert "finish it with noisewise train --resume --out a" in found.words
+
+
+def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:
+    """Start the command in a process of its own, stop it as soon as the condition holds, return its exit code."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noisewise", "train", "--out", str(out), "--quiet", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not condition() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.poll() is None, f"it was over before it could be stopped: {process.communicate()}"
+        process.send_signal(by)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    if by is signal.SIGINT:
+        assert f"Go on with: noisewise train --resume --out {out}" in err
+        assert "Traceback" not in err
+    return process.returncode
+
+
+def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewise, tmp_path) -> None:
+    """Ctrl-C while the private model trains, SIGKILL while its twin does."""
+    settings = (
+        "--data",
+        "digits",
+        "--noise-multiplier",
+        "4",
+        "--steps",
+        "240",
+        "--batch-size",
+        "32",
+        "--insecure-seed",
+        "1",
+    )
+    out = RunFolder(tmp_path / "a")
+    assert stopped_when(out.metrics.exists, out.path, *settings, by=signal.SIGINT) == 130
+    assert read_json(out.run)["state"] == "interrupted"
+    twin = RunFolder(out.sensitive / "twin")
+    code = stopped_when(twin.metrics.exists, out.path, "--resume", *settings, by=signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert out.complete
+    assert not twin.complete
+    refused = noisewise("train", "--out", "a", "--resume", "--lr", "0.25")
+    assert refused.code == 2
+    assert "lr was 0.5, now 0.25" in refused.words
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert noisewise("train", "--out", "a", "--resume", "--quiet").code == 0
+        whole = execute(Config.read(out.config), tmp_path / "whole", progress=False)
+    finally:
+        torch.set_num_threads(threads)
+    for path in (out.model, out.ledger, out.summary, out.metrics, out.twin_weights):
+        assert path.read_bytes() == (whole.path / path.relative_to(out.path)).read_bytes(), path.name
+    assert not twin.path.exists()
+    assert not out.checkpoint.exists()
+    assert (
+        "status" in noisewise("train", "--out", "a", "--resume").words
+    )  # nothing left to do, and it says where things are
+
+
+def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monkeypatch, tmp_path) -> None:
+    small = plan(data="digits", noise_multiplier=4.0, steps=3, batch_size=64)
+    monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: small)
+    wanted = {"disparity": AUDITS["disparity"]}
+    monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
+    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", wanted)
+    first = noisewise("demo", "--out", "runs/demo")
+    assert first.code == 0
+    assert "Report: runs/demo/sensitive/report.html" in first.words
+    assert (tmp_path / "runs/demo/sensitive/report.html").exists()
+    assert "Report: runs/demo-2/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
+    RunFolder("runs/demo").twin_weights.unlink()
+    assert "Report: runs/demo/sensitive/report.html" in noisewise("demo", "--out", "runs/demo").words
+
+
+@pytest.fixture
+def counted(monkeypatch) -> dict[str, int]:
+    """How often the digits are loaded, a plan is built and a model is initialised."""
+    counts = dict.fromkeys(("data", "plan", "model"), 0)
+
+    def counting(what, real):
+        def call(*arguments, **settings):
+            counts[what] += 1
+            return real(*arguments, **settings)
+
+        return call
+
+    monkeypatch.setitem(DATASETS, "digits", counting("data", DATASETS["digits"]))
+    monkeypatch.setattr("noisewise.workflow.plan.plan_of", counting("plan", plan_of))
+    monkeypatch.setattr("noisewise.workflow.execution.build", counting("model", build))
+    return counts
+
+
+def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, monkeypatch) -> None:
+    assert noisewise("train", *QUICK, "--out", "a").code == 0
+    assert counted == {"data": 1, "plan": 1, "model": 3}  # trained; rebuilt with its weights, and its twin's
+    counted.update(data=0, plan=0)
+    assert noisewise("train", "--resume", "--epochs", "1", "--out", "a", "--quiet").code == 2  # other settings
+    assert (counted["data"], counted["plan"]) == (1, 1)
+    wanted = {
+        name: AUDITS[name] for name in ("disparity", "clipping-bias", "landscape", "convergence", "feature-noise")
+    }
+    asked = [need for audit in wanted.values() for need in audit.needs]
+    assert min(asked.count("mechanism"), asked.count("start") + asked.count("path")) > 1
+    light = {name: replace(audit, run=lambda *_, **__: Silent()) for name, audit in wanted.items()}
+    monkeypatch.setattr("noisewise.audits.AUDITS", light)
+    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", light)
+    counted.update(data=0, plan=0, model=0)
+    assert noisewise("audit", "a", "--all").code == 0
+    assert counted == {"data": 1, "plan": 1, "model": 3}  # the model, its twin, the start
+
+
+class Silent:
+    """A result that says nothing."""
+
+    status = Status("not-private", "none")
+
+    def sentences(self) -> list[str]:
+        return []
+
+    def to_dict(self) -> dict[str, str]:
+        return {}

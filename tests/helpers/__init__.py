@@ -1,0 +1,1 @@
+"""What several test files share: oracles, small problems, models that lie, damage to files."""

@@ -1,0 +1,64 @@
+"""Faults in noisewise.models that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+FAULTS = [
+    # data and models
+    Mutant(
+        "data: every seed starts alike",
+        "models/__init__.py",
+        "torch.default_generator.manual_seed(seed)",
+        "torch.default_generator.manual_seed(0)",
+        ("models/test_models.py::test_the_seed_is_the_initialisation_and_the_global_state_is_left_alone[mlp]",),
+    ),
+    # options of the command line
+    Mutant(
+        "fresh: converted layers are in training mode",
+        "models/convert.py",
+        "return new.train(old.training)",
+        "return new",
+        ("models/test_convert.py::test_names_values_and_settings_are_kept",),
+    ),
+    Mutant(
+        "fresh: converted layers forget eps",
+        "models/convert.py",
+        "eps=old.eps, ",
+        "",
+        ("models/test_convert.py::test_names_values_and_settings_are_kept",),
+    ),
+    Mutant(
+        "fresh: 16 channels to a group are too few",
+        "models/convert.py",
+        "old.num_features // d >= LEAST",
+        "old.num_features // d > LEAST",
+        ("models/test_convert.py::test_groups_divide_the_channels",),
+    ),
+    Mutant(
+        "fresh: models: attention without its heads",
+        "models/transformer.py",
+        "self.qkv(x).reshape(units, tokens, 3, self.heads, -1)",
+        "self.qkv(x).reshape(units, tokens, 3, 1, -1)",
+        ("models/test_models.py::test_a_transformer_block_is_pytorchs_encoder_layer",),
+    ),
+    Mutant(
+        "fresh: models: a shortcut without its stride",
+        "models/residual.py",
+        "nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), _norm(after))",
+        "nn.Sequential(nn.AvgPool2d(stride), nn.Conv2d(before, after, 1, bias=False), _norm(after))",
+        ("models/test_models.py::test_residual_networks_are_hugging_faces_with_group_norm",),
+    ),
+    Mutant(
+        "fresh: models: closed-form norms without the inner product",
+        "models/theory.py",
+        "+ 2 * both * inner.unsqueeze(1)",
+        "+ 0 * both * inner.unsqueeze(1)",
+        ("models/test_models.py::test_gradient_norms_have_a_closed_form",),
+    ),
+    Mutant(
+        "fresh: models: deviations divide by the mean's square",
+        "models/convolutional.py",
+        "return (x - self.mean) / self.std",
+        "return (x - self.mean) / self.std.sqrt()",
+        ("models/test_models.py::test_scattering_features_are_normalised_by_unit_or_by_constants",),
+    ),
+]

@@ -1,0 +1,87 @@
+"""Faults in noisewise.report that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+FAULTS = [
+    # audits: the reason
+    Mutant(
+        "reason: sections by name",
+        "report/__init__.py",
+        "(order.get(path.stem, len(order)), path.stem)",
+        "path.stem",
+        ("report/test_report.py::test_sections_come_in_the_order_of_the_audits_and_folded",),
+    ),
+    # words and what is released
+    Mutant(
+        "words: the title of weak runs",
+        "report/__init__.py",
+        '"with weak differential privacy"',
+        '"with differential privacy"',
+        ("whole/test_words.py::test_terminal_and_page_follow_the_number",),
+    ),
+    # numbers on the page
+    Mutant(
+        "page: ledger columns swapped",
+        "report/page.html",
+        "<td>{{ line.noise }}</td><td>{{ line.rate }}</td>",
+        "<td>{{ line.rate }}</td><td>{{ line.noise }}</td>",
+        ("report/test_numbers.py::test_the_ledger_is_the_file",),
+    ),
+    Mutant(
+        "page: steps and counts swapped",
+        "report/__init__.py",
+        "f\"{line['count']:,}\"",
+        "f\"{line['first_step']:,}\"",
+        ("report/test_numbers.py::test_the_ledger_is_the_file",),
+    ),
+    Mutant(
+        "page: an accountant's figure in another row",
+        "report/__init__.py",
+        'row("RDP", "rdp_epsilon", RDP)',
+        'row("RDP", "gdp_epsilon", RDP)',
+        ("report/test_numbers.py::test_accountants_have_their_own_numbers",),
+    ),
+    Mutant(
+        "page: the gauge",
+        "report/__init__.py",
+        "200 * (certainty(",
+        "100 * (certainty(",
+        ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
+    ),
+    Mutant(
+        "page: another run's settings",
+        "report/__init__.py",
+        '(name.replace("_", " "), _setting(value)) for name, value',
+        '(name.replace("_", " "), _setting(len(name))) for name, value',
+        ("report/test_numbers.py::test_settings_and_versions_are_those_of_the_files",),
+    ),
+    Mutant(
+        "page: labels of figures of another part",
+        "report/page.html",
+        'aria-label="A guess can be right at most {{ certainty }} percent',
+        'aria-label="A guess can be right at most {{ gauge }} percent',
+        ("report/test_numbers.py::test_cards_hold_the_numbers_of_their_files",),
+    ),
+    # options of the command line
+    Mutant(
+        "fresh: page: sampling rate and noise exchanged",
+        "report/__init__.py",
+        '"noise": number(event.get("noise_multiplier"), 4),\n        "rate": number(event.get("rate"), 3),',
+        '"noise": number(event.get("rate"), 4),\n        "rate": number(event.get("noise_multiplier"), 3),',
+        ("report/test_numbers.py::test_the_ledger_is_the_file",),
+    ),
+    Mutant(
+        "fresh: page: powers of ten of any delta",
+        "report/__init__.py",
+        'return f"10{raised}" if mantissa == "1" else f"{mantissa} · 10{raised}"',
+        'return f"10{raised}"',
+        ("report/test_report.py::test_deltas_are_powers_of_ten_where_they_are",),
+    ),
+    Mutant(
+        "fresh: page: a setting that is off is on",
+        "report/__init__.py",
+        '("yes" if value else "no")',
+        '("yes")',
+        ("report/test_report.py::test_settings_are_written_as_they_are",),
+    ),
+]

@@ -1,0 +1,115 @@
+"""Faults in noisewise.runs that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+FAULTS = [
+    # options, crossings, draws and files of a run
+    Mutant(
+        "seen: no fsync of a file",
+        "runs/files.py",
+        "    _sync(finished)\n",
+        "",
+        ("whole/test_write_order.py::test_every_file_of_a_run_is_on_the_disk_before_it_has_its_name",),
+    ),
+    Mutant(
+        "seen: no fsync of the folder",
+        "runs/files.py",
+        "    _sync(path.parent)\n",
+        "",
+        ("whole/test_write_order.py::test_every_file_of_a_run_is_on_the_disk_before_it_has_its_name",),
+    ),
+    # audits: the reason
+    Mutant(
+        "reason: audits lie in the open",
+        "runs/folder.py",
+        'self.audits = self.sensitive / "audits"',
+        'self.audits = self.path / "audits"',
+        ("workflow/test_opened.py::test_an_audit_is_saved_among_the_secrets",),
+    ),
+    # words and what is released
+    Mutant(
+        "words: a false strength is read",
+        "runs/summary.py",
+        "        _check_strength(summary)\n",
+        "",
+        ("whole/test_words.py::test_a_strength_that_the_numbers_contradict_is_refused",),
+    ),
+    # options of the command line
+    Mutant(
+        "an edited status of reproducible noise is read",
+        "runs/summary.py",
+        'if ledger.reproducible and status.status != "not-private":',
+        "if False:",
+        ("training/test_lineage.py::test_a_summary_that_does_not_fit_its_ledger_is_refused",),
+    ),
+    Mutant(
+        "fresh: a summary of another unit is read",
+        "runs/summary.py",
+        'if ledger.unit is not None and privacy["unit"] != ledger.unit:',
+        "if False:",
+        ("runs/test_summary.py::test_an_edited_figure_of_a_summary_is_not_shown",),
+    ),
+    Mutant(
+        "fresh: an epsilon edited by 9 % is read",
+        "runs/summary.py",
+        "math.isclose(float(written), expected, rel_tol=1e-3)",
+        "math.isclose(float(written), expected, rel_tol=1e-1)",
+        ("runs/test_summary.py::test_an_edited_figure_of_a_summary_is_not_shown",),
+    ),
+    Mutant(
+        "fresh: a plan above its budget is read",
+        "runs/summary.py",
+        "if budget is not None and cost is not None and not float(cost) <= budget:",
+        "if False:",
+        ("runs/test_summary.py::test_an_edited_figure_of_a_summary_is_not_shown",),
+    ),
+    Mutant(
+        "fresh: the sampler of a summary is not compared",
+        "runs/summary.py",
+        'SHARED = ("delta", "adjacency", "sampler", ',
+        'SHARED = ("delta", "adjacency", ',
+        ("runs/test_summary.py::test_an_edited_figure_of_a_summary_is_not_shown",),
+    ),
+    Mutant(
+        "fresh: shapes are not in a checkpoint's digest",
+        "runs/tensors.py",
+        'digest.update(f"{key} {tensors[key].dtype} {list(tensors[key].shape)}".encode())',
+        'digest.update(f"{key} {tensors[key].dtype}".encode())',
+        ("runs/test_tensors.py::test_names_types_shapes_and_bytes_of_tensors_are_in_a_checkpoints_digest",),
+    ),
+    Mutant(
+        "fresh: two processes share a folder",
+        "runs/files.py",
+        "filelock.FileLock(path, ",
+        'filelock.FileLock(path.with_name(f"lock-{os.urandom(8).hex()}"), ',
+        ("whole/test_mishaps.py::test_the_message_names_value_reason_and_remedy",),
+    ),
+    Mutant(
+        "fresh: the last step's metrics are forgotten",
+        "runs/folder.py",
+        "if _step_of(line) <= step]",
+        "if _step_of(line) < step]",
+        ("runs/test_folder.py::test_a_resumed_run_keeps_the_lines_up_to_its_step_and_no_others",),
+    ),
+    Mutant(
+        "fresh: a folder that others can read stays open",
+        "runs/folder.py",
+        "            self.sensitive.chmod(0o700)\n",
+        "",
+        ("runs/test_folder.py::test_sensitive_is_closed_even_if_it_was_open",),
+    ),
+    Mutant(
+        "fresh: a half-written checkpoint stays",
+        "runs/folder.py",
+        "        temporary(self.checkpoint).unlink(missing_ok=True)\n",
+        "",
+        ("runs/test_folder.py::test_the_secret_root_is_in_the_checkpoint_while_it_is_needed_and_nowhere_afterwards",),
+    ),
+    Mutant(
+        "house: the lock outlives its process",
+        "runs/files.py",
+        "filelock.FileLock(path, timeout=0, fallback_to_soft=False)",
+        "filelock.SoftFileLock(path, timeout=0)",
+        ("runs/test_folder.py::test_a_killed_process_leaves_no_lock_behind",),
+    ),
+]

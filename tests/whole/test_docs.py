@@ -1,0 +1,85 @@
+"""What the documents say is there: paths in docs/methods.md exist, the README's example runs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+METHODS = PROJECT / "docs" / "methods.md"
+PATH = re.compile(r"`([\w./-]+\.(?:py|md|json))(?:::([\w.\[\]-]+)|:\w+)?`")
+
+
+def rows():
+    """Table rows of docs/methods.md without header and rule."""
+    lines = METHODS.read_text().splitlines() if METHODS.exists() else []
+    return [line for line in lines if line.startswith("|") and not re.match(r"\|[\s:|-]+$|\| *method *\|", line)]
+
+
+def references():
+    """(path, name or None) of every backticked path."""
+    text = METHODS.read_text() if METHODS.exists() else ""
+    return sorted({(path, name or None) for path, name in PATH.findall(text)}, key=str)
+
+
+def test_there_are_rows_and_each_names_code_and_test():
+    assert rows()
+    for row in rows():
+        paths = [path for path, _ in PATH.findall(row)]
+        assert any(path.startswith("src/") for path in paths), row
+        assert any(path.startswith("tests/") for path in paths), row
+
+
+def test_every_path_exists():
+    assert references()
+    assert [path for path, _ in references() if not (PROJECT / path).is_file()] == []
+
+
+def test_every_name_occurs_in_its_file():
+    named = [(path, name) for path, name in references() if name]
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (PROJECT / path).is_file() or not re.search(rf"\b{re.escape(name)}\b", (PROJECT / path).read_text())
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`src/a/b.py`", ("src/a/b.py", "")),
+        ("`src/a/b.py::name`", ("src/a/b.py", "name")),
+        ("`src/a/b.py:12`", ("src/a/b.py", "")),
+        ("`results/x.json`", ("results/x.json", "")),
+    ],
+)
+def test_paths_are_recognised_in_these_forms(text, found):
+    assert PATH.findall(text) == [found]
+
+
+def test_the_first_python_example_of_the_readme_runs(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    command, environment = [sys.executable, "-c", "\n".join(blocks)], {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_measured_pages_are_those_of_their_results():
+    """docs/repairs_measured.md is written from committed results, not by hand."""
+    results = PROJECT / "benchmarks" / "results"
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); from repairs import page; "
+        "print(page(*(json.load(open(name)) for name in sys.argv[2:])), end='')"
+    )
+    names = [results / "fashion_mnist_repairs.json", results / "fashion_mnist_tuning.json"]
+    written = subprocess.run(
+        [sys.executable, "-c", code, PROJECT / "benchmarks", *names], check=True, capture_output=True, text=True
+    ).stdout
+    assert written == (PROJECT / "docs" / "repairs_measured.md").read_text()

@@ -1,0 +1,175 @@
+"""On a CUDA device: the same sums, noise of the right scale, training, exact resuming. Run with `pytest -m gpu`."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from helpers import tiny
+from helpers.hostile import FAMILIES, ROUNDING, carried, movement, variants
+from helpers.oracles import PROBLEMS, lone
+from noisewise import Ledger, Poisson, Runtime
+from noisewise.batches import map_tensors
+from noisewise.bounded import Bounded, release
+from noisewise.clipping import Flat, Normalized
+from noisewise.errors import NoisewiseError
+from noisewise.noise import standard_normal
+from noisewise.persample import clipped_sum, formed
+from noisewise.randomness import Entropy
+from noisewise.testing import reveal
+
+pytestmark = pytest.mark.gpu
+
+
+def to_cuda(setup):
+    return setup.model.cuda(), setup.loss_fn, map_tensors(lambda tensor: tensor.cuda(), setup.batch)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sums_equal_the_loop_over_units(name):
+    setup = to_cuda(PROBLEMS[name].make())
+    got, expected = (
+        reveal(clipped_sum(*setup, Flat(0.1), runtime=Runtime(engine=engine)).grads) for engine in ("auto", "loop")
+    )
+    error = sum((got[k] - expected[k]).square().sum() for k in expected).sqrt()
+    assert all(value.is_cuda for value in got.values())
+    assert error <= 1e-9 * max(sum(value.square().sum() for value in expected.values()).sqrt().item(), 1e-12)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_a_lone_unit_stays_within_the_bound_in_float32_and_tf32(precision):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256)).cuda()
+        x = torch.randn(1, 64, 256, device="cuda")
+        got = reveal(clipped_sum(model, lambda m, b: m(b).square().mean((1, 2)), x, Flat(1e-4)).grads)
+        length = sum(value.double().square().sum() for value in got.values()).sqrt().item()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert 0.5e-4 < length <= 1e-4 * (1 + 1e-3)
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(64, 48), (64,)),
+    "linear over time": (lambda: nn.Linear(64, 48), (32, 64)),
+    "conv1d": (lambda: nn.Conv1d(16, 24, 5, padding=2), (16, 40)),
+    "conv2d": (lambda: nn.Conv2d(16, 24, 3, padding=1), (16, 12, 12)),
+    "conv2d, few positions": (lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 4, 4)),
+    "conv2d, few channels": (lambda: nn.Conv2d(3, 24, 3), (3, 20, 20)),
+    "conv2d, strided": (lambda: nn.Conv2d(16, 24, 3, stride=2), (16, 13, 13)),
+    "conv2d, grouped": (lambda: nn.Conv2d(16, 24, 3, groups=4), (16, 12, 12)),
+    "conv3d": (lambda: nn.Conv3d(8, 12, 3, padding=1), (8, 6, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "again"])
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_lone_unit_stays_within_the_bound_with_the_settings_as_they_are(name, mean, kept, monkeypatch):
+    """Seed 0. cuDNN's convolutions use TF32 unless told otherwise: norms must allow for it, and not eat the bound."""
+    monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    model = make().cuda()
+    for _ in range(5):
+        x = mean + torch.randn(1, *shape, device="cuda")
+        target = torch.randn(model(x).shape, device="cuda")
+        loss = lambda m, b, t=target: (m(b) * (t - t.mean())).flatten(1).sum(1)  # noqa: E731
+        got = reveal(lone(model, loss, x, Normalized(1.0), {"bias": False}).grads)["weight"]
+        assert 0.98 <= got.double().norm().item() <= 1 + 1e-5
+
+
+def test_a_product_of_a_matrix_and_a_vector_is_never_cut_to_tf32():
+    """Seed 0. Sums of formed gradients rely on it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        torch.manual_seed(0)
+        for units in (1, 3, 64):
+            grads, factors = torch.randn(units, 5000, device="cuda"), torch.rand(units, device="cuda")
+            found, exact = torch.mv(grads.T, factors), torch.mv(grads.double().T, factors.double())
+            assert (found - exact).norm().item() <= 1e-6 * exact.norm().item()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noise_has_the_right_scale(secure):
+    zeros = torch.zeros(200_000, device="cuda")
+    part = {"gradient": (Bounded({"w": zeros}, 2.0), 1.5)}
+    entropy = Entropy.insecure(0, secure=secure)
+    noise = release(part, sampler=Poisson(10, 5), ledger=Ledger(), entropy=entropy, step=0)["gradient"]["w"]
+    assert noise.is_cuda
+    assert noise.std().item() == pytest.approx(3.0, rel=0.01)  # six standard deviations of the estimate
+
+
+CPU_ONLY = {"memory: buffer, numpy view"}  # no such view of a GPU's memory
+ON_CUDA = [
+    replace(one, device="cuda", precision=torch.float32)
+    for family in FAMILIES
+    if family not in CPU_ONLY
+    for one in variants(family, 0, 2)
+]
+
+
+@pytest.fixture
+def tf32(monkeypatch):
+    """Products of matrices and convolutions cut to TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("hostile", ON_CUDA, ids=repr)
+def test_one_unit_of_a_coupled_model_moves_the_sum_by_at_most_the_bound(hostile, tf32):
+    try:
+        moved = movement(hostile)
+    except NoisewiseError:
+        return
+    assert moved <= 1 + ROUNDING[torch.float32]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("hostile", [one for one in ON_CUDA if one.form == "carry"], ids=repr)
+def test_nothing_is_carried_from_one_batch_to_the_next(hostile, tf32):
+    try:
+        left = carried(hostile)
+    except NoisewiseError:
+        return
+    assert left <= ROUNDING[torch.float32]
+
+
+def test_noise_follows_from_all_of_seed_and_offset():
+    zeros, roots = torch.zeros(100_000, device="cuda"), [Entropy.insecure(seed) for seed in (0, 0, 1)]
+    first, again, other = (standard_normal(zeros, root, (2, 0, 0)) for root in roots)
+    seed, offset = roots[0].wide("noise", 2, 0, 0)
+    plain = torch.Generator("cuda").manual_seed(seed)
+    assert torch.equal(first, again)
+    assert offset > 0
+    for apart in (other, torch.randn(100_000, device="cuda", generator=plain)):
+        assert abs(torch.corrcoef(torch.stack([first, apart]))[0, 1].item()) < 0.02  # six standard deviations
+
+
+def test_training_learns_and_is_reproducible(tmp_path):
+    results = [tiny.run(tiny.model().cuda(), insecure_seed=1, out=tmp_path / str(i)).model for i in range(2)]
+    first, second = (tiny.weights(model) for model in results)
+    assert torch.equal(first, second)
+    assert not torch.equal(first.cpu(), tiny.weights(tiny.model()))
+
+
+def test_a_convolutional_model_trains_privately():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(512, 2)).cuda()
+    x = torch.randn(40, 1, 8, 8)
+    y = (x.mean((1, 2, 3)) > 0).long()
+    before = F.cross_entropy(model(x.cuda()), y.cuda()).item()
+    tiny.run(model, units=(x, y), plan=tiny.mechanism(noise_multiplier=0.1, steps=60), insecure_seed=0)
+    assert F.cross_entropy(model(x.cuda()), y.cuda()).item() < before

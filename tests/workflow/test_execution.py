@@ -1,0 +1,81 @@
+"""A config carried out: its folder, its twin, resuming."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from noisewise.errors import ConfigError, RunError
+from noisewise.runs.files import read_json
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.config import Config, configure
+from noisewise.workflow.execution import execute, finished, prepare
+from noisewise.workflow.opened import open_run
+
+
+def quick(**given) -> Config:
+    return configure(**({"data": "digits", "noise_multiplier": 4.0, "steps": 3, "batch_size": 64} | given))
+
+
+# --- running
+def test_a_run_holds_what_the_contract_says(run: RunFolder) -> None:
+    assert {path.name for path in run.path.iterdir()} == {
+        "run.json", "config.toml", "model.safetensors", "ledger.json", "metrics.jsonl", "summary.json", "sensitive",
+    }  # fmt: skip
+    assert {path.name for path in run.sensitive.iterdir()} == {"twin.safetensors", "identity.json", "lock"}
+    assert run.sensitive.stat().st_mode & 0o777 == 0o700
+    summary = read_json(run.summary)
+    assert set(summary["privacy"]) >= {
+        "epsilon", "delta", "adjacency", "unit", "sampler", "accountant", "noise_multiplier", "steps", "rate",
+        "rdp_epsilon", "gdp_epsilon", "status", "reason",
+    }  # fmt: skip
+    assert (summary["task"], summary["model"], summary["repairs"]) == ("classification", "cnn", [])
+    assert summary["data"] == {"name": "digits", "public": True, "classes": 10, "n": 1258}
+    assert Config.read(run.config) == quick()
+    text = "".join(path.read_text() for path in run.path.glob("*.json*"))
+    assert str(run.path) not in text
+
+
+def test_the_twin_starts_where_the_private_model_starts(tmp_path) -> None:
+    config = quick(lr=1e-12, twin_lr=1e-12, steps=1)
+    found = open_run(execute(config, tmp_path / "a", progress=False).path)
+    start = prepare(config).model
+    assert found.twin is not None
+    for model in (found.model, found.twin):
+        for mine, initial in zip(model.parameters(), start.parameters(), strict=True):
+            torch.testing.assert_close(mine, initial, rtol=0, atol=1e-6)
+
+
+def test_the_same_plan_again_has_fresh_noise(run: RunFolder, tmp_path) -> None:
+    again = open_run(execute(Config.read(run.config), tmp_path / "b", progress=False).path)
+    first = open_run(run.path)
+    assert again.config == first.config
+    assert read_json(again.folder.ledger) == read_json(run.ledger)
+    assert not torch.equal(next(first.model.parameters()), next(again.model.parameters()))
+
+
+def test_a_taken_folder_is_not_overwritten(run: RunFolder) -> None:
+    with pytest.raises(RunError, match="holds a finished run"):
+        execute(quick(), run.path, progress=False)
+    with pytest.raises(ConfigError, match=r"other settings: lr was 0.5, now 0.25"):
+        execute(quick(lr=0.25), run.path, resume=True, progress=False)
+
+
+def test_resume_does_only_what_is_missing(tmp_path) -> None:
+    config = quick(insecure_seed=1)
+    folder = execute(config, tmp_path / "a", progress=False)
+    model, twin = folder.model.read_bytes(), folder.twin_weights.read_bytes()
+    assert finished(config, folder.path)
+    folder.twin_weights.unlink()
+    folder.checkpoint.write_bytes(b"left by a kill between the last two acts")
+    assert not finished(config, folder.path)
+    with pytest.raises(RunError, match="unfinished"):
+        execute(config, folder.path, progress=False)
+    execute(config, folder.path, resume=True, progress=False)
+    assert not folder.checkpoint.exists()
+    assert (folder.model.read_bytes(), folder.twin_weights.read_bytes()) == (model, twin)
+
+
+def test_all_rows_can_be_trained_on(tmp_path) -> None:
+    folder = execute(quick(valid=0, twin=False, steps=1), tmp_path / "a", progress=False)
+    assert read_json(folder.summary)["data"]["n"] == 1438
