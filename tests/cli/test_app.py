@@ -27,7 +27,7 @@ from noisewise.workflow.config import configure
         ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3", "n=0"),
         ("calibrate --n 0 --batch-size 5 --epochs 1 --epsilon 3 --delta 1e-5", "n=0"),
         ("train --out a", "how private?"),
-        ("train --out a --epsilon 3 --data nope", "Known data sets: digits"),
+        ("train --out a --epsilon 3 --data nope", "known data set (digits, mnist"),
         ("train --out a --epsilon 3 --model nope", "Known models: cnn"),
         ("train --out a --epsilon 3 --noise-multiplier 1", "one follows from the other"),
         ("train --out a --resume", "no run to go on with"),

@@ -15,9 +15,12 @@ import torch
 
 from noisewise.audits import AUDITS
 from noisewise.data import DATASETS
+from noisewise.mechanism import Mechanism
 from noisewise.models import build
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder, Status
+from noisewise.sampling import Poisson
+from noisewise.wording import number
 from noisewise.workflow.config import Config, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.plan import plan_of
@@ -36,6 +39,18 @@ def test_config_reruns_the_same_plan_and_takes_changes(noisewise, tmp_path) -> N
     found = noisewise("train", "--config", "d.toml", "--out", "d")
     assert found.code == 2
     assert "unknown entries learning_rate" in found.words
+
+
+def test_several_seeds_add_up(noisewise) -> None:
+    found = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
+    assert found.code == 0, found.words
+    assert {path.name for path in Path("a").iterdir()} == {"seed-0", "seed-1"}
+    one = read_json(Path("a/seed-0/summary.json"))["privacy"]
+    both = Mechanism(sampler=Poisson(1258, 64), steps=6, noise_multiplier=4.0).epsilon(one["delta"])
+    assert both > 1.2 * one["epsilon"]
+    assert f"2 runs on the same people spent epsilon {number(both)} together" in found.words
+    again = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
+    assert (again.code, "holds a finished run" in again.words) == (2, True)
 
 
 def test_an_insecure_seed_is_shown_as_not_private(noisewise) -> None:
@@ -145,7 +160,7 @@ def counted(monkeypatch) -> dict[str, int]:
 
     monkeypatch.setitem(DATASETS, "digits", counting("data", DATASETS["digits"]))
     monkeypatch.setattr("noisewise.workflow.plan.plan_of", counting("plan", plan_of))
-    monkeypatch.setattr("noisewise.workflow.execution.build", counting("model", build))
+    monkeypatch.setattr("noisewise.workflow.plan.build", counting("model", build))
     return counts
 
 

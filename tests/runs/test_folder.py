@@ -27,7 +27,7 @@ def mode(path):
 # --- contents ---------------------------------------------------------------------------------------------------------
 def test_a_finished_folder_holds_these_files_and_no_more(tmp_path):
     tiny.run(out=tmp_path)
-    released = ["ledger.json", "metrics.jsonl", "model.safetensors", "run.json", "summary.json"]
+    released = ["ledger.json", "mechanism.json", "metrics.jsonl", "model.safetensors", "run.json", "summary.json"]
     assert files(tmp_path) == sorted([*released, "sensitive/identity.json", "sensitive/lock"])
     assert mode(tmp_path / "sensitive") == 0o700
     assert RunFolder(tmp_path).complete

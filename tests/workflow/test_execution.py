@@ -8,9 +8,12 @@ import torch
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import Config, configure
+from noisewise.support import EVERYTHING
+from noisewise.workflow import execution
+from noisewise.workflow.config import Config, configure, plan
 from noisewise.workflow.execution import execute, finished, prepare
 from noisewise.workflow.opened import open_run
+from noisewise.workflow.plan import Planned
 
 
 def quick(**given) -> Config:
@@ -20,7 +23,8 @@ def quick(**given) -> Config:
 # --- running
 def test_a_run_holds_what_the_contract_says(run: RunFolder) -> None:
     assert {path.name for path in run.path.iterdir()} == {
-        "run.json", "config.toml", "model.safetensors", "ledger.json", "metrics.jsonl", "summary.json", "sensitive",
+        "run.json", "config.toml", "model.safetensors", "ledger.json", "metrics.jsonl", "summary.json", "mechanism.json",
+        "README.md", "sensitive",
     }  # fmt: skip
     assert {path.name for path in run.sensitive.iterdir()} == {"twin.safetensors", "identity.json", "lock"}
     assert run.sensitive.stat().st_mode & 0o777 == 0o700
@@ -44,6 +48,71 @@ def test_the_twin_starts_where_the_private_model_starts(tmp_path) -> None:
     for model in (found.model, found.twin):
         for mine, initial in zip(model.parameters(), start.parameters(), strict=True):
             torch.testing.assert_close(mine, initial, rtol=0, atol=1e-6)
+
+
+def test_the_twin_is_not_repaired(tmp_path, monkeypatch) -> None:
+    """Same start, data and steps; no masks, no phases, no averaged views."""
+    seen = []
+    monkeypatch.setattr(
+        "noisewise.workflow.execution._fit", lambda config, recipe, *_, **how: seen.append((recipe, how)) or 1 / 0
+    )
+    planned = plan(
+        data="digits", noise_multiplier=4.0, batch_size=64, epochs=4, model="cnn",
+        repairs=("first-phase:epochs=1", "stage-wise-freezing:at=0.5,shares=0.4", "augmentation:views=2"),
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError):
+        execute(planned, tmp_path / "a", progress=False)
+    (private, _), twin = seen[0], execution._twin(planned.config, planned.recipe)
+    assert len(private.phases) == 1
+    assert private.augment.views == 2
+    assert (twin.phases, twin.repairs, twin.augment, twin.mechanism.support) == ((), (), None, EVERYTHING)
+    assert twin.mechanism.steps == planned.config.steps == private.mechanism.steps + private.phases[0].mechanism.steps
+    assert twin.model is private.model
+
+
+@pytest.mark.parametrize(
+    "repairs",
+    [
+        ("moving-average:decay=0.5",), ("random-sparsification:final=0.5", "global-clipping"), ("lora:rank=2",),
+        ("first-phase:epochs=1,clip=global", "fine-tuning-of-a-part"), ("magnitude-pruning:source=random",),
+        ("local-then-global-clipping:share=0.5",), ("global-adapt",),
+    ],
+    ids=" and ".join,
+)  # fmt: skip
+def test_repairs_by_name_keep_the_budget_and_can_be_opened(repairs, tmp_path) -> None:
+    planned = plan(data="digits", epsilon=2.0, batch_size=200, epochs=2, model="cnn", twin=False, repairs=repairs)
+    spent = planned.recipe.epsilon(planned.config.delta)
+    assert 1.9 < spent <= 2.0
+    again = Planned.of(planned.config).recipe  # from config.toml alone
+    assert again.lines() == planned.recipe.lines()
+    folder = execute(planned, tmp_path / "a", progress=False)
+    summary = read_json(folder.summary)
+    assert summary["privacy"]["epsilon"] == pytest.approx(spent, rel=1e-3)
+    assert len(summary["repairs"]) == len(repairs)
+    opened = open_run(folder.path)
+    assert opened.model(opened.data.test.x[:3]).shape == (3, 10)
+    assert Config.read(folder.config) == planned.config
+
+
+def test_an_interrupted_phase_is_resumed(tmp_path, monkeypatch) -> None:
+    wanted = {"data": "digits", "noise_multiplier": 4.0, "batch_size": 200, "epochs": 2, "model": "mlp", "twin": False}
+    planned = plan(**wanted, insecure_seed=3, repairs=("first-phase:epochs=1,clip=automatic",))
+    whole = execute(planned, tmp_path / "whole", progress=False)
+    from noisewise import recipe
+
+    genuine, calls = recipe.train, []
+
+    def stopping(*args, **how):
+        calls.append(1)
+        return genuine(*args, **how) if len(calls) == 1 else 1 / 0
+
+    monkeypatch.setattr(recipe, "train", stopping)
+    with pytest.raises(ZeroDivisionError):
+        execute(planned, tmp_path / "part", progress=False)
+    monkeypatch.undo()
+    part = execute(planned, tmp_path / "part", resume=True, progress=False)
+    assert part.model.read_bytes() == whole.model.read_bytes()
+    assert part.ledger.read_text() == whole.ledger.read_text()
 
 
 def test_the_same_plan_again_has_fresh_noise(run: RunFolder, tmp_path) -> None:
