@@ -120,6 +120,11 @@ def test_json_is_one_object_and_nothing_else(noisewise, command) -> None:
 # --- train
 
 
+def _sum(model: torch.nn.Module) -> float:
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return 0.0 if weights.is_meta else weights.sum().item()
+
+
 class Door:
     """Stands in for `train`: notes what it was asked for and leaves what a finished training leaves to the next step."""
 
@@ -133,7 +138,7 @@ class Door:
             {
                 "n": len(data), "task": data.task, "data": how["about"]["data"]["name"], "model": how["about"]["model"],
                 "weights": {name: tuple(p.shape) for name, p in model.named_parameters()},
-                "start": torch.cat([p.detach().flatten() for p in model.parameters()]).sum().item(),
+                "start": _sum(model),
                 "first row": data.x[0].sum().item(),
                 "sampler": (mechanism.sampler.kind, mechanism.sampler.batch_size), "clip": mechanism.clip,
                 "steps": mechanism.steps, "noise": mechanism.noise_multiplier, "adjacency": mechanism.adjacency,
@@ -546,6 +551,7 @@ def test_out_of_report_and_its_default(noisewise, runs: Path) -> None:
 def test_out_of_demo(noisewise, monkeypatch) -> None:
     where = []
     monkeypatch.setattr(family, "_train", lambda planned, folder, **_: where.append(folder))
+    monkeypatch.setattr(family, "print_plan", lambda planned: None)
     for name in ("ask", "write_page"):
         monkeypatch.setattr(family, name, lambda folder, *_, **__: where.append(folder))
     monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: SimpleNamespace(config=None))
