@@ -166,7 +166,7 @@ def counted(monkeypatch) -> dict[str, int]:
 
 def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, monkeypatch) -> None:
     assert noisewise("train", *QUICK, "--out", "a").code == 0
-    assert counted == {"data": 1, "plan": 1, "model": 1}  # trained; rebuilt with its weights, and its twin's
+    assert counted == {"data": 1, "plan": 1, "model": 1}  # and copied for what is rebuilt
     counted.update(data=0, plan=0)
     assert noisewise("train", "--resume", "--epochs", "1", "--out", "a", "--quiet").code == 2  # other settings
     assert (counted["data"], counted["plan"]) == (1, 1)
@@ -180,7 +180,7 @@ def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, 
     monkeypatch.setattr("noisewise.workflow.opened.AUDITS", light)
     counted.update(data=0, plan=0, model=0)
     assert noisewise("audit", "a", "--all").code == 0
-    assert counted == {"data": 1, "plan": 1, "model": 1}  # the model, its twin, the start
+    assert counted == {"data": 1, "plan": 1, "model": 1}
 
 
 class Silent:
