@@ -18,6 +18,7 @@ import tiny
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data.tables import noised as noised_choice
+from noisewise.data.tables.guess import rounded
 from noisewise.data.tables.kinds import BUCKETS, WIDE, Category, Classes, Hashed, Ignore, Number, Target, bucket
 from noisewise.data.tables.noised import (
     CELLS,
@@ -29,7 +30,7 @@ from noisewise.data.tables.noised import (
     _first_cells,
     _magnitude_range,
 )
-from noisewise.data.tables.propose import READ, RELEASED, _rounded, declared, propose
+from noisewise.data.tables.propose import READ, RELEASED, declared, propose
 from noisewise.data.tables.schema import MISSING, Schema, read
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.mechanism import Mechanism
@@ -83,7 +84,7 @@ def test_what_the_rows_have_is_proposed_and_marked(file, tmp_path) -> None:
     assert schema.columns["born"] == Number(1930, 2000, fill=1965)
     assert schema.columns["pay"] == Number(-2000, 3000, fill=500, indicator=True)
     assert schema.columns["town"] == Category(tuple(sorted(set(table["town"]))))
-    assert schema.columns["name"] == Hashed(BUCKETS)
+    assert schema.columns["name"] == Ignore()  # an identifier
     assert (schema.origin, schema.confirmed, schema.ledger) == ("rows", False, None)
     assert set(found.remarks.values()) == {READ}
     assert "do not pass it on" in found.notes[0]
@@ -110,7 +111,7 @@ def test_declared_columns_are_kept_and_not_marked(file) -> None:
 
 def test_a_label_of_numbers(tmp_path) -> None:
     many = written(tmp_path / "many.csv", {"a": range(30), "y": [k / 7 for k in range(30)]})
-    assert propose(many, label="y").schema.target == Target(0, 5)
+    assert propose(many, label="y").schema.target == Target(0, 5, scale=2.5, offset=2.5)
     few = written(tmp_path / "few.csv", {"a": range(30), "y": [k % 12 for k in range(30)]})
     assert propose(few, label="y").schema.target == Classes(tuple(str(k) for k in range(12)))
 
@@ -141,7 +142,7 @@ def test_nobody_learns_from_one_label_or_too_many(tmp_path) -> None:
 @FUZZ
 @given(st.floats(-1e308, 1e308), st.floats(-1e308, 1e308))
 def test_rounding_goes_outwards(one, other) -> None:
-    low, high = _rounded(min(one, other), max(one, other))
+    low, high = rounded(min(one, other), max(one, other))
     assert low <= min(one, other) <= max(one, other) <= high
     assert low < high
 
@@ -154,6 +155,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 def test_whatever_is_proposed_encodes_the_file(tmp_path, rows) -> None:
     labels = ["a", "b"] * len(rows)
     table = {"one": [row[0] for row in rows], "two": [row[1] for row in rows], "y": labels[: len(rows)]}
+    table["number"] = range(len(rows))  # a column without any value is left out, and one must be left
     path = written(tmp_path / "rows.csv", table)
     for ways in ({}, {"header_only": True}):
         found = propose(path, label="y", columns={"y": Classes(("a", "b"))}, **ways)
@@ -221,7 +223,7 @@ def test_impossible_wishes_are_refused(file, settings_, message) -> None:
         ("age", ("age", None)),
         ("age=number", ("age", WIDE)),
         ("age=-1.5:2", ("age", Number(-1.5, 2, fill=0.25))),
-        ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=5e5))),
+        ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=999))),
         ("town=text", ("town", Hashed(BUCKETS))),
         ("town=hash:8", ("town", Hashed(8))),
         ("town=ignore", ("town", Ignore())),
@@ -296,7 +298,7 @@ def test_the_ledger_is_the_plan_and_costs_what_was_allowed(file) -> None:
 
 def test_what_is_spent_does_not_depend_on_what_is_found(tmp_path) -> None:
     """Texts only: nothing is left to ask, which is known from a noised answer."""
-    path = written(tmp_path / "t.csv", {"a": ["x", "y"] * 50, "hired": ["no", "yes"] * 50, "sex": ["f", "m"] * 50})
+    path = written(tmp_path / "t.csv", {"a": ["x", "y"] * 150, "hired": ["no", "yes"] * 150, "sex": ["f", "m"] * 150})
     schema = noised(path, delta=1e-6).schema
     assert isinstance(schema.columns["a"], Hashed)
     assert schema.ledger.releases == 2

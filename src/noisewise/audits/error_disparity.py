@@ -196,13 +196,13 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
 
 
 def _residuals(model: nn.Module, data: Data) -> np.ndarray:
-    """Prediction minus target of every row."""
+    """Prediction minus target of every row, in the units of the label's table."""
     found = outputs(model, data.x)
     if found.shape not in ((len(data),), (len(data), 1)):
         raise DataError(f"the model gives outputs of shape {list(found.shape)}: a regression needs one number per row.")
     if not bool(found.isfinite().all()):
         raise DataError("a model gives outputs that are not finite: it has no error. Did training diverge?")
-    return (found.reshape(-1) - data.y.double()).numpy()
+    return (found.reshape(-1) - data.y.double()).numpy() * data.label_scale
 
 
 def _error_part(
