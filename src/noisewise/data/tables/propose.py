@@ -18,6 +18,7 @@ from noisewise.data.tables.kinds import (
     Classes,
     Feature,
     Hashed,
+    Ignore,
     Kind,
     Number,
     Target,
@@ -30,11 +31,11 @@ from noisewise.data.tables.survey import survey
 from noisewise.errors import ConfigError, DataError
 from noisewise.randomness import Entropy
 
+__all__ = ["READ", "RELEASED", "Proposal", "ToConfirm", "declared", "propose"]
+
 DEFAULT = "public default: taken as text; if it is a number, say so"
 RELEASED = "released with noise, in the ledger"
 ALL_DECLARED = "Every column is declared: nothing below the header was looked at, and nothing spent."
-__all__ = ["Proposal", "ToConfirm", "declared", "propose"]
-
 READ = "from the data: confirm from public knowledge"
 
 
