@@ -147,4 +147,5 @@ def _print_schema(proposal: Proposal, target: Path) -> None:
     for sentence in proposal.notes:
         console.print()
         console.print(plain(sentence))
-    console.print(f"\n[bold]Schema:[/] {target}  ({schema.width} features)", soft_wrap=True)
+    width = f"{schema.width:,} feature{'' if schema.width == 1 else 's'}"
+    console.print(f"\n[bold]Schema:[/] {target}  ({width})", soft_wrap=True)

@@ -85,12 +85,16 @@ KINDS = {
     ),
     "free text": (
         [f"the patient {LETTERS[k % 26]} came with pain number {k} again" for k in range(N)],
+        Words(BUCKETS),
+    ),
+    "much free text": (
+        [f"the patient {LETTERS[k % 26]} came with pain number {k} again" for k in range(12 * N)],
         Words(WORD_BUCKETS),
     ),
     "row numbers": (range(1, N + 1), Ignore()),
     "keys": ([f"x-{k * 7919 % 10007}" for k in range(N)], Ignore()),
     "empty": (["", "NA"] * (N // 2), Ignore()),
-    "300 levels": ([f"town {k % 300}" for k in range(3 * N)], Hashed(512)),
+    "300 levels": ([f"town {k % 300}" for k in range(12 * N)], Hashed(256)),
     "60 levels": ([f"t{k % 60}" for k in range(N)], Hashed(BUCKETS)),
     "10,000 levels": ([f"t{k * 7919 % 10_000}" for k in range(20_000)], Hashed(512)),
 }
@@ -125,7 +129,7 @@ def test_what_is_odd_is_said(tmp_path) -> None:
         "'patient_id' names 40 in 400 rows. If these are people, protect each as a whole: --unit patient_id." in notes
     )
     assert "day or month may come first. Taken as %d/%m/%Y" in note(notes, "'day'")
-    assert "70 different texts share 128 buckets" in note(notes, "'town'")
+    assert "70 different texts share 64 buckets" in note(notes, "'town'")
     assert "Without any value, left out: 'nothing'." in notes
 
 

@@ -29,6 +29,7 @@ from noisewise.errors import ConfigError
 MANY = 50  # more different texts than this are hashed
 FEW_NUMBERS = 20  # a label with at most so many different numbers has classes
 MOST_BUCKETS = 512
+ROWS_PER_BUCKET = 16
 LONG_SPAN = 20  # years from which on month and weekday are left out: dates of birth
 MISSING_TOO = "missing"
 
@@ -92,8 +93,13 @@ def _feature(column: Column) -> Kind:
     if len(column.texts) <= MANY:
         return Category(tuple(sorted(column.texts)))
     if column.is_free_text:
-        return Words(WORD_BUCKETS)
-    return Hashed(min(MOST_BUCKETS, max(BUCKETS, 1 << (len(column.different) - 1).bit_length())))
+        return Words(_buckets(WORD_BUCKETS, column))
+    return Hashed(_buckets(min(MOST_BUCKETS, 1 << (len(column.different) - 1).bit_length()), column))
+
+
+def _buckets(wanted: int, column: Column) -> int:
+    """No more than about one for 16 rows: fewer cannot be learnt from, and each is more noise."""
+    return max(BUCKETS, min(wanted, 1 << int(math.log2(max(1, column.rows / ROWS_PER_BUCKET)))))
 
 
 def _date(column: Column, format: str, indicator: bool, invalid: str | None) -> Date:
@@ -148,6 +154,11 @@ def oddities(columns: Mapping[str, Column], kinds: Mapping[str, Kind], label: st
         if names:
             notes.append(words.format(listed(names)))
     return notes
+
+
+def remark(column: Column, kind: Kind) -> str:
+    """Why a column is left out, if it is."""
+    return "" if not isinstance(kind, Ignore) else "an identifier; " if column.given else "no values; "
 
 
 def _is_left_out(column: Column, kind: Kind) -> bool:

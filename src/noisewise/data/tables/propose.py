@@ -9,7 +9,7 @@ from pathlib import Path
 
 from noisewise.accounting import Ledger
 from noisewise.data.tables.declare import declared
-from noisewise.data.tables.guess import ToConfirm, guessed, oddities, to_confirm
+from noisewise.data.tables.guess import ToConfirm, guessed, oddities, remark, to_confirm
 from noisewise.data.tables.header import look
 from noisewise.data.tables.kinds import (
     BUCKETS,
@@ -123,6 +123,7 @@ def propose(
     open_columns = [name for name in names if name not in known and name != unit]
     ledger = None
     odd: Sequence[str] = ()
+    left_out: dict[str, str] = {}
     roles_of = {label: "label", **dict.fromkeys(groups, "group")}
     if not open_columns:
         found: dict[str, Kind] = {}
@@ -132,6 +133,7 @@ def propose(
             raise DataError(f"{Path(path).name}: no rows below the header. Give a file with at least one row.")
         found = {name: guessed(column, roles_of.get(name, "feature")) for name, column in seen.items()}
         odd = oddities(seen, found, label)
+        left_out = {name: remark(column, found[name]) for name, column in seen.items()}
     elif header_only:
         found = {name: Hashed(BUCKETS) for name in open_columns}
     else:
@@ -165,7 +167,7 @@ def propose(
         how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
     else:
         how, notes = RELEASED, _notes_on_spending(ledger, delta)
-    remarks = {name: "declared" if name in known else how for name in names if name != unit}
+    remarks = {name: "declared" if name in known else left_out.get(name, "") + how for name in names if name != unit}
     items = [to_confirm(name, roles_of.get(name, "feature"), found[name]) for name in open_columns] if reads else []
     said = notes if open_columns else (ALL_DECLARED,)
     return Proposal(schema, remarks, (*said, *file.notes), tuple(items))
