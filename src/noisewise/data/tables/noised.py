@@ -33,6 +33,7 @@ PUBLIC_BUCKETS = 1 << 16
 SMALLEST, GREATEST = -10, 40  # powers of two that magnitudes are told apart by
 CELLS = 64
 FALSE_CELL = 0.01
+FALSE_END = 0.001  # an empty cell far off would be the end of a range: rarer still, and in all columns together
 ROWS_PER_NOISE = 64  # rows for each unit of noise on a count: then the sum over all magnitudes tells numbers from texts
 COVERED = 0.9  # share of a column's values that its range must hold
 ALLOWED = 2.0  # standard deviations of noise that a sum may be wrong by
@@ -58,10 +59,11 @@ def noised_kinds(
     of 2^16 hash buckets (any other text). One row moves one count in each of k columns by 1, so the L2 sensitivity of all
     counts together is sqrt(k). Second, within the range so found, at most 64 equal cells for each number column; the ledger
     holds this release also where no column looks like numbers.
-    A cell counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / cells)`: an empty column shows a filled
-    cell with probability of at most 1 %. A range goes from the first filled cell to the last one, and is used only if its
-    noised count, less two standard deviations, is at least 90 % of the column's; else the one of the first look is, and
-    if that falls short too the public default `WIDE`. Everything else is post-processing.
+    A bucket counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / buckets)`: an empty column shows a
+    filled one with probability of at most 1 %; a cell of numbers likewise, with 0.1 % for all columns together. A range
+    goes from the first filled cell to the last one, and is used only if its noised count, less two standard deviations, is
+    at least 90 % of the column's; else the one of the first look is, and if that falls short too the public default `WIDE`.
+    Everything else is post-processing.
 
     Fewer than 64 rows for each unit of noise, `n < 64 sigma sqrt(k)`, are refused before anything is released: by n, k,
     epsilon and delta alone.
@@ -103,7 +105,7 @@ def noised_kinds(
             continue
         gaps[name] = bool(missing[0] > std * ndtri(1 - FALSE_CELL))
         given[name] = n - max(0.0, float(missing[0]))
-        cells_held = _holding(magnitudes, given[name], std)
+        cells_held = _holding(magnitudes, given[name], std, FALSE_END / len(names))
         if cells_held is None:
             kinds[name] = replace(WIDE, indicator=gaps[name], invalid="missing")
         else:
@@ -115,7 +117,7 @@ def noised_kinds(
     answers, std = noised(_counted(path, separator, unit, cells, encoding), max(1, len(ranges)), "schema: ranges", 1)
     for name, (low, high) in ranges.items():
         edges = np.linspace(low, high, count + 1)
-        first, last = _holding(answers[name], given[name], std) or (0, count - 1)
+        first, last = _holding(answers[name], given[name], std, FALSE_END / len(ranges)) or (0, count - 1)
         kinds[name] = filled(float(edges[first]), float(edges[last + 1]), indicator=gaps[name], invalid="missing")
     return kinds, ledger, delta
 
@@ -140,18 +142,19 @@ def _check_enough(plan: Mechanism, n: int, columns: int, epsilon: float, delta: 
 
 def _cells(n: int, std: float) -> int:
     """Into how many equal cells a range is cut: so many that each of them, and the sum of all, stands out of the noise."""
-    most = min(CELLS, n / (6 * std), ((1 - COVERED) * n / (2.5 * std)) ** 2)
-    return max(4, 1 << int(math.log2(max(most, 1))))
+    most = min(CELLS, n / (7 * std), ((1 - COVERED) * n / (2.5 * std)) ** 2)
+    return max(4, 1 << int(math.log2(max(most, 1)) + 1e-9))
 
 
-def _holding(answers: np.ndarray, given: float, std: float) -> tuple[int, int] | None:
+def _holding(answers: np.ndarray, given: float, std: float, false: float) -> tuple[int, int] | None:
     """First and last cell of the range that surely holds 90 % of the values, or None.
 
-    Counts are never negative: a range holds at least what any choice of its cells does.
+    An empty cell is taken for a filled one with probability of at most `false`. Counts are never negative: a range holds
+    at least what any choice of its cells does.
     """
     from scipy.special import ndtri
 
-    heavy = np.flatnonzero(answers > std * ndtri(1 - FALSE_CELL / answers.size))
+    heavy = np.flatnonzero(answers > std * ndtri(1 - false / answers.size))
     if not heavy.size:
         return None
     for wider in range(3):
