@@ -5252,7 +5252,7 @@ MUTANTS = [
         ("data/tables/test_tables_dates.py::test_usual_formats",),
     ),
     Mutant(
-        "tables: month and day exchanged in a missing date: it stands at the first day",
+        "tables: a missing date stands at the first day",
         "data/tables/dates.py",
         "x[row, -1] = 1\n                continue",
         "x[row, -1] = 1\n                value = first",
@@ -5347,7 +5347,9 @@ MUTANTS = [
         "data/tables/propose.py",
         "    file = look(path, separator, encoding)\n",
         "    file = look(path, separator, encoding, deep=True)\n",
-        ("test_proposal.py::test_all_declared_reads_no_row",),
+        (
+            "data/tables/test_tables_end_to_end.py::test_what_reads_no_row_as_it_is_sees_the_encoding_of_the_header_alone",
+        ),
     ),
     Mutant(
         "tables: a gap stands in the middle of a logarithmic range",

@@ -18,8 +18,21 @@ import tiny
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data.tables import noised as noised_choice
+from noisewise.data.tables.dates import Date
 from noisewise.data.tables.guess import rounded
-from noisewise.data.tables.kinds import BUCKETS, WIDE, Category, Classes, Hashed, Ignore, Number, Target, bucket
+from noisewise.data.tables.kinds import (
+    BUCKETS,
+    WIDE,
+    WORD_BUCKETS,
+    Boolean,
+    Category,
+    Classes,
+    Hashed,
+    Ignore,
+    Number,
+    Target,
+    bucket,
+)
 from noisewise.data.tables.noised import (
     CELLS,
     FIRST,
@@ -32,6 +45,7 @@ from noisewise.data.tables.noised import (
 )
 from noisewise.data.tables.propose import READ, RELEASED, declared, propose
 from noisewise.data.tables.schema import MISSING, Schema, read
+from noisewise.data.tables.words import Words
 from noisewise.errors import ConfigError, DataError, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
@@ -40,6 +54,7 @@ from noisewise.sampling import FullBatch
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}
 FALSE_ALARM = 1e-6
+DECLARED_PARTS = ("position", "month", "weekday")
 
 
 def written(path, table):
@@ -224,6 +239,16 @@ def test_impossible_wishes_are_refused(file, settings_, message) -> None:
         ("age=number", ("age", WIDE)),
         ("age=-1.5:2", ("age", Number(-1.5, 2, fill=0.25))),
         ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=999))),
+        ("age=0:9:gaps", ("age", Number(0, 9, fill=4.5, indicator=True, invalid="missing"))),
+        ("age=0:1e6:log:gaps", ("age", Number(0, 1e6, log=True, fill=999, indicator=True, invalid="missing"))),
+        ("age=boolean", ("age", Boolean(indicator=True))),
+        ("town=words", ("town", Words(WORD_BUCKETS))),
+        ("town=words:32", ("town", Words(32))),
+        ("age=date:2020-01-01:2021-01-01", ("age", Date("2020-01-01", "2021-01-01", "iso", DECLARED_PARTS, True))),
+        (
+            "age=date:2020-01-01:2021-01-01:%d.%m.%Y %H:%M",
+            ("age", Date("2020-01-01", "2021-01-01", "%d.%m.%Y %H:%M", DECLARED_PARTS, True)),
+        ),
         ("town=text", ("town", Hashed(BUCKETS))),
         ("town=hash:8", ("town", Hashed(8))),
         ("town=ignore", ("town", Ignore())),
@@ -238,7 +263,10 @@ def test_declarations_on_the_command_line(text, expected) -> None:
     assert declared(text, ["age", "town", "a", "a=b"]) == expected
 
 
-@pytest.mark.parametrize("text", ["size", "size=1:2", "age=2:1", "age=", "age=x,x", "age=hash:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["size", "size=1:2", "age=2:1", "age=", "age=x,x", "age=hash:1", "age=words:1", "age=date:2020", "age=date:x:y"],
+)
 def test_declarations_that_make_no_sense(text) -> None:
     with pytest.raises(ConfigError):
         declared(text, ["age"])
@@ -443,7 +471,7 @@ def test_noise_is_fresh_each_time_unless_asked_otherwise(file, monkeypatch) -> N
     monkeypatch.setattr(noised_choice, "release", spy)
     settings_ = {"label": "hired", "groups": ["sex"], "columns": DECLARED, "epsilon": 0.2}
     first, _ = (propose(file, **settings_).schema for _ in range(2))
-    assert not np.isclose(spy.noise[0], spy.noise[2]).any()
+    assert np.isclose(spy.noise[0], spy.noise[2]).mean() < 0.01
     again = propose(file, **settings_ | {"epsilon": 2.0}, entropy=Entropy.insecure(0))
     assert again.schema == noised(file).schema
     assert all("reproducible: do not publish" in line.purpose for line in again.schema.ledger.lines)

@@ -32,9 +32,10 @@ def schema(
         list[str] | None,
         option(
             COLUMNS,
-            "What you know of a column; may be repeated. NAME=LOW:HIGH, NAME=LOW:HIGH:log (a number, log scale), "
-            "NAME=number (range unknown), NAME=A,B,C (categories), NAME=text or NAME=hash:64 (hashed), NAME=words (free "
-            "text), NAME=date:2010-01-01:2025-12-31, NAME=date:FIRST:LAST:%d.%m.%Y, NAME=boolean, NAME=ignore.",
+            "What you know of a column; may be repeated. NAME=LOW:HIGH (a number), NAME=LOW:HIGH:log (on a log scale), "
+            "NAME=LOW:HIGH:gaps (a column more for what is missing or unreadable), NAME=number (range unknown), "
+            "NAME=A,B,C (categories), NAME=text or NAME=hash:64 (hashed), NAME=words (free text), "
+            "NAME=date:2010-01-01:2025-12-31, NAME=date:FIRST:LAST:%d.%m.%Y, NAME=boolean, NAME=ignore.",
             metavar="NAME=WHAT",
         ),
     ] = None,

@@ -14,13 +14,15 @@ import pytest
 import torch
 
 from noisewise import cli
+from noisewise.audits import disparity
 from noisewise.data import tables
 from noisewise.data.tables import encoded_inputs, load_table
 from noisewise.data.tables.dates import Date
-from noisewise.data.tables.kinds import Boolean, Category, Classes, Hashed, Ignore, Number, Target
-from noisewise.data.tables.schema import read
+from noisewise.data.tables.kinds import Boolean, Category, Classes, Hashed, Ignore, Number, Target, centred
+from noisewise.data.tables.propose import propose
+from noisewise.data.tables.schema import Schema, read
 from noisewise.data.tables.words import Words
-from noisewise.errors import PrivacyError
+from noisewise.errors import DataError, PrivacyError
 
 N = 400
 
@@ -313,6 +315,37 @@ def test_the_label_of_a_regression_comes_back_in_its_own_units(noisewise) -> Non
     assert isinstance(schema.target, Target)
     assert schema.target.unscaled(data.y)[:3].tolist() == [100, 101.5, 103]
     assert isinstance(read("s.toml").target, Target)
+
+
+@pytest.mark.parametrize("ways", [{}, {"header_only": True}, {"epsilon": 8.0}])
+def test_what_reads_no_row_as_it_is_sees_the_encoding_of_the_header_alone(tmp_path, ways) -> None:
+    """Which letters the rows have is theirs; a row that cannot be read then stops, with the way out."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(lines("a,b,y", lambda k: f"{k % 9},{k % 7},{yes(k)}").encode() + b"8,K\xf6ln,no\n")
+    assert propose(path, label="y").schema.encoding == "windows-1252"
+    known = {"y": Classes(("no", "yes")), **({} if ways else {"a": Number(0, 9), "b": Category(("1",))})}
+    if "epsilon" in ways:
+        with pytest.raises(DataError, match="not UTF-8 text"):
+            propose(path, label="y", columns=known, **ways)
+        assert (
+            propose(path, label="y", columns=known, encoding="windows-1252", **ways).schema.encoding == "windows-1252"
+        )
+    else:
+        assert propose(path, label="y", columns=known, **ways).schema.encoding == "utf-8"
+
+
+def test_errors_of_a_regression_are_in_the_units_of_its_label() -> None:
+    table = {"a": range(50), "y": [100 + 3 * k for k in range(50)]}
+    plain, scaled = (
+        Schema(label="y", target=target, columns={"a": Number(0, 49)}).encode(table)
+        for target in (Target(0, 500), centred(0, 500))
+    )
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)  # says 0 of the plain label, 250 of the scaled one
+    errors = [disparity(model, data).headline["mae"].value for data in (plain, scaled)]
+    assert errors[0] == pytest.approx(sum(table["y"]) / 50)
+    assert errors[1] == pytest.approx(sum(abs(y - 250) for y in table["y"]) / 50)
 
 
 def test_names_of_the_package() -> None:

@@ -23,7 +23,8 @@ PLAIN: dict[str, Kind] = {
 def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
     r"""A column's name and what the user declares it to be, as written on the command line.
 
-    `NAME`, or `NAME=` and one of: `LOW:HIGH` or `LOW:HIGH:log` (a number), `number` (unknown range), `A,B,C`
+    `NAME`, or `NAME=` and one of: `LOW:HIGH` (a number), `LOW:HIGH:log` (on a logarithmic scale), `LOW:HIGH:gaps` (what is
+    missing or unreadable has a column of its own), `number` (unknown range), `A,B,C`
     (categories), `text` or `hash:N` (hashed), `words` or `words:N` (free text), `date:FIRST:LAST` or
     `date:FIRST:LAST:FORMAT`, `boolean`, `ignore`.
 
@@ -47,7 +48,10 @@ def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
         first, _, rest = rest.partition(":")
         last, _, format = rest.partition(":")
         return name, Date(first, last, format or ISO, ("position", "month", "weekday"), indicator=True)
-    high, _, log = rest.partition(":")
-    if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and log in ("", "log"):
-        return name, filled(float(low), float(high), log=log == "log")
+    high, *how = rest.split(":")
+    if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and set(how) <= {"log", "gaps"}:
+        gaps = "gaps" in how
+        return name, filled(
+            float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None
+        )
     return name, Category(tuple(value.strip() for value in next(csv.reader([what]), [])))

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -58,8 +59,9 @@ class Words:
     def encoded(self, texts: Sequence[str]) -> np.ndarray:
         """A row of length 1 for each text, 0 for a text without words."""
         x = np.zeros((len(texts), self.buckets), np.float32)
+        place_of = cache(lambda word: bucket(word, self.buckets))
         for row, text in enumerate(texts):
-            for place, count in Counter(bucket(word, self.buckets) for word in words_of(text)).items():
+            for place, count in Counter(map(place_of, words_of(text))).items():
                 x[row, place] = count if self.counts else 1
         lengths = np.sqrt(np.square(x, dtype=np.float64).sum(1, keepdims=True))
         return (x / np.maximum(lengths, 1)).astype(np.float32)
