@@ -86,7 +86,6 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, under another name
     "data/tables/encode.py": "test_schema.py",
     "data/tables/guess.py": "data/tables/test_tables_survey.py",
     "data/tables/kinds.py": "test_schema.py",
-    "data/tables/noised.py": "test_proposal.py",
     "data/tables/propose.py": "test_proposal.py",
     "data/tables/rows.py": "test_table.py",
     "errors.py": "test_mishaps.py",

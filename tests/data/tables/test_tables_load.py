@@ -11,8 +11,9 @@ import torch
 
 from noisewise.data import disk
 from noisewise.data.base import Splits, split
-from noisewise.data.tables import Counts, load_table
+from noisewise.data.tables import Counts, encode, load_table
 from noisewise.data.tables import load as loading
+from noisewise.data.tables.encode import rows_at_once
 from noisewise.data.tables.kinds import Category, Classes, Hashed, Number, Target
 from noisewise.data.tables.rows import CHUNK
 from noisewise.data.tables.schema import Schema
@@ -175,6 +176,20 @@ def test_a_long_file_is_never_held_whole(tmp_path, monkeypatch) -> None:
     found = load_table(path, schema, limit=1000, test=0.1)
     assert [len(part) for part in found.splits] == [n - n // 10, 0, n // 10]
     assert not [path for path in Path(tmp_path).iterdir() if path.name != "long.csv"]
+
+
+def test_ten_thousand_listed_categories_come_in_small_parts(monkeypatch) -> None:
+    wide = Schema(label="y", target=Target(0, 1), columns={"town": Category(tuple(f"t{k}" for k in range(10_000)))})
+    assert rows_at_once(wide) == (1 << 28) // (4 * 10_001)
+    assert rows_at_once(SCHEMA) == CHUNK
+    monkeypatch.setattr(encode, "AT_ONCE", 7 * 4 * 10_001)
+    assert rows_at_once(wide) == 7
+    rows = {"town": [f"t{k * 271 % 10_100}" for k in range(50)], "y": [k % 2 for k in range(50)]}
+    found = load_table(rows, wide, test=0.2)
+    assert found.train.x.shape == (40, 10_001)
+    unlisted = sum(k * 271 % 10_100 >= 10_000 for k in range(50))
+    assert found.counts == Counts(rows=50, unseen={"town": unlisted} if unlisted else {})
+    assert bool((found.train.x.sum(1) == 1).all())
 
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from noisewise.data.tables.schema import Schema
 
 
+AT_ONCE = 1 << 28  # bytes of encoded rows that one part may have
+
+
 class Inputs(NamedTuple):
     """Rows as a model sees them, and what was odd in them."""
 
@@ -57,7 +60,7 @@ def encoded_inputs(schema: Schema, source: Any) -> Inputs:
     A column that is not there counts as missing in every row; it stops where the schema has no way for a missing value.
     """
     features, counts = list[Tensor](), Counts()
-    for x, odd in input_parts(schema, source):
+    for x, odd in input_parts(schema, source, rows=rows_at_once(schema)):
         features.append(x)
         counts += odd
     return Inputs(torch.cat(features) if features else torch.zeros(0, schema.width), counts)
@@ -76,6 +79,11 @@ def input_parts(schema: Schema, source: Any, *, rows: int = CHUNK) -> Iterator[I
         tally = Tally(absent)
         x = _features(schema, replace(part, columns=filled), tally)
         yield Inputs(x, tally.counts(len(part)))
+
+
+def rows_at_once(schema: Schema) -> int:
+    """Rows of a part: fewer where a row has many columns, e.g. 10,000 categories."""
+    return max(1, min(CHUNK, AT_ONCE // (4 * schema.width)))
 
 
 def _may_be_missing(kind: Feature) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from noisewise.data import disk
 from noisewise.data.base import Data, Splits, check_seed, split_rows
 from noisewise.data.tables.counts import Counts
-from noisewise.data.tables.encode import counted_parts, joined
+from noisewise.data.tables.encode import counted_parts, joined, rows_at_once
 from noisewise.data.tables.kinds import Classes
 from noisewise.data.tables.rows import name_of, short
 from noisewise.data.tables.schema import Schema
@@ -125,7 +125,8 @@ def _read(
     """The encoded parts, or None where they exceed the limit; what was odd; and who owns each row."""
     held: list[Data] | None = []
     counts, units, size = Counts(), list[Tensor](), 0
-    for part, odd in counted_parts(schema, source, public=public, drop_unlabelled=drop_unlabelled):
+    several = rows_at_once(schema)
+    for part, odd in counted_parts(schema, source, rows=several, public=public, drop_unlabelled=drop_unlabelled):
         counts += odd
         size += part.x.nbytes
         if held is not None:
@@ -186,8 +187,8 @@ def _on_disk(
         place[part] = number
 
     def rows_of(number: int) -> Iterator[Data]:
-        first = 0
-        for part, _ in counted_parts(schema, source, public=public, drop_unlabelled=drop_unlabelled):
+        first, several = 0, rows_at_once(schema)
+        for part, _ in counted_parts(schema, source, rows=several, public=public, drop_unlabelled=drop_unlabelled):
             yield part.take((place[first : first + len(part)] == number).nonzero()[:, 0])
             first += len(part)
         if first != rows:
