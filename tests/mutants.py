@@ -5346,7 +5346,7 @@ MUTANTS = [
         "tables: rows are looked at for the encoding of a declared table",
         "data/tables/propose.py",
         "    file = look(path, separator, encoding)\n",
-        "    file = look(path, separator, encoding, deep=True)\n",
+        "    file = look(path, separator, encoding, whole=True)\n",
         (
             "data/tables/test_tables_end_to_end.py::test_what_reads_no_row_as_it_is_sees_the_encoding_of_the_header_alone",
         ),

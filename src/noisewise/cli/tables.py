@@ -71,11 +71,12 @@ def schema(
     With --epsilon they are chosen by noised counts; the schema carries the ledger, and training adds it up.
     """
     from noisewise.data.tables.declare import declared
-    from noisewise.data.tables.header import look
+    from noisewise.data.tables.header import LINES, look
+    from noisewise.data.tables.rows import listed
 
     target = None if as_json and out is None else out or Path(f"{file.stem}.schema.toml")
     _check_target(target)
-    seen = look(file, separator, encoding, deep=not header_only and epsilon is None)
+    seen = look(file, separator, encoding, below=LINES if not header_only and epsilon is None else 0)
     of_label, of_groups = declared(label, seen.names), [declared(text, seen.names) for text in group or []]
     given = [of_label, *of_groups, *(declared(text, seen.names) for text in column or [])]
     for name, kind in given[1 + len(of_groups) :]:
@@ -83,6 +84,8 @@ def schema(
             raise ConfigError(f"--column {name}: say what it is, e.g. --column {name}=0:100 or --column {name}=ignore.")
         if [other for other, _ in given].count(name) > 1:
             raise ConfigError(f"--column {name}: named twice. Say once what it is.")
+    if unit is not None and unit not in seen.names:
+        raise ConfigError(f"--unit {unit}: no such column. The header has {listed(seen.names)}.")
     with terminal(stderr=True).status("reading", spinner="dots"):
         from noisewise.data.tables.propose import propose
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisewise.data.tables.header import encoding_of, look
+from noisewise.data.tables.header import LINES, encoding_of, look
 from noisewise.data.tables.kinds import Category, Number, Target
 from noisewise.data.tables.rows import CODECS, csv_parts, renamed
 from noisewise.data.tables.schema import Schema
@@ -35,13 +35,13 @@ SMALL = "größe;ort\n1;Köln\n2;„Ulm“\n"
 def test_encodings_are_seen_said_and_read(tmp_path, content, encoding) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    seen = look(path, deep=True)
+    seen = look(path, below=LINES, whole=True)
     assert (seen.encoding, seen.separator) == (encoding, ";")
     assert seen.names in (["größe", "ort"], ["a", "b"])
     assert any(encoding in note for note in seen.notes) == (encoding != "utf-8")
     (part,) = csv_parts(path, ";", 9, encoding)
     assert part.columns[seen.names[0]] in (["1", "2"], ["1"])
-    given_one = look(path, encoding=encoding, deep=True)
+    given_one = look(path, encoding=encoding, below=LINES, whole=True)
     assert (given_one.names, given_one.notes) == (seen.names, ())
 
 
@@ -53,7 +53,7 @@ def test_rows_are_looked_at_only_if_asked(tmp_path) -> None:
     path.write_bytes("größe,b\n".encode() + b"1,K\xf6ln\n")
     assert look(path).encoding == "utf-8"
     with pytest.raises(DataError, match="first line is UTF-8 text, and something below it is not"):
-        look(path, deep=True)
+        look(path, below=LINES, whole=True)
 
 
 def test_an_encoding_that_does_not_fit_is_named(tmp_path) -> None:
@@ -87,7 +87,7 @@ def test_an_encoding_that_does_not_fit_is_named(tmp_path) -> None:
 def test_the_separator_fits_the_first_lines(tmp_path, text, separator, names) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
-    seen = look(path, deep=True)
+    seen = look(path, below=LINES, whole=True)
     assert (seen.separator, seen.names) == (separator, names)
 
 

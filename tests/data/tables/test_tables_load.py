@@ -110,10 +110,10 @@ def test_unlabelled_rows_stop_or_are_counted() -> None:
     ],
 )
 def test_impossible_tables_are_refused_at_once(rows, more, error, message) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(error, match=message):
         load_table(rows, SCHEMA, **more)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_private_rows_by_an_unconfirmed_schema_are_refused() -> None:

@@ -39,9 +39,14 @@ class Look:
 
 
 def look(
-    path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None, *, deep: bool = False
+    path: str | os.PathLike[str],
+    separator: str | None = None,
+    encoding: str | None = None,
+    *,
+    below: int = 0,
+    whole: bool = False,
 ) -> Look:
-    """What is not given is seen in the first line; with `deep` also in what is below.
+    """What is not given is seen in the first line: the separator also in so many lines `below`, the encoding in the `whole`.
 
     The separator: the one that cuts the first lines into most fields, all into as many. The encoding: UTF-8 (with or
     without a mark), UTF-16, windows-1252, latin-1, the first in which the file can be read.
@@ -57,8 +62,8 @@ def look(
         if is_parquet(path):
             raw, mark, letters = parquet_names(path), separator or SEPARATORS[0], UTF8
         else:
-            letters = encoding or encoding_of(path, whole=deep)
-            mark = separator or _separator(path, letters, LINES if deep else 0)
+            letters = encoding or encoding_of(path, whole=whole)
+            mark = separator or _separator(path, letters, below)
             raw = next(_lines(path, mark, letters), [])
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None

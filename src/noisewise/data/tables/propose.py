@@ -10,7 +10,7 @@ from pathlib import Path
 from noisewise.accounting import Ledger
 from noisewise.data.tables.declare import declared
 from noisewise.data.tables.guess import ToConfirm, guessed, oddities, remark, to_confirm
-from noisewise.data.tables.header import look
+from noisewise.data.tables.header import LINES, look
 from noisewise.data.tables.kinds import (
     BUCKETS,
     WIDE,
@@ -95,7 +95,7 @@ def propose(
     reads = not header_only and epsilon is None
     file = look(path, separator, encoding)
     if reads and any(name not in known and name != unit for name in file.names):
-        file = look(path, separator, encoding, deep=True)
+        file = look(path, separator, encoding, below=LINES)
     names = file.names
     for name in (label, *groups, *([] if unit is None else [unit]), *known):
         if name not in names:
@@ -128,6 +128,9 @@ def propose(
     if not open_columns:
         found: dict[str, Kind] = {}
     elif reads:
+        file = look(path, file.separator, encoding, whole=True)
+        if file.names != names:
+            raise DataError(f"{Path(path).name}: its first line can be read in two ways. Give --encoding.")
         seen = survey(parts_of(path, file.separator, CHUNK, file.encoding), open_columns, MISSING)
         if not any(column.rows for column in seen.values()):
             raise DataError(f"{Path(path).name}: no rows below the header. Give a file with at least one row.")
