@@ -12,7 +12,19 @@ MODULES = {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.r
 
 MOST_LINES = 500
 
-HEAVY = {"torch", "numpy", "scipy", "matplotlib", "sklearn", "pandas", "rich", "dp_accounting", "pooch", "safetensors"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "sklearn",
+    "pandas",
+    "rich",
+    "dp_accounting",
+    "pooch",
+    "safetensors",
+    "pyarrow",
+}
 LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "attacks/canaries.py": 2,
     "attacks/inversion.py": 2,

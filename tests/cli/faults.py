@@ -79,8 +79,8 @@ FAULTS = [
     Mutant(
         "option: --separator ignored",
         "cli/tables.py",
-        "header(file, separator)",
-        "header(file, None)",
+        "look(file, separator, encoding",
+        "look(file, None, encoding",
         ("whole/test_command_options.py::test_separator_of_schema",),
     ),
     Mutant(

@@ -21,8 +21,8 @@ FAULTS = [
     Mutant(
         "data: a person is in two parts",
         "data/base.py",
-        "    if data.unit is None:\n        return [data.take",
-        "    if data.units:\n        return [data.take",
+        "    if owner is None:\n        return list(parts)",
+        "    if units:\n        return list(parts)",
         ("data/test_base.py::test_nobody_is_in_two_parts",),
     ),
     Mutant(
@@ -34,9 +34,9 @@ FAULTS = [
     ),
     Mutant(
         "data: test and held-out part exchanged",
-        "data/tabular.py",
-        "return Splits(train, held, tested)",
-        "return Splits(train, tested, held)",
+        "data/tables/load.py",
+        "splits = Splits(train, chosen, tested)",
+        "splits = Splits(train, tested, chosen)",
         ("data/test_tabular.py::test_any_csv_file_is_split_by_people",),
     ),
     Mutant(

@@ -614,6 +614,21 @@ def test_separator_of_schema(noisewise, people) -> None:
     assert proposed(noisewise, "--label", "c", "--separator", ",").separator == ","
 
 
+def test_encoding_of_schema(noisewise, people) -> None:
+    people.write_bytes("größe;hired\n1;no\n2;yes\n".encode("utf-16-le"))
+    assert proposed(noisewise, "--label", "hired", "--encoding", "utf-16-le").encoding == "utf-16-le"
+    people.write_bytes("größe;hired\n1;no\n2;yes\n".encode("latin-1"))
+    Path("s.toml").unlink()
+    assert proposed(noisewise, "--label", "hired", "--encoding", "latin-1").encoding == "latin-1"
+
+
+def test_json_of_schema(noisewise, people) -> None:
+    code, printed = noisewise("schema", "people.csv", *KNOWN, "--json")
+    assert code == 0
+    assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1])["label"]["name"] == "hired"
+    assert [path.name for path in people.parent.iterdir()] == ["people.csv"]
+
+
 def test_header_only_of_schema(noisewise, people) -> None:
     assert proposed(noisewise, *KNOWN, "--header-only").origin == "declared"
     Path("s.toml").unlink()
@@ -621,7 +636,7 @@ def test_header_only_of_schema(noisewise, people) -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
-@pytest.mark.parametrize(("epsilon", "delta"), [(3, 1e-5), (1, 1e-5), (3, 1e-3)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(3, 1e-5), (2.5, 1e-5), (3, 1e-3)])
 def test_budget_of_schema(noisewise, people, epsilon: float, delta: float, adjacency: str) -> None:
     options = ("--epsilon", str(epsilon), "--delta", str(delta), "--adjacency", adjacency)
     ledger = proposed(noisewise, *KNOWN, *options).ledger
@@ -695,6 +710,8 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--out": test_label_group_unit_and_out_of_schema,
         "--column": test_column_of_schema,
         "--separator": test_separator_of_schema,
+        "--encoding": test_encoding_of_schema,
+        "--json": test_json_of_schema,
         "--header-only": test_header_only_of_schema,
         "--epsilon": test_budget_of_schema,
         "--delta": test_budget_of_schema,

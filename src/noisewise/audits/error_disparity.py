@@ -196,7 +196,7 @@ def error_disparity(model: nn.Module, data: Data, twin: nn.Module | None, level:
 
 
 def _residuals(model: nn.Module, data: Data) -> np.ndarray:
-    """Prediction minus target of every row."""
+    """Prediction minus target of every row, in the units of the label's table."""
     predicted = outputs(model, data.x)
     if predicted.shape not in ((len(data),), (len(data), 1)):
         raise DataError(
@@ -204,7 +204,7 @@ def _residuals(model: nn.Module, data: Data) -> np.ndarray:
         )
     if not bool(predicted.isfinite().all()):
         raise DataError("a model gives outputs that are not finite: it has no error. Did training diverge?")
-    return (predicted.reshape(-1) - data.y.double()).numpy()
+    return (predicted.reshape(-1) - data.y.double()).numpy() * data.label_scale
 
 
 def _error_part(

@@ -91,6 +91,11 @@ class Data:
         assert self.unit is not None
         return torch.unique(self.unit, return_counts=True)[1].cumsum(0)
 
+    @property
+    def label_scale(self) -> float:
+        """By how much differences of `y` are multiplied to speak of the label as its table does; see `Target`."""
+        return getattr(None if self.schema is None else self.schema.target, "spoken", 1.0)
+
     def rows_of(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """Row numbers `[units, rows]` of some people, and which of them count: the others repeat a person's first row."""
         ends = self._ends[units]
@@ -125,16 +130,23 @@ def split(data: Data, seed: int, *sizes: int) -> list[Data]:
 
     Sizes count people where `unit` is given: all rows of one person are in the same part, in their order.
     """
-    what = "rows" if data.unit is None else "people's rows"
+    parts = split_rows(len(data), data.unit, seed, *sizes)
+    return [data.take(part) for part in parts]
+
+
+def split_rows(rows: int, unit: Tensor | None, seed: int, *sizes: int) -> list[Tensor]:
+    """Numbers of the rows in each part: what `split` takes, for data that is not in memory."""
+    what = "rows" if unit is None else "people's rows"
+    owner = None if unit is None else torch.unique(unit, return_inverse=True)[1]
+    units = rows if owner is None else int(owner.max()) + 1 if rows else 0
     for size in sizes:
         if not isinstance(size, int) or size < 0:
             raise ConfigError(f"a part of {size!r} {what}: must be a whole number >= 0.")
-    if sum(sizes) >= data.units:
-        raise ConfigError(f"parts of {list(sizes)} {what} leave none of {data.units} for training: hold out fewer.")
+    if sum(sizes) >= units:
+        raise ConfigError(f"parts of {list(sizes)} {what} leave none of {units} for training: hold out fewer.")
     check_seed(seed)
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(data.units))
-    parts = order.split([*sizes, data.units - sum(sizes)])
-    if data.unit is None:
-        return [data.take(part) for part in parts]
-    owner = torch.unique(data.unit, return_inverse=True)[1]
-    return [data.take(torch.isin(owner, part).nonzero()[:, 0]) for part in parts]
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(units))
+    parts = order.split([*sizes, units - sum(sizes)])
+    if owner is None:
+        return list(parts)
+    return [torch.isin(owner, part).nonzero()[:, 0] for part in parts]

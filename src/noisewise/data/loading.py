@@ -1,4 +1,4 @@
-"""Data by name or by path: a set of the catalog, a CSV file with its schema, or a folder that `disk.save` wrote."""
+"""Data by name or by path: a set of the catalog, a CSV or Parquet file with its schema, or a folder that `disk.save` wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DATASETS: dict[str, Callable[..., Splits]] = {name: _loader(name) for name in CA
 def load(
     name: str | os.PathLike[str], seed: int = 0, valid: int | None = None, *, schema: Any = None, public: bool = False
 ) -> Splits:
-    """Train, valid and test part of a data set by name, of a CSV file, or of a folder that `disk.save` wrote.
+    """Train, valid and test part of a data set by name, of a CSV or Parquet file, or of a folder that `disk.save` wrote.
 
     `valid` rows are held out for choosing settings. A CSV file needs a `schema` (a `Schema`, or the file of one) that says
     how its columns become numbers; `public`: its rows are published. A folder's parts are as they were saved.

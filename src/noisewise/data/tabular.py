@@ -16,6 +16,7 @@ import numpy as np
 from noisewise.data.base import Data, Splits, split
 from noisewise.data.files import find
 from noisewise.data.tables.kinds import Category, Classes, Feature, Ignore, Number, Target
+from noisewise.data.tables.load import load_table
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 
@@ -289,15 +290,13 @@ def table(
     test: int | None = None,
     public: bool = False,
 ) -> Splits:
-    """A CSV file as `schema` says, cut by a public seed: a fifth (or `test`) for audits, a tenth (or `valid`) held out.
+    """`load_table`: a fifth of a CSV or Parquet file (or `test`) for audits, a tenth (or `valid`) held out.
 
     Sizes count people where the schema has a unit column: all rows of one person are in the same part.
     `public`: the rows are published.
     """
-    data = schema.encode(path, public=public)
-    sizes = [data.units // 5 if test is None else test, data.units // 10 if valid is None else valid]
-    tested, held, train = split(data, seed, *sizes)
-    return Splits(train, held, tested)
+    tested, held = 0.2 if test is None else test, 0.1 if valid is None else valid
+    return load_table(path, schema, seed=seed, test=tested, valid=held, public=public).splits
 
 
 # --------------------------------------------------------------------------------------- in common

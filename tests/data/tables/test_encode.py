@@ -116,7 +116,7 @@ def test_inputs_need_neither_label_nor_groups_nor_ignored_columns() -> None:
         ("income", "1,5", r"column 'income': '1,5': not a decimal number"),
         ("income", "", r"row 2 \(line 3\), column 'income': '': a number is missing.*fill"),
         ("hired", "perhaps", r"column 'hired': 'perhaps': not one of 'no', 'yes'"),
-        ("hired", "", r"column 'hired': '': not one of"),
+        ("hired", "", r"column 'hired': '': a label is missing.*drop_unlabelled"),
         ("id", "", r"column 'id': '': nobody owns this row"),
         ("age", "x" * 500, r"column 'age': 'x{50,60}\.\.\.: not"),
     ],

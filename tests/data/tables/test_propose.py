@@ -10,13 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from noisewise.data.tables.kinds import BUCKETS, WIDE, Category, Classes, Hashed, Ignore, Number, Target
-from noisewise.data.tables.propose import READ, _rounded, declared, propose
+from noisewise.data.tables.propose import READ, declared, propose
 from noisewise.data.tables.schema import MISSING, read
 from noisewise.errors import ConfigError, DataError, PrivacyError
 
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}
+
+DECLARED_PARTS = ("position", "month", "weekday")
 
 
 def written(path, table):
@@ -59,12 +61,12 @@ def test_what_the_rows_have_is_proposed_and_marked(file, tmp_path) -> None:
     assert schema.columns["born"] == Number(1930, 2000, fill=1965)
     assert schema.columns["pay"] == Number(-2000, 3000, fill=500, indicator=True)
     assert schema.columns["town"] == Category(tuple(sorted(set(table["town"]))))
-    assert schema.columns["name"] == Hashed(BUCKETS)
+    assert schema.columns["name"] == Ignore()  # an identifier
     assert (schema.origin, schema.confirmed, schema.ledger) == ("rows", False, None)
-    assert set(found.remarks.values()) == {READ}
+    assert set(found.remarks.values()) == {READ, f"an identifier; {READ}"}
     assert "do not pass it on" in found.notes[0]
     text = found.to_toml()
-    assert text.count(f"# {READ}") == len(table)
+    assert text.count(READ) == len(table)
     with pytest.raises(PrivacyError, match="confirmed"):
         schema.encode(file)
     path = tmp_path / "schema.toml"
@@ -86,7 +88,7 @@ def test_declared_columns_are_kept_and_not_marked(file) -> None:
 
 def test_a_label_of_numbers(tmp_path) -> None:
     many = written(tmp_path / "many.csv", {"a": range(30), "y": [k / 7 for k in range(30)]})
-    assert propose(many, label="y").schema.target == Target(0, 5)
+    assert propose(many, label="y").schema.target == Target(0, 5, scale=2.5, offset=2.5)
     few = written(tmp_path / "few.csv", {"a": range(30), "y": [k % 12 for k in range(30)]})
     assert propose(few, label="y").schema.target == Classes(tuple(str(k) for k in range(12)))
 
@@ -117,7 +119,7 @@ def test_nobody_learns_from_one_label_or_too_many(tmp_path) -> None:
 @FUZZ
 @given(st.floats(-1e308, 1e308), st.floats(-1e308, 1e308))
 def test_rounding_goes_outwards(one, other) -> None:
-    low, high = _rounded(min(one, other), max(one, other))
+    low, high = rounded(min(one, other), max(one, other))
     assert low <= min(one, other) <= max(one, other) <= high
     assert low < high
 
@@ -130,6 +132,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 def test_whatever_is_proposed_encodes_the_file(tmp_path, rows) -> None:
     labels = ["a", "b"] * len(rows)
     table = {"one": [row[0] for row in rows], "two": [row[1] for row in rows], "y": labels[: len(rows)]}
+    table["number"] = range(len(rows))  # a column without any value is left out, and one must be left
     path = written(tmp_path / "rows.csv", table)
     for ways in ({}, {"header_only": True}):
         found = propose(path, label="y", columns={"y": Classes(("a", "b"))}, **ways)
@@ -195,7 +198,17 @@ def test_impossible_wishes_are_refused(file, settings_, message) -> None:
         ("age", ("age", None)),
         ("age=number", ("age", WIDE)),
         ("age=-1.5:2", ("age", Number(-1.5, 2, fill=0.25))),
-        ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=5e5))),
+        ("age=0:1e6:log", ("age", Number(0, 1e6, log=True, fill=999))),
+        ("age=0:9:gaps", ("age", Number(0, 9, fill=4.5, indicator=True, invalid="missing"))),
+        ("age=0:1e6:log:gaps", ("age", Number(0, 1e6, log=True, fill=999, indicator=True, invalid="missing"))),
+        ("age=boolean", ("age", Boolean(indicator=True))),
+        ("town=words", ("town", Words(WORD_BUCKETS))),
+        ("town=words:32", ("town", Words(32))),
+        ("age=date:2020-01-01:2021-01-01", ("age", Date("2020-01-01", "2021-01-01", "iso", DECLARED_PARTS, True))),
+        (
+            "age=date:2020-01-01:2021-01-01:%d.%m.%Y %H:%M",
+            ("age", Date("2020-01-01", "2021-01-01", "%d.%m.%Y %H:%M", DECLARED_PARTS, True)),
+        ),
         ("town=text", ("town", Hashed(BUCKETS))),
         ("town=hash:8", ("town", Hashed(8))),
         ("town=ignore", ("town", Ignore())),
@@ -210,7 +223,10 @@ def test_declarations_on_the_command_line(text, expected) -> None:
     assert declared(text, ["age", "town", "a", "a=b"]) == expected
 
 
-@pytest.mark.parametrize("text", ["size", "size=1:2", "age=2:1", "age=", "age=x,x", "age=hash:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["size", "size=1:2", "age=2:1", "age=", "age=x,x", "age=hash:1", "age=words:1", "age=date:2020", "age=date:x:y"],
+)
 def test_declarations_that_make_no_sense(text) -> None:
     with pytest.raises(ConfigError):
         declared(text, ["age"])

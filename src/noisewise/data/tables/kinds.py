@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from noisewise.data.tables.rows import LARGEST, listed, short
+from noisewise.data.tables.checks import (
+    check_buckets,
+    check_invalid,
+    check_range,
+    check_type,
+    checked_texts,
+    is_number,
+)
+from noisewise.data.tables.dates import Date
+from noisewise.data.tables.rows import listed, short
+from noisewise.data.tables.words import Words
+from noisewise.data.tables.words import bucket as bucket
 from noisewise.errors import ConfigError
 
 OTHER = "other"
@@ -21,6 +32,7 @@ class Number:
 
     `2 (v - low) / (high - low) - 1`, with `log` on the scale `sign(v) log(1 + |v|)`, which needs no narrow range. `fill`
     stands for a missing number (None: a missing number stops); `indicator` adds a column that is 1 where it was missing.
+    `invalid="missing"`: what is no number, e.g. `12 %`, counts as missing (None: it stops).
     """
 
     low: float
@@ -28,6 +40,7 @@ class Number:
     log: bool = False
     fill: float | None = None
     indicator: bool = False
+    invalid: str | None = None
 
     def __post_init__(self) -> None:
         """A range with room in it; a fill value inside."""
@@ -39,10 +52,11 @@ class Number:
             raise ConfigError(
                 f"number with range [{self.low!r}, {self.high!r}]: too narrow for floating point. Widen it."
             )
-        if self.fill is not None and not (_is_number(self.fill) and self.low <= self.fill <= self.high):
+        if self.fill is not None and not (is_number(self.fill) and self.low <= self.fill <= self.high):
             raise ConfigError(f"fill={self.fill!r}: must lie in the column's range [{self.low:g}, {self.high:g}].")
         if self.indicator and self.fill is None:
             raise ConfigError("indicator without fill: say which number stands for a missing one, e.g. fill=0.")
+        check_invalid(self.invalid, self.fill is not None, "fill")
 
     def labels(self, name: str) -> tuple[str, ...]:
         """Names of the encoded columns."""
@@ -51,7 +65,8 @@ class Number:
     def words(self) -> str:
         """For people."""
         scale = ", logarithmic" if self.log else ""
-        gaps = f", {self.fill:g} where missing" if self.fill is not None else ""
+        bad = " or unreadable" if self.invalid is not None else ""
+        gaps = f", {self.fill:g} where missing{bad}" if self.fill is not None else ""
         return f"number in [{self.low:g}, {self.high:g}]{scale}{gaps}"
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
@@ -106,8 +121,7 @@ class Hashed:
 
     def __post_init__(self) -> None:
         """A sensible number of buckets."""
-        if type(self.buckets) is not int or not 2 <= self.buckets <= 1 << 20:
-            raise ConfigError(f"buckets={self.buckets!r}: must be a whole number from 2 to {1 << 20}.")
+        check_buckets(self.buckets)
         if self.kept is None:
             return
         if not isinstance(self.kept, Iterable):
@@ -128,6 +142,38 @@ class Hashed:
         """For people."""
         kept = "" if self.kept is None else f", {len(self.kept)} common ones kept"
         return f"text, hashed into {self.buckets} buckets{kept}"
+
+
+YES, NO = ("true", "yes", "y", "t", "1"), ("false", "no", "n", "f", "0")
+
+
+@dataclass(frozen=True)
+class Boolean:
+    """Yes or no, as 1 or -1: `true yes y t 1` and `false no n f 0`, in small or capital letters.
+
+    With `indicator` a missing value is 0, and 1 in a column of its own; without, it stops.
+    """
+
+    indicator: bool = False
+    invalid: str | None = None
+
+    def __post_init__(self) -> None:
+        """A way for values that cannot be read."""
+        check_type("indicator", self.indicator, bool)
+        check_invalid(self.invalid, self.indicator, "indicator = true")
+
+    def labels(self, name: str) -> tuple[str, ...]:
+        """Names of the encoded columns."""
+        return (name, f"{name} missing") if self.indicator else (name,)
+
+    def words(self) -> str:
+        """For people."""
+        return f"yes or no{', may be missing' if self.indicator else ''}"
+
+    def read(self, texts: Sequence[str]) -> np.ndarray:
+        """1 for yes, -1 for no; NaN where the text is neither."""
+        signs = {**dict.fromkeys(YES, 1.0), **dict.fromkeys(NO, -1.0)}
+        return np.array([signs.get(text.lower(), math.nan) for text in texts], np.float64)
 
 
 @dataclass(frozen=True)
@@ -160,81 +206,79 @@ class Classes:
 
 @dataclass(frozen=True)
 class Target:
-    """A real-valued label: `y = clip(v, low, high) / scale`. One row's loss is bounded by the range."""
+    """A real-valued label: `y = (clip(v, low, high) - offset) / scale`. One row's loss is bounded by the range.
+
+    `scale` alone is the unit in which the label is spoken of, e.g. 1000 dollars. With an `offset` both are for training
+    only: audits speak of the label as it stands in the table.
+    """
 
     low: float
     high: float
     scale: float = 1.0
+    offset: float | None = None
 
     def __post_init__(self) -> None:
         """A range with room in it."""
         check_range("target", self.low, self.high)
-        if not _is_number(self.scale) or self.scale <= 0:
+        if not is_number(self.scale) or self.scale <= 0:
             raise ConfigError(f"scale={self.scale!r}: must be a number above 0.")
+        if self.offset is not None and not is_number(self.offset):
+            raise ConfigError(f"offset={self.offset!r}: must be a number.")
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Labels of the table as the model learns them."""
+        return (np.clip(values, self.low, self.high) - (self.offset or 0.0)) / self.scale
+
+    def unscaled(self, y: Any) -> Any:
+        """What the model says, in the units of the table: a number, an array or a tensor."""
+        return y * self.scale + (self.offset or 0.0)
+
+    @property
+    def spoken(self) -> float:
+        """By how much audits multiply differences of `y`."""
+        return 1.0 if self.offset is None else self.scale
 
     def words(self) -> str:
         """For people."""
         return f"number in [{self.low:g}, {self.high:g}]"
 
 
-Feature = Number | Category | Hashed | Ignore
+Feature = Number | Category | Hashed | Words | Date | Boolean | Ignore
 Kind = Feature | Classes | Target
 KINDS: dict[str, type] = {
     "number": Number,
     "category": Category,
     "hashed": Hashed,
+    "words": Words,
+    "date": Date,
+    "boolean": Boolean,
     "ignore": Ignore,
     "classes": Classes,
     "target": Target,
 }
 
 
-def check_range(what: str, low: Any, high: Any) -> None:
-    """Two finite numbers, the lower one first."""
-    if not _is_number(low) or not _is_number(high) or not low < high:
-        raise ConfigError(f"{what} with range [{low!r}, {high!r}]: needs two finite numbers, the lower one first.")
-
-
-def check_type(name: str, value: Any, kind: type) -> None:
-    """Exactly this type: 1 is not true."""
-    if type(value) is not kind:
-        raise ConfigError(f"{name}={value!r}: must be {'true or false' if kind is bool else kind.__name__}.")
-
-
-def checked_texts(what: str, values: Any, least: int) -> tuple[str, ...]:
-    """At least so many different texts, without spaces around them."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigError(f"{what}: {short(values)} must be a list of texts.")
-    values = tuple(values)
-    for value in values:
-        if type(value) is not str or value != value.strip() or not storable(value):
-            raise ConfigError(f"{what}: {short(value)} must be a text without spaces around it.")
-    if len(set(values)) < len(values) or len(values) < least:
-        raise ConfigError(f"{what}: {short(values)} must list at least {least} different texts, each once.")
-    return values
-
-
-def storable(text: str) -> bool:
-    """Can the text be written to a file?"""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= LARGEST
-
-
-def bucket(text: str, buckets: int) -> int:
-    """Public hash of a text: the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % buckets
-
-
-def filled(low: float, high: float, *, log: bool = False, indicator: bool = False) -> Number:
-    """A number whose missing values stand in the middle of the range."""
+def filled(
+    low: float, high: float, *, log: bool = False, indicator: bool = False, invalid: str | None = None
+) -> Number:
+    """A number whose missing values stand in the middle of the column's scale: 999, not 500,000, on a log scale to 1e6."""
     check_range("number", low, high)
-    return Number(low, high, log=log, fill=low / 2 + high / 2, indicator=indicator)
+    middle = low / 2 + high / 2
+    if log:
+        bent = (math.copysign(math.log1p(abs(low)), low) + math.copysign(math.log1p(abs(high)), high)) / 2
+        middle = float(f"{math.copysign(math.expm1(abs(bent)), bent):.4g}")
+    return Number(low, high, log=log, fill=min(max(middle, low), high), indicator=indicator, invalid=invalid)
+
+
+def centred(low: float, high: float) -> Target:
+    """A real-valued label that is learnt on [-1, 1]."""
+    check_range("target", low, high)
+    return Target(low, high, scale=high / 2 - low / 2, offset=low / 2 + high / 2)
 
 
 WIDE = Number(-1e6, 1e6, log=True, fill=0.0)
 """Public default for a number of unknown range: on the logarithmic scale 1, 100 and 10,000 stay apart in [-1e6, 1e6]."""
 BUCKETS = 64
 """Public default for texts nobody listed: few enough to learn from, enough to keep a dozen common texts apart."""
+WORD_BUCKETS = 256
+"""Public default for free text: words that tell classes apart are few, and each further column is more noise."""

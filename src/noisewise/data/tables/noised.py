@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,12 @@ from noisewise.data.tables.kinds import (
     WIDE,
     Hashed,
     Kind,
-    bucket,
     filled,
 )
-from noisewise.data.tables.rows import CHUNK, Rows, csv_parts, parsed
+from noisewise.data.tables.rows import CHUNK, UTF8, Rows, parsed, parts_of
 from noisewise.data.tables.schema import MISSING, protected
-from noisewise.errors import DataError
+from noisewise.data.tables.words import bucket
+from noisewise.errors import ConfigError, DataError
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
@@ -32,6 +33,10 @@ PUBLIC_BUCKETS = 1 << 16
 SMALLEST, GREATEST = -10, 40  # powers of two that magnitudes are told apart by
 CELLS = 64
 FALSE_CELL = 0.01
+FALSE_END = 0.001  # an empty cell far off would be the end of a range: rarer still, and in all columns together
+ROWS_PER_NOISE = 64  # rows for each unit of noise on a count: then the sum over all magnitudes tells numbers from texts
+COVERED = 0.9  # share of a column's values that its range must hold
+ALLOWED = 2.0  # standard deviations of noise that a sum may be wrong by
 MAGNITUDES = GREATEST - SMALLEST + 1
 FIRST = 1 + 2 * MAGNITUDES + 1  # missing, then negative powers, zero, positive powers
 
@@ -46,15 +51,22 @@ def noised_kinds(
     n: int | None,
     adjacency: str,
     entropy: Entropy,
+    encoding: str = UTF8,
 ) -> tuple[dict[str, Kind], Ledger, float]:
     """Kinds, ranges and common texts from noised counts over public cells: two Gaussian releases, both in the ledger.
 
     First, each value falls into one public cell of its column: missing, one of the signed powers of two (a number), or one
     of 2^16 hash buckets (any other text). One row moves one count in each of k columns by 1, so the L2 sensitivity of all
-    counts together is sqrt(k). Second, within the range so found, 64 equal cells for each number column; the ledger holds
-    this release also where no column looks like numbers.
-    A cell counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / cells)`: an empty column shows a filled
-    cell with probability of at most 1 %. Everything else is post-processing.
+    counts together is sqrt(k). Second, within the range so found, at most 64 equal cells for each number column; the ledger
+    holds this release also where no column looks like numbers.
+    A bucket counts as filled where its noised count exceeds `std * ndtri(1 - 0.01 / buckets)`: an empty column shows a
+    filled one with probability of at most 1 %; a cell of numbers likewise, with 0.1 % for all columns together. A range
+    goes from the first filled cell to the last one, and is used only if its noised count, less two standard deviations, is
+    at least 90 % of the column's; else the one of the first look is, and if that falls short too the public default `WIDE`.
+    Everything else is post-processing.
+
+    Fewer than 64 rows for each unit of noise, `n < 64 sigma sqrt(k)`, are refused before anything is released: by n, k,
+    epsilon and delta alone.
 
     Guarantee: (epsilon, delta) for one row; with a unit column, for one person, of whom only the first row is counted. The
     cells are public, so no text is released because somebody holds it, and no further delta is needed (as it is where
@@ -63,11 +75,12 @@ def noised_kinds(
     """
     from scipy.special import ndtri
 
-    rows = _count(path, separator, unit)
+    rows = _count(path, separator, unit, encoding)
     n = rows if n is None else n
     delta = default_delta(n) if delta is None else delta
     sampler = FullBatch(n)
     plan = Mechanism(sampler=sampler, steps=2, adjacency=adjacency, unit=protected(unit)).calibrated(epsilon, delta)
+    _check_enough(plan, n, len(names), epsilon, delta)
     sigma, ledger = plan.noise_at(0), Ledger(adjacency, unit=plan.unit)
 
     def noised(counts: dict[str, Tensor], columns: int, purpose: str, step: int) -> tuple[dict[str, np.ndarray], float]:
@@ -78,10 +91,11 @@ def noised_kinds(
         ]
         return {key: value.numpy() for key, value in answer.items()}, sigma * bounded.sensitivity
 
-    counts = _counted(path, separator, unit, dict.fromkeys(names, (_first_cells, FIRST + PUBLIC_BUCKETS)))
+    counts = _counted(path, separator, unit, dict.fromkeys(names, (_first_cells, FIRST + PUBLIC_BUCKETS)), encoding)
     answers, std = noised(counts, len(names), "schema: kinds, magnitudes and texts", 0)
     kinds: dict[str, Kind] = {}
     ranges: dict[str, tuple[float, float]] = {}
+    given: dict[str, float] = {}
     gaps: dict[str, bool] = {}
     for name in names:
         missing, magnitudes, texts = np.split(answers[name], [1, FIRST])
@@ -89,22 +103,67 @@ def noised_kinds(
             heavy = np.flatnonzero(texts > std * ndtri(1 - FALSE_CELL / PUBLIC_BUCKETS))
             kinds[name] = Hashed(PUBLIC_BUCKETS, tuple(heavy.tolist())) if heavy.size else Hashed(BUCKETS)
             continue
-        heavy = np.flatnonzero(magnitudes > std * ndtri(1 - FALSE_CELL / magnitudes.size))
         gaps[name] = bool(missing[0] > std * ndtri(1 - FALSE_CELL))
-        if heavy.size:
-            ranges[name] = _magnitude_range(heavy)
+        given[name] = n - max(0.0, float(missing[0]))
+        cells_held = _holding(magnitudes, given[name], std, FALSE_END / len(names))
+        if cells_held is None:
+            kinds[name] = replace(WIDE, indicator=gaps[name], invalid="missing")
         else:
-            kinds[name] = WIDE
-    cells = {name: (_equal_cells(*limits), CELLS) for name, limits in ranges.items()}
+            ranges[name] = _magnitude_range(np.array(cells_held))
+    count = _cells(n, sigma * math.sqrt(max(1, len(ranges))))
+    cells = {name: (_equal_cells(*limits, count), count) for name, limits in ranges.items()}
     # Also where nothing is asked: that no column looks like numbers is seen in the first answer, and a cost that depends
     # on an answer is not what was promised.
-    answers, std = noised(_counted(path, separator, unit, cells), max(1, len(ranges)), "schema: ranges", 1)
+    answers, std = noised(_counted(path, separator, unit, cells, encoding), max(1, len(ranges)), "schema: ranges", 1)
     for name, (low, high) in ranges.items():
-        heavy = np.flatnonzero(answers[name] > std * ndtri(1 - FALSE_CELL / CELLS))
-        edges = np.linspace(low, high, CELLS + 1)
-        narrow = (float(edges[heavy[0]]), float(edges[heavy[-1] + 1])) if heavy.size else (low, high)
-        kinds[name] = filled(*narrow, indicator=gaps[name])
+        edges = np.linspace(low, high, count + 1)
+        first, last = _holding(answers[name], given[name], std, FALSE_END / len(ranges)) or (0, count - 1)
+        kinds[name] = filled(float(edges[first]), float(edges[last + 1]), indicator=gaps[name], invalid="missing")
     return kinds, ledger, delta
+
+
+def _check_enough(plan: Mechanism, n: int, columns: int, epsilon: float, delta: float) -> None:
+    """Enough rows for the noise, by public numbers alone."""
+    sigma = plan.noise_at(0)
+    std = sigma * math.sqrt(columns)
+    if n >= ROWS_PER_NOISE * std:
+        return
+    who = "people" if plan.unit == "person" else "rows"
+    enough = replace(plan, noise_multiplier=n / (ROWS_PER_NOISE * math.sqrt(columns))).epsilon(delta)
+    most = int((n / (ROWS_PER_NOISE * sigma)) ** 2)
+    fewer = f", or at most {most} undeclared column{'s' if most > 1 else ''}" if most else ""
+    raise ConfigError(
+        f"epsilon {epsilon:g} for choosing {columns} columns from {n:,} {who}: the noise, {std:.3g} on each count, would drown "
+        f"what it should show. Nothing was released, nothing is spent. It takes about {math.ceil(ROWS_PER_NOISE * std):,} "
+        f"{who}, or epsilon {enough:.2g}{fewer}. Declare what is public knowledge, --column NAME=LOW:HIGH or NAME=A,B,C, or "
+        "look at nothing: --header-only."
+    )
+
+
+def _cells(n: int, std: float) -> int:
+    """Into how many equal cells a range is cut: so many that each of them, and the sum of all, stands out of the noise."""
+    most = min(CELLS, n / (7 * std), ((1 - COVERED) * n / (2.5 * std)) ** 2)
+    return max(4, 1 << int(math.log2(max(most, 1)) + 1e-9))
+
+
+def _holding(answers: np.ndarray, given: float, std: float, false: float) -> tuple[int, int] | None:
+    """First and last cell of the range that surely holds 90 % of the values, or None.
+
+    An empty cell is taken for a filled one with probability of at most `false`. Counts are never negative: a range holds
+    at least what any choice of its cells does.
+    """
+    from scipy.special import ndtri
+
+    heavy = np.flatnonzero(answers > std * ndtri(1 - false / answers.size))
+    if not heavy.size:
+        return None
+    for wider in range(3):
+        first, last = max(int(heavy[0]) - wider, 0), min(int(heavy[-1]) + wider, answers.size - 1)
+        every, filled_ones = answers[first : last + 1], answers[heavy]
+        surely = max(some.sum() - ALLOWED * std * math.sqrt(some.size) for some in (every, filled_ones))
+        if surely >= COVERED * given:
+            return first, last
+    return None
 
 
 def _first_cells(texts: list[str]) -> np.ndarray:
@@ -130,40 +189,44 @@ def _magnitude_range(filled: np.ndarray) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1)
 
 
-def _equal_cells(low: float, high: float) -> Callable[[list[str]], np.ndarray]:
+def _equal_cells(low: float, high: float, count: int = CELLS) -> Callable[[list[str]], np.ndarray]:
     """The cell of each number among equal ones; -1, none, for everything else."""
 
     def cells(texts: list[str]) -> np.ndarray:
         values = parsed(texts)
         share = (np.clip(np.where(np.isnan(values), low, values), low, high) - low) / (high - low)
-        return np.where(np.isnan(values), -1, np.minimum((share * CELLS).astype(np.int64), CELLS - 1))
+        return np.where(np.isnan(values), -1, np.minimum((share * count).astype(np.int64), count - 1))
 
     return cells
 
 
 def _counted(
-    path: Path, separator: str, unit: str | None, cells: Mapping[str, tuple[Callable[[list[str]], np.ndarray], int]]
+    path: Path,
+    separator: str,
+    unit: str | None,
+    cells: Mapping[str, tuple[Callable[[list[str]], np.ndarray], int]],
+    encoding: str = UTF8,
 ) -> dict[str, Tensor]:
     """How many rows fall into each cell of each column; one row per person."""
     counts = {name: np.zeros(size) for name, (_, size) in cells.items()}
-    for part, first_rows in _first_rows(path, separator, unit):
+    for part, first_rows in _first_rows(path, separator, unit, encoding):
         for name, (cell_of, size) in cells.items():
             cell = cell_of([part.columns[name][row] for row in first_rows])
             counts[name] += np.bincount(cell[cell >= 0], minlength=size)
     return {name: torch.from_numpy(values) for name, values in counts.items()}
 
 
-def _count(path: Path, separator: str, unit: str | None) -> int:
-    rows = sum(len(first_rows) for _, first_rows in _first_rows(path, separator, unit))
+def _count(path: Path, separator: str, unit: str | None, encoding: str) -> int:
+    rows = sum(len(first_rows) for _, first_rows in _first_rows(path, separator, unit, encoding))
     if not rows:
         raise DataError(f"{path.name}: no rows below the header. Give a file with at least one row.")
     return rows
 
 
-def _first_rows(path: Path, separator: str, unit: str | None) -> Iterator[tuple[Rows, Sequence[int]]]:
+def _first_rows(path: Path, separator: str, unit: str | None, encoding: str) -> Iterator[tuple[Rows, Sequence[int]]]:
     """Each part, and which of its rows are the first of their person; without units, all."""
     known: set[str] = set()
-    for part in csv_parts(path, separator, CHUNK):
+    for part in parts_of(path, separator, CHUNK, encoding):
         if unit is None:
             yield part, range(len(part))
             continue

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from noisewise.accounting import Ledger
+from noisewise.data.tables.declare import declared
+from noisewise.data.tables.guess import ToConfirm, guessed, oddities, remark, to_confirm
+from noisewise.data.tables.header import LINES, look
 from noisewise.data.tables.kinds import (
     BUCKETS,
     WIDE,
@@ -23,62 +22,46 @@ from noisewise.data.tables.kinds import (
     Kind,
     Number,
     Target,
-    filled,
+    centred,
 )
 from noisewise.data.tables.noised import noised_kinds
-from noisewise.data.tables.rows import CHUNK, DECIMAL, csv_parts, header, listed, parsed, short
+from noisewise.data.tables.rows import CHUNK, listed, parts_of, short
 from noisewise.data.tables.schema import MISSING, Schema
+from noisewise.data.tables.survey import survey
 from noisewise.errors import ConfigError, DataError
 from noisewise.randomness import Entropy
 
-MANY = 50  # more different texts than this are hashed
-FEW_NUMBERS = 20  # a label with at most so many different numbers has classes
+__all__ = ["READ", "RELEASED", "Proposal", "ToConfirm", "declared", "propose"]
+
 DEFAULT = "public default: taken as text; if it is a number, say so"
 RELEASED = "released with noise, in the ledger"
 ALL_DECLARED = "Every column is declared: nothing below the header was looked at, and nothing spent."
-PLAIN: dict[str, Kind] = {"number": WIDE, "text": Hashed(BUCKETS), "ignore": Ignore()}
 READ = "from the data: confirm from public knowledge"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schema to be read by its user: a remark on each column's origin, and notes on the whole."""
+    """A schema to be read by its user: a remark on each column's origin, and notes on the whole.
+
+    `to_confirm`: what was read off the rows, column by column. Notes and `to_confirm` speak of private rows: for the
+    user's eyes only.
+    """
 
     schema: Schema
     remarks: Mapping[str, str]
     notes: tuple[str, ...]
+    to_confirm: tuple[ToConfirm, ...] = ()
+
+    def confirmed(self) -> Schema:
+        """The schema, once its user has said of everything in `to_confirm` that it is public knowledge.
+
+        Only a person can say that: never call it for somebody who was not asked.
+        """
+        return replace(self.schema, confirmed=True) if self.to_confirm else self.schema
 
     def to_toml(self) -> str:
         """The file that the user reads, edits and confirms."""
         return self.schema.to_toml(self.remarks)
-
-
-def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
-    r"""A column's name and what the user declares it to be, as written on the command line.
-
-    `NAME`, or `NAME=` and one of: `LOW:HIGH` or `LOW:HIGH:log` (a number), `number` (unknown range), `A,B,C`
-    (categories), `text` or `hash:N` (hashed), `ignore`.
-
-    >>> declared("age=0:120", ["age"])
-    ('age', Number(low=0.0, high=120.0, log=False, fill=60.0, indicator=False))
-    >>> declared("income=<=50K,>50K", ["age", "income"])
-    ('income', Category(values=('<=50K', '>50K'), other=True))
-    """
-    if text in names:
-        return text, None
-    name = max((name for name in names if text.startswith(f"{name}=")), key=len, default=None)
-    if name is None:
-        raise ConfigError(f"{text!r}: no such column. The header has {listed(names)}.")
-    what = text[len(name) + 1 :].strip()
-    if what in PLAIN:
-        return name, PLAIN[what]
-    low, _, rest = what.partition(":")
-    if low == "hash" and rest.isdecimal():
-        return name, Hashed(int(rest))
-    high, _, log = rest.partition(":")
-    if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and log in ("", "log"):
-        return name, filled(float(low), float(high), log=log == "log")
-    return name, Category(tuple(value.strip() for value in next(csv.reader([what]), [])))
 
 
 def propose(
@@ -94,9 +77,10 @@ def propose(
     n: int | None = None,
     adjacency: str = "add-remove",
     separator: str | None = None,
+    encoding: str | None = None,
     entropy: Entropy | None = None,
 ) -> Proposal:
-    """A schema for a CSV file. What `columns` declares is kept; the rest is found in one of three ways.
+    """A schema for a CSV or Parquet file. What `columns` declares is kept; the rest is found in one of three ways.
 
     - By default it is read off the rows: kinds, ranges (rounded outwards) and categories. Such a schema is refused for
       private rows until its user has confirmed it.
@@ -107,8 +91,12 @@ def propose(
 
     With `header_only` or `epsilon`, label and groups must be declared.
     """
-    names, mark = header(path, separator)
     known: dict[str, Kind] = dict(columns or {})
+    reads = not header_only and epsilon is None
+    file = look(path, separator, encoding)
+    if reads and any(name not in known and name != unit for name in file.names):
+        file = look(path, separator, encoding, below=LINES)
+    names = file.names
     for name in (label, *groups, *([] if unit is None else [unit]), *known):
         if name not in names:
             raise ConfigError(f"{name!r}: no such column. The header has {listed(names)}.")
@@ -126,7 +114,6 @@ def propose(
     for name in groups:
         if name in known and not isinstance(known[name], Category):
             raise ConfigError(f"group {name!r} is {short(known[name])}: must be categories, e.g. {name}=A,B,C.")
-    reads = not header_only and epsilon is None
     for name in (label, *groups):
         if name not in known and not reads:
             raise ConfigError(
@@ -135,25 +122,43 @@ def propose(
             )
     open_columns = [name for name in names if name not in known and name != unit]
     ledger = None
-    odd: tuple[str, ...] = ()
+    odd: Sequence[str] = ()
+    left_out: dict[str, str] = {}
+    roles_of = {label: "label", **dict.fromkeys(groups, "group")}
     if not open_columns:
         found: dict[str, Kind] = {}
     elif reads:
-        found, odd = _from_rows(Path(path), mark, open_columns, label, groups)
+        file = look(path, file.separator, encoding, whole=True)
+        if file.names != names:
+            raise DataError(f"{Path(path).name}: its first line can be read in two ways. Give --encoding.")
+        seen = survey(parts_of(path, file.separator, CHUNK, file.encoding), open_columns, MISSING)
+        if not any(column.rows for column in seen.values()):
+            raise DataError(f"{Path(path).name}: no rows below the header. Give a file with at least one row.")
+        found = {name: guessed(column, roles_of.get(name, "feature")) for name, column in seen.items()}
+        odd = oddities(seen, found, label)
+        left_out = {name: remark(column, found[name]) for name, column in seen.items()}
     elif header_only:
         found = {name: Hashed(BUCKETS) for name in open_columns}
     else:
         assert epsilon is not None
         root = Entropy.fresh(secure=True) if entropy is None else entropy
-        found, ledger, delta = noised_kinds(Path(path), mark, open_columns, unit, epsilon, delta, n, adjacency, root)
+        found, ledger, delta = noised_kinds(
+            Path(path), file.separator, open_columns, unit, epsilon, delta, n, adjacency, root, file.encoding
+        )
     kinds = {**known, **found}
+    features = [name for name in names if name not in (label, unit, *groups)]
+    if all(isinstance(kinds[name], Ignore) for name in features):
+        raise ConfigError(
+            f"{Path(path).name}: no column is left to learn from. {' '.join(odd)} Declare one, e.g. --column NAME=text."
+        )
     schema = Schema(
         label=label,
         target=_label_kind(kinds[label]),
-        columns={name: _feature(kinds[name]) for name in names if name not in (label, unit, *groups)},
+        columns={name: _feature(kinds[name]) for name in features},
         groups={name: _group(kinds[name]) for name in groups},
         unit=unit,
-        separator=mark,
+        separator=file.separator,
+        encoding=file.encoding,
         missing=MISSING,
         origin="declared" if not open_columns or header_only else "rows" if reads else "noised",
         spent=None if ledger is None else ledger.to_dict(),
@@ -165,8 +170,10 @@ def propose(
         how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
     else:
         how, notes = RELEASED, _notes_on_spending(ledger, delta)
-    remarks = {name: "declared" if name in known else how for name in names if name != unit}
-    return Proposal(schema, remarks, notes if open_columns else (ALL_DECLARED,))
+    remarks = {name: "declared" if name in known else left_out.get(name, "") + how for name in names if name != unit}
+    items = [to_confirm(name, roles_of.get(name, "feature"), found[name]) for name in open_columns] if reads else []
+    said = notes if open_columns else (ALL_DECLARED,)
+    return Proposal(schema, remarks, (*said, *file.notes), tuple(items))
 
 
 def _label_kind(kind: Kind) -> Classes | Target:
@@ -194,7 +201,7 @@ def _as_label(name: str, kind: Kind) -> Kind:
         case Category():
             return Classes(kind.values)
         case Number():
-            return Target(kind.low, kind.high)
+            return centred(kind.low, kind.high)
     raise ConfigError(f"label {name!r} is {short(kind)}: must be classes, {name}=A,B, or a range, {name}=LOW:HIGH.")
 
 
@@ -223,78 +230,3 @@ def _notes_on_spending(ledger: Ledger, delta: float) -> tuple[str, ...]:
         "The number of rows (people, with a unit column) counts as public. Common texts are kept by their public hash: "
         "their names were not released.",
     )
-
-
-def _from_rows(
-    path: Path, separator: str, names: Sequence[str], label: str, groups: Sequence[str]
-) -> tuple[dict[str, Kind], tuple[str, ...]]:
-    """Kinds, ranges and categories as the rows have them, and what looks odd in them.
-
-    Guarantee: none; the result is as private as the rows.
-    """
-    seen: dict[str, set[str]] = {name: set() for name in names}
-    lows, highs = dict.fromkeys(names, math.inf), dict.fromkeys(names, -math.inf)
-    numeric, absent = dict.fromkeys(names, True), dict.fromkeys(names, False)
-    rows = 0
-    for part in csv_parts(path, separator, CHUNK):
-        rows += len(part)
-        for name in names:
-            texts = set(part.columns[name])
-            given = texts - set(MISSING)
-            absent[name] |= len(given) < len(texts)
-            if len(seen[name]) <= MANY:
-                seen[name] |= texts
-            if numeric[name] and given:
-                values = parsed(given)
-                numeric[name] = not np.isnan(values).any()
-                lows[name] = min(lows[name], float(values.min()))
-                highs[name] = max(highs[name], float(values.max()))
-    if not rows:
-        raise DataError(f"{path.name}: no rows below the header. Give a file with at least one row.")
-
-    def kind(name: str) -> Kind:
-        is_number = numeric[name] and lows[name] <= highs[name]
-        few = len(seen[name]) <= MANY
-        if name == label:
-            if is_number and len(seen[name]) > FEW_NUMBERS:
-                return Target(*_rounded(lows[name], highs[name]))
-            if not few:
-                raise ConfigError(
-                    f"label {name!r} has more than {MANY} different texts: declare its classes, {name}=A,B,C, or choose "
-                    "another label."
-                )
-            classes = seen[name] - set(MISSING)
-            if len(classes) < 2:
-                raise ConfigError(f"label {name!r} has {len(classes)} different values: there is nothing to learn.")
-            return Classes(tuple(sorted(classes, key=_by_size)))
-        if name in groups:
-            if not few:
-                raise ConfigError(f"group {name!r} has more than {MANY} different texts: declare it, {name}=A,B,C.")
-            return Category(tuple(sorted(seen[name], key=_by_size)))
-        if is_number:
-            return filled(*_rounded(lows[name], highs[name]), indicator=absent[name])
-        return Category(tuple(sorted(seen[name]))) if few else Hashed(BUCKETS)
-
-    commas = [name for name in names if not numeric[name] and _has_commas(seen[name] - set(MISSING))]
-    note = f"Taken as text, since a number has a point and no comma: {listed(commas)}. Write 1.75 for 1,75, 1000 for 1,000."
-    return {name: kind(name) for name in names}, (note,) if commas else ()
-
-
-def _has_commas(texts: set[str]) -> bool:
-    """Are these numbers with a comma in them, as 1,75 or 1,000?"""
-    return all(DECIMAL.fullmatch(text.replace(",", "", 1)) for text in texts)
-
-
-def _by_size(text: str) -> tuple[bool, float, str]:
-    """Numbers first, by size."""
-    is_number = bool(DECIMAL.fullmatch(text))
-    return not is_number, float(text) if is_number else 0.0, text
-
-
-def _rounded(low: float, high: float) -> tuple[float, float]:
-    """Outwards to the power of ten below the span: 17 to 90 becomes 10 to 90."""
-    span = high - low
-    if not 0 < span < 1e300:
-        return (low - 1, high + 1) if span == 0 and abs(low) < 2**52 else (min(low, -1.0), max(high, 1.0))
-    step = 10.0 ** math.floor(math.log10(span))
-    return min(math.floor(low / step) * step, low), max(math.ceil(high / step) * step, high)

@@ -1,4 +1,7 @@
-"""Rows of a table as texts: CSV files read in parts, DataFrames, dicts of columns; every mistake is named with its place."""
+"""Rows of a table as texts: CSV and Parquet files read in parts, DataFrames, dicts of columns.
+
+Every mistake is named with its place.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,23 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.data.tables.parquet import is_parquet, parquet_names, parquet_parts
 from noisewise.errors import ConfigError, DataError
 
 SEPARATORS = (",", ";", "\t", "|")
 CHUNK = 50_000  # rows held as text at once
 DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 LARGEST = float(np.finfo(np.float64).max)
+UTF8 = "utf-8"
+CODECS = {
+    UTF8: "utf-8-sig",  # with or without a mark
+    "utf-16": "utf-16",
+    "utf-16-le": "utf-16-le",
+    "utf-16-be": "utf-16-be",
+    "windows-1252": "cp1252",
+    "latin-1": "latin-1",
+}
+"""Encodings by their name in a schema, and what Python calls them."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,17 @@ class Rows:
     columns: dict[str, list[str]]
     first: int
     lines: Sequence[int] = ()
+    numbers: Sequence[int] = ()
+
+    def take(self, chosen: Sequence[int]) -> Rows:
+        """Some of the rows, each with the place it had."""
+        columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
+        lines = [self.lines[row] for row in chosen] if self.lines else ()
+        return Rows(self.source, columns, self.first, lines, [self.number(row) for row in chosen])
+
+    def number(self, index: int) -> int:
+        """Which row of the table it is."""
+        return self.numbers[index] if self.numbers else self.first + index
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -38,7 +63,7 @@ class Rows:
         line = f" (line {self.lines[index]})" if self.lines else ""
         value = short(self.columns[column][index])
         return DataError(
-            f"{self.source}, row {self.first + index}{line}, column {column!r}: {value}: {reason}. {remedy}"
+            f"{self.source}, row {self.number(index)}{line}, column {column!r}: {value}: {reason}. {remedy}"
         )
 
 
@@ -48,28 +73,42 @@ def check_separator(separator: Any) -> None:
         raise ConfigError(f"separator={separator!r}: must be one character, e.g. ',' or ';', and no space or quote.")
 
 
+def check_encoding(encoding: Any) -> None:
+    """One of those that are known."""
+    if type(encoding) is not str or encoding not in CODECS:
+        raise ConfigError(f"encoding={encoding!r}: must be one of {', '.join(CODECS)}.")
+
+
 def name_of(source: Any) -> str:
     """What errors call a source."""
     return Path(source).name if isinstance(source, str | os.PathLike) else "the table"
 
 
-def parts_of(source: Any, separator: str, rows: int) -> Iterator[Rows]:
-    """Parts of at most `rows` rows of a CSV file or a table."""
+def parts_of(source: Any, separator: str, rows: int, encoding: str = UTF8) -> Iterator[Rows]:
+    """Parts of at most `rows` rows of a CSV or Parquet file, or of a table."""
     if type(rows) is not int or rows <= 0:
         raise ConfigError(f"rows={rows!r}: must be a whole number above 0.")
-    return (
-        csv_parts(Path(source), separator, rows)
-        if isinstance(source, str | os.PathLike)
-        else _table_parts(source, rows)
-    )
+    if not isinstance(source, str | os.PathLike):
+        return _table_parts(source, rows)
+    path = Path(source)
+    return _parquet_rows(path, rows) if is_parquet(path) else csv_parts(path, separator, rows, encoding)
 
 
-def csv_parts(path: Path, separator: str, rows: int) -> Iterator[Rows]:
-    """A CSV file row by row: quotes as in RFC 4180, UTF-8 with or without a mark; lines with nothing on them are no rows."""
+def _parquet_rows(path: Path, rows: int) -> Iterator[Rows]:
+    names = checked_header(path, parquet_names(path))
+    first = 1
+    for columns in parquet_parts(path, rows):
+        texts = {name: [_as_text(value) for value in values] for name, values in zip(names, columns, strict=True)}
+        yield Rows(path.name, texts, first)
+        first += len(columns[0])
+
+
+def csv_parts(path: Path, separator: str, rows: int, encoding: str = UTF8) -> Iterator[Rows]:
+    """A CSV file row by row: quotes as in RFC 4180; lines with nothing on them are no rows."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=CODECS[encoding], newline="") as file:
             lines = csv.reader(file, delimiter=separator, strict=True)
-            header = _checked_header(path, next((line for line in lines if line), []))
+            header = checked_header(path, next((line for line in lines if line), []))
             first, found, places = 1, list[list[str]](), list[int]()
             for line in lines:
                 if not line:
@@ -89,9 +128,11 @@ def csv_parts(path: Path, separator: str, rows: int) -> Iterator[Rows]:
                 yield Rows(path.name, _by_column(header, found), first, places)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist. Give the path of a CSV file.") from None
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
+        what = f"{error.reason} at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
         raise DataError(
-            f"{path.name} is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+            f"{path.name} is not {encoding.upper()} text ({what}). Save it as UTF-8, or give its encoding: `encoding` in the "
+            f"schema, one of {', '.join(CODECS)}."
         ) from None
     except csv.Error as error:
         raise DataError(
@@ -102,17 +143,31 @@ def csv_parts(path: Path, separator: str, rows: int) -> Iterator[Rows]:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _checked_header(path: Path, names: list[str]) -> list[str]:
-    names = [name.strip() for name in names]
-    if not names:
+def checked_header(path: Path, names: list[str]) -> list[str]:
+    """Names of columns, each different, none empty."""
+    if not [name for name in names if name.strip()]:
         raise DataError(f"{path.name} is empty: its first line must name the columns.")
     if any("\ud800" <= character <= "\udfff" for name in names for character in name):
-        raise DataError(f"{path.name}: the header is not UTF-8 text. Save the file as UTF-8.")
-    if "" in names:
-        raise DataError(f"{path.name}: column {names.index('') + 1} has no name. Name every column in the first line.")
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise DataError(f"{path.name}: column {listed(sorted(twice))} occurs twice in the header. Rename one of them.")
-    return names
+        raise DataError(f"{path.name}: the header is not UTF-8 text. Save the file as UTF-8, or give its encoding.")
+    return renamed(names)
+
+
+def renamed(names: Sequence[str]) -> list[str]:
+    """All names different: a column without one is `column 3` by its place, the second `age` is `age (2)`.
+
+    By the header alone, so that every file with this header is read alike.
+
+    >>> renamed(["age", "", "age"])
+    ['age', 'column 2', 'age (2)']
+    """
+    wanted = [name.strip() or f"column {place}" for place, name in enumerate(names, 1)]
+    taken, chosen = set(wanted), list[str]()
+    for name in wanted:
+        number, new = 2, name
+        while new in chosen or (new != name and new in taken):
+            new, number = f"{name} ({number})", number + 1
+        chosen.append(new)
+    return chosen
 
 
 def _by_column(header: list[str], rows: list[list[str]]) -> dict[str, list[str]]:
@@ -176,27 +231,3 @@ def listed(names: Iterable[str]) -> str:
     """Names in an error: the first dozen."""
     names = [repr(name) for name in names]
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-
-
-def header(path: str | os.PathLike[str], separator: str | None = None) -> tuple[list[str], str]:
-    """Names of a CSV file's columns and its separator: the one that cuts the first line into most fields."""
-    path = Path(path)
-    if separator is not None:
-        check_separator(separator)
-
-    def names(mark: str) -> list[str]:
-        try:
-            # Rows that are no UTF-8 are not looked at here, so they are no reason to stop.
-            with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-                return next((line for line in csv.reader(file, delimiter=mark, strict=True) if line), [])
-        except FileNotFoundError:
-            raise DataError(f"{path} does not exist. Give the path of a CSV file.") from None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-        except csv.Error as error:
-            if separator is None:  # quotes show that this is not the separator
-                return []
-            raise DataError(f"{path.name}, first line: {error}. Give another separator, or close the quotes.") from None
-
-    chosen = separator or max(SEPARATORS, key=lambda mark: len(names(mark)))
-    return _checked_header(path, names(chosen)), chosen

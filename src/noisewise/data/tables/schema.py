@@ -14,16 +14,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
 from noisewise.accounting import Ledger
 from noisewise.data.base import Data
+from noisewise.data.tables.checks import check_range, check_type, checked_texts, storable
+from noisewise.data.tables.dates import Date
 from noisewise.data.tables.encode import encoded_inputs, encoded_parts, joined
 from noisewise.data.tables.kinds import (
     KINDS,
     OTHER,
+    Boolean,
     Category,
     Classes,
     Feature,
@@ -32,17 +35,13 @@ from noisewise.data.tables.kinds import (
     Kind,
     Number,
     Target,
-    bucket,
-    check_range,
-    check_type,
-    checked_texts,
-    storable,
 )
-from noisewise.data.tables.rows import CHUNK, check_separator, listed, short
+from noisewise.data.tables.rows import CHUNK, UTF8, check_encoding, check_separator, listed, short
+from noisewise.data.tables.words import Words, bucket
 from noisewise.errors import ConfigError, PrivacyError, RunError
 
-__all__ = ["KINDS", "MISSING", "OTHER", "Category", "Classes", "Feature", "Hashed", "Ignore", "Kind", "Number", "Schema",
-           "Target", "bucket", "check_range", "protected", "read"]  # fmt: skip
+__all__ = ["KINDS", "MISSING", "OTHER", "Boolean", "Category", "Classes", "Date", "Feature", "Hashed", "Ignore", "Kind",
+           "Number", "Schema", "Target", "Words", "bucket", "check_range", "protected", "read"]  # fmt: skip
 
 FORMAT = 1
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
@@ -55,7 +54,8 @@ class Schema:
 
     label: column to be predicted, and `target`, its kind. groups: columns that audits split people by; they are features
     only where `columns` names them too. unit: column that says whose row it is. columns: every other column, in the
-    order of the encoded features. missing: texts that mean "no number here". origin: where ranges and categories come
+    order of the encoded features. separator, encoding: how a CSV file is written. missing: texts that mean "nothing here",
+    beside the empty one. origin: where ranges and categories come
     from: `declared` (public knowledge), `noised` (released; `ledger` holds it) or `rows` (read off the rows: needs
     `confirmed`). counted: of a noised choice, the unit column of which each person was counted once; None: every row was.
 
@@ -69,6 +69,7 @@ class Schema:
     groups: Mapping[str, Category] = field(default_factory=dict)
     unit: str | None = None
     separator: str = ","
+    encoding: str = UTF8
     missing: tuple[str, ...] = ("",)
     origin: str = "declared"
     confirmed: bool = False
@@ -84,7 +85,7 @@ class Schema:
             _check_name(name)
         for what, kinds, given in (
             ("label", (Classes, Target), {self.label: self.target}),
-            ("column", (Number, Category, Hashed, Ignore), self.columns),
+            ("column", get_args(Feature), self.columns),
             ("group", (Category,), self.groups),
         ):
             for name, kind in given.items():
@@ -96,6 +97,7 @@ class Schema:
         if self.unit is not None and (self.unit in self.columns or self.unit in self.groups):
             raise ConfigError(f"column {self.unit!r} says whose row it is: it cannot be a feature or a group.")
         check_separator(self.separator)
+        check_encoding(self.encoding)
         if self.origin not in ORIGINS:
             raise ConfigError(f"origin={self.origin!r}: must be one of {', '.join(ORIGINS)}.")
         check_type("confirmed", self.confirmed, bool)
@@ -164,7 +166,7 @@ class Schema:
 
     def inputs(self, source: Any) -> Tensor:
         """Only `x`, for predicting: label, groups and unit need not be there, and further columns are not looked at."""
-        return encoded_inputs(self, source)
+        return encoded_inputs(self, source).x
 
     # ------------------------------------------------------------------------------- files
 
@@ -175,6 +177,7 @@ class Schema:
             "origin": self.origin,
             "confirmed": self.confirmed,
             "separator": self.separator,
+            **({} if self.encoding == UTF8 else {"encoding": self.encoding}),
             "missing": list(self.missing),
             **({} if self.unit is None else {"unit": self.unit}),
             "label": _kind_to_dict(self.label, self.target),
@@ -197,7 +200,7 @@ class Schema:
     @classmethod
     def _from_dict(cls, raw: Any) -> Schema:
         needed = ("format", "origin", "confirmed", "separator", "missing", "label", "groups", "columns")
-        _check_entries("the schema", raw, needed, ("unit", "counted", "ledger"))
+        _check_entries("the schema", raw, needed, ("encoding", "unit", "counted", "ledger"))
         if raw["format"] != FORMAT or type(raw["format"]) is not int:
             raise ConfigError(f"format {raw['format']!r}: this version reads `format = {FORMAT}`.")
         label, target = _kind_from_dict(raw["label"])
@@ -208,6 +211,7 @@ class Schema:
             groups=_kinds_from_list("groups", raw["groups"]),
             unit=raw.get("unit"),
             separator=raw["separator"],
+            encoding=raw.get("encoding", UTF8),
             missing=raw["missing"],
             origin=raw["origin"],
             confirmed=raw["confirmed"],
@@ -244,10 +248,15 @@ HEADING = """\
 # How the columns of a table become numbers. This file is published with a model: it must hold public knowledge only.
 #   number    clipped to [low, high], scaled to [-1, 1]; log = true: on a logarithmic scale. fill: stands for a missing
 #             number (without it a missing number stops); indicator = true: one more column that says it was missing.
+#             invalid = "missing": what is no number counts as missing (without it, it stops).
 #   category  one column for each of `values`; other = true: one more for everything else.
 #   hashed    texts that nobody listed, by a public hash into `buckets` columns; kept: only these, and one for the rest.
+#   words     free text: its words by a public hash into `buckets` columns, as a vector of length 1.
+#   date      in [first, last]: position, year, month, weekday, hour. format: iso, or e.g. "%d.%m.%Y"; indicator, invalid
+#             as above.
+#   boolean   true yes y t 1, or false no n f 0.
 #   ignore    not used.
-#   label     classes (the listed texts) or target (a number, clipped to [low, high], divided by scale).
+#   label     classes (the listed texts) or target (a number, clipped to [low, high], less offset, divided by scale).
 #   groups    columns that audits split people by; list one under [[columns]] too if the model shall use it.
 # origin: declared (public knowledge), noised (released; the ledger below adds to the cost of training) or rows (read off
 #   the rows: set confirmed = true when you have checked every range and every list against public knowledge).
@@ -275,7 +284,7 @@ def read(path: str | os.PathLike[str]) -> Schema:
 def _kind_to_dict(name: str, kind: Kind) -> dict[str, Any]:
     word = next(word for word, known in KINDS.items() if known is type(kind))
     given = {entry.name: getattr(kind, entry.name) for entry in fields(kind)}
-    floats = ("low", "high", "fill", "scale")
+    floats = ("low", "high", "fill", "scale", "offset")
     plain: dict[str, Any] = {
         key: list(value) if isinstance(value, tuple) else float(value) if key in floats else value
         for key, value in given.items()
@@ -291,7 +300,7 @@ def _kind_from_dict(raw: Any) -> tuple[str, Any]:
         raise ConfigError(f"column {name!r}: kind {raw['kind']!r} is none of {', '.join(KINDS)}.")
     kind = KINDS[raw["kind"]]
     known = [entry.name for entry in fields(kind)]
-    unset = [key for key in known if key in ("fill", "kept")]
+    unset = [key for key in known if key in ("fill", "kept", "invalid", "offset")]
     needed = ("name", "kind", *(key for key in known if key not in unset))
     _check_entries(f"column {name!r}", raw, needed, unset)
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}

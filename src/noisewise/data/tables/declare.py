@@ -1,0 +1,57 @@
+"""What a user declares a column to be, as written on the command line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+
+from noisewise.data.tables.dates import ISO, Date
+from noisewise.data.tables.kinds import BUCKETS, WIDE, WORD_BUCKETS, Boolean, Category, Hashed, Ignore, Kind, filled
+from noisewise.data.tables.rows import DECIMAL, listed
+from noisewise.data.tables.words import Words
+from noisewise.errors import ConfigError
+
+PLAIN: dict[str, Kind] = {
+    "number": WIDE,
+    "text": Hashed(BUCKETS),
+    "words": Words(WORD_BUCKETS),
+    "boolean": Boolean(indicator=True),
+    "ignore": Ignore(),
+}
+
+
+def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
+    r"""A column's name and what the user declares it to be, as written on the command line.
+
+    `NAME`, or `NAME=` and one of: `LOW:HIGH` (a number), `LOW:HIGH:log` (on a logarithmic scale), `LOW:HIGH:gaps` (what is
+    missing or unreadable has a column of its own), `number` (unknown range), `A,B,C`
+    (categories), `text` or `hash:N` (hashed), `words` or `words:N` (free text), `date:FIRST:LAST` or
+    `date:FIRST:LAST:FORMAT`, `boolean`, `ignore`.
+
+    >>> declared("age=0:120", ["age"])
+    ('age', Number(low=0.0, high=120.0, log=False, fill=60.0, indicator=False, invalid=None))
+    >>> declared("income=<=50K,>50K", ["age", "income"])
+    ('income', Category(values=('<=50K', '>50K'), other=True))
+    """
+    if text in names:
+        return text, None
+    name = max((name for name in names if text.startswith(f"{name}=")), key=len, default=None)
+    if name is None:
+        raise ConfigError(f"{text!r}: no such column. The header has {listed(names)}.")
+    what = text[len(name) + 1 :].strip()
+    if what in PLAIN:
+        return name, PLAIN[what]
+    low, _, rest = what.partition(":")
+    if low in ("hash", "words") and rest.isdecimal():
+        return name, Hashed(int(rest)) if low == "hash" else Words(int(rest))
+    if low == "date":
+        first, _, rest = rest.partition(":")
+        last, _, format = rest.partition(":")
+        return name, Date(first, last, format or ISO, ("position", "month", "weekday"), indicator=True)
+    high, *how = rest.split(":")
+    if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and set(how) <= {"log", "gaps"}:
+        gaps = "gaps" in how
+        return name, filled(
+            float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None
+        )
+    return name, Category(tuple(value.strip() for value in next(csv.reader([what]), [])))

@@ -1,0 +1,207 @@
+"""From a file to parts: shares of people, other files, unlabelled rows, and tables that do not fit into memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from noisewise.data import disk
+from noisewise.data.base import Splits, split
+from noisewise.data.tables import Counts, encode, load_table
+from noisewise.data.tables import load as loading
+from noisewise.data.tables.encode import rows_at_once
+from noisewise.data.tables.kinds import Category, Classes, Hashed, Number, Target
+from noisewise.data.tables.rows import CHUNK
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, DataError, PrivacyError
+
+N = 200
+SCHEMA = Schema(
+    label="y",
+    target=Classes(("no", "yes")),
+    groups={"sex": Category(("f", "m"))},
+    columns={"a": Number(0, N, fill=0), "town": Hashed(8)},
+)
+PEOPLE = Schema.from_dict({**SCHEMA.to_dict(), "unit": "who"})
+
+
+def table(n=N, *, unlabelled=0, who=None):
+    rows = {
+        "a": list(range(n)),
+        "town": [f"t{k % 11}" for k in range(n)],
+        "sex": [("f", "m")[k % 2] for k in range(n)],
+        "y": ["" if k < unlabelled else ("no", "yes")[k % 3 > 1] for k in range(n)],
+    }
+    return {**rows, "who": [f"p{k % who}" for k in range(n)]} if who else rows
+
+
+def rows_of(data) -> set[int]:
+    """Which rows: `a` is their number."""
+    return set(((data.x[:, 0].double() + 1) / 2 * N).round().int().tolist())
+
+
+def test_shares_are_exact_and_the_parts_are_those_of_split() -> None:
+    found = load_table(table(), SCHEMA, seed=3, test=0.2, valid=0.29)
+    assert [len(part) for part in found.splits] == [102, 58, 40]
+    assert set.union(*map(rows_of, found.splits)) == set(range(N))
+    expected = split(SCHEMA.encode(table()), 3, 40, 58)
+    for part, other in zip((found.test, found.valid, found.train), expected, strict=True):
+        assert torch.equal(part.x, other.x)
+    assert torch.equal(load_table(table(), SCHEMA, seed=3, test=40, valid=58).test.x, found.test.x)
+    assert not torch.equal(load_table(table(), SCHEMA, seed=4, test=40, valid=58).test.x, found.test.x)
+    assert (found.counts, found.sentences()) == (Counts(rows=N), [])
+
+
+def test_shares_count_people() -> None:
+    found = load_table(table(who=50), PEOPLE, test=0.2, valid=0.1)
+    assert [part.units for part in found.splits] == [35, 5, 10]
+    assert [len(part) for part in found.splits] == [140, 20, 40]
+
+
+def test_the_test_part_may_be_another_file(tmp_path) -> None:
+    path = tmp_path / "later.csv"
+    path.write_text("a,town,sex,y,who\n1,t1,f,no,p1\n999,t2,x,yes,new\n")
+    found = load_table(table(who=50), PEOPLE, test=path, valid=0.1)
+    assert [part.units for part in found.splits] == [45, 5, 2]
+    assert found.test_counts == Counts(rows=2, outside={"a": 1}, unseen={"sex": 1})
+    assert found.shared == 1
+    assert found.sentences() == [
+        "In the test file: Column 'a', of 2 values: 1 outside the declared range and clipped to it.",
+        "In the test file: Column 'sex', of 2 values: 1 not in the schema's list and taken as other.",
+        "1 people are in the test file too: they are no test.",
+    ]
+    assert len(load_table(table(), SCHEMA, test=table(7)).test) == 7
+
+
+def test_unlabelled_rows_stop_or_are_counted() -> None:
+    with pytest.raises(DataError, match="a label is missing"):
+        load_table(table(unlabelled=3), SCHEMA)
+    found = load_table(table(unlabelled=3), SCHEMA, drop_unlabelled=True, test=0.5)
+    assert sum(map(len, found.splits)) == N - 3
+    assert found.sentences() == ["3 of 200 rows have no label and are left out."]
+    with pytest.raises(DataError, match="no row has a label"):
+        load_table(table(unlabelled=N), SCHEMA, drop_unlabelled=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "error", "message"),
+    [
+        (table(3), {}, DataError, r"3 rows: a share of 0\.2 for the test part is less than one"),
+        (table(), {"test": 1.0}, ConfigError, "a share must be below 1"),
+        (table(), {"test": -0.1}, ConfigError, "test=-0.1: must be a share"),
+        (table(), {"valid": 200}, ConfigError, "valid=200: must be a share below 1, or a number of rows below the 200"),
+        (table(), {"valid": True}, ConfigError, "valid=True"),
+        (table(), {"valid": "x.csv"}, ConfigError, "valid='x.csv'"),
+        (table(), {"test": 150, "valid": 50}, ConfigError, "leave none of 200 for training"),
+        (table(), {"test": "none.csv"}, DataError, "none.csv does not exist"),
+        (table(), {"seed": None}, ConfigError, "seed=None"),
+        (table(), {"limit": 0}, ConfigError, "limit=0"),
+        (
+            {**table(), "y": ["no"] * N},
+            {},
+            DataError,
+            "every row to train on has the label 'no': there is nothing to learn",
+        ),
+        (table(0), {}, DataError, "no rows"),
+    ],
+)
+def test_impossible_tables_are_refused_at_once(rows, more, error, message) -> None:
+    start = time.process_time()
+    with pytest.raises(error, match=message):
+        load_table(rows, SCHEMA, **more)
+    assert time.process_time() - start < 1
+
+
+def test_private_rows_by_an_unconfirmed_schema_are_refused() -> None:
+    unconfirmed = Schema.from_dict({**SCHEMA.to_dict(), "origin": "rows"})
+    with pytest.raises(PrivacyError, match="not confirmed"):
+        load_table(table(), unconfirmed)
+    assert load_table(table(), unconfirmed, public=True).train.public
+    assert not load_table(table(), SCHEMA).train.public
+
+
+# --- larger than memory
+
+
+def same_rows(one: Splits, other: Splits) -> None:
+    for left, right in zip(one, other, strict=True):
+        order = torch.argsort(left.x[:, 0]), torch.argsort(right.x[:, 0])
+        for name in ("x", "y"):
+            assert torch.equal(getattr(left, name)[order[0]], getattr(right, name)[order[1]])
+        assert torch.equal(left.groups["sex"][order[0]], right.groups["sex"][order[1]])
+        assert (left.units, left.public, left.schema, left.classes) == (
+            right.units, right.public, right.schema, right.classes,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("who", [None, 50])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_table_above_the_limit_has_the_same_parts(tmp_path, monkeypatch, who, kept) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    settings = {"test": 0.25, "valid": 0.1, "drop_unlabelled": True, "seed": 5}
+    rows, schema = table(unlabelled=6, who=who), SCHEMA if who is None else PEOPLE
+    folder = tmp_path / "stored" if kept else None
+    found = load_table(rows, schema, **settings, limit=100, folder=folder)
+    expected = load_table(rows, schema, **settings)
+    same_rows(found.splits, expected.splits)
+    assert found.counts == expected.counts
+    assert found.counts.dropped == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == (["stored"] if kept else [])
+    if kept:
+        assert os.stat(tmp_path / "stored").st_mode & 0o777 == 0o700
+        stored = disk.open(tmp_path / "stored")
+        assert isinstance(stored, Splits)
+        same_rows(stored, expected.splits)
+
+
+def test_below_the_limit_nothing_is_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(disk, "write", lambda *_: pytest.fail("written"))
+    assert len(load_table(table(), SCHEMA, folder=tmp_path / "stored").train) == 160
+    assert not (tmp_path / "stored").exists()
+
+
+def test_a_long_file_is_never_held_whole(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "long.csv"
+    n = 2 * CHUNK + 10
+    with path.open("w") as file:
+        file.write("a,y\n")
+        file.writelines(f"{k},{k % 2}\n" for k in range(n))
+    schema = Schema(label="y", target=Target(0, 1), columns={"a": Number(0, n)})
+    monkeypatch.setattr(loading, "joined", lambda _: pytest.fail("held whole"))
+    found = load_table(path, schema, limit=1000, test=0.1)
+    assert [len(part) for part in found.splits] == [n - n // 10, 0, n // 10]
+    assert not [path for path in Path(tmp_path).iterdir() if path.name != "long.csv"]
+
+
+def test_ten_thousand_listed_categories_come_in_small_parts(monkeypatch) -> None:
+    wide = Schema(label="y", target=Target(0, 1), columns={"town": Category(tuple(f"t{k}" for k in range(10_000)))})
+    assert rows_at_once(wide) == (1 << 28) // (4 * 10_001)
+    assert rows_at_once(SCHEMA) == CHUNK
+    monkeypatch.setattr(encode, "AT_ONCE", 7 * 4 * 10_001)
+    assert rows_at_once(wide) == 7
+    rows = {"town": [f"t{k * 271 % 10_100}" for k in range(50)], "y": [k % 2 for k in range(50)]}
+    found = load_table(rows, wide, test=0.2)
+    assert found.train.x.shape == (40, 10_001)
+    unlisted = sum(k * 271 % 10_100 >= 10_000 for k in range(50))
+    assert found.counts == Counts(rows=50, unseen={"town": unlisted} if unlisted else {})
+    assert bool((found.train.x.sum(1) == 1).all())
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{k},{k % 2}\n" for k in range(50)))
+    schema = Schema(label="y", target=Target(0, 1), columns={"a": Number(0, 50)})
+    real = loading._on_disk
+
+    def after_a_change(*arguments):
+        path.write_text("a,y\n" + "".join(f"{k},{k % 2}\n" for k in range(40)))
+        return real(*arguments)
+
+    monkeypatch.setattr(loading, "_on_disk", after_a_change)
+    with pytest.raises(DataError, match="has changed while it was read"):
+        load_table(path, schema, limit=10)
