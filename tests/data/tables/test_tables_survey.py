@@ -133,6 +133,21 @@ def test_what_is_odd_is_said(tmp_path) -> None:
     assert "Without any value, left out: 'nothing'." in notes
 
 
+def test_numbers_in_other_clothes_are_no_identifiers(tmp_path) -> None:
+    table = {
+        "comma": [f"{k},{k % 10}5" for k in range(N)],
+        "percent": [f"{k / 7:.3f} %" for k in range(N)],
+        "money": [f"${k},{k % 1000:03}" for k in range(N)],
+        "weight": [f"{k / 3:.2f}kg" for k in range(N)],
+        "key": [f"P{k:04}" for k in range(N)],
+    }
+    found = proposed(tmp_path, table)
+    kinds = found.schema.columns
+    assert {name for name in table if kinds[name] == Ignore()} == {"key"}
+    assert "a point and no comma: 'comma'." in note(found.notes, "no comma")
+    assert "since a number stands alone: 'percent', 'money', 'weight'." in note(found.notes, "stands alone")
+
+
 def test_labels_that_are_missing_or_wrong_are_said(tmp_path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(

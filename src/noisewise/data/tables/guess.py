@@ -148,7 +148,15 @@ def oddities(columns: Mapping[str, Column], kinds: Mapping[str, Kind], label: st
         ("Without any value, left out: {}.", [name for name, of in columns.items() if not of.given and name != label]),
         (
             "Taken as text, since a number has a point and no comma: {}. Write 1.75 for 1,75, 1000 for 1,000.",
-            [name for name, of in columns.items() if of.has_commas and not isinstance(kinds[name], Ignore)],
+            [name for name, of in columns.items() if of.has_commas and not isinstance(kinds[name], Ignore | Date)],
+        ),
+        (
+            "Taken as text, since a number stands alone: {}. Write 12 for 12 %, 1200 for 1,200 €.",
+            [
+                name
+                for name, of in columns.items()
+                if of.is_dressed and not of.has_commas and isinstance(kinds[name], Category | Hashed) and name != label
+            ],
         ),
     ):
         if names:

@@ -20,6 +20,9 @@ KNOWN_TEXTS = 100_000  # different texts that are told apart
 TOLD_APART = 100  # rows from which on all different values make an identifier
 TRIED = 50  # values of a part among which a format of dates must fit one
 LONG_TEXT = 3  # words, on average, of free text
+DRESSED = re.compile(
+    r"[€$£]?\s?[+-]?[0-9]+(?:[.,'][0-9]{3})*(?:[.,][0-9]+)?\s?(?:[%€$£]|°?[A-Za-z]{1,3}(?:/[A-Za-z]{1,3})?)?"
+)  # 12 %, 1,200 €
 IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|ids|uuid|guid|identifier|rowid|index)$)|[a-z](?:Id|ID)$")
 
 
@@ -120,7 +123,7 @@ class Column:
     def is_identifier(self) -> bool:
         """By its name and many different values, by numbers in a row, or by a short text that hardly ever occurs twice."""
         different = len(self.different)
-        if (self.is_numeric and not self.whole) or self.date_formats:
+        if (self.is_numeric and not self.whole) or self.date_formats or self.is_dressed:
             return False
         if IDENTIFIER.search(self.name) and different >= max(10, self._counted / 50):
             return True
@@ -139,6 +142,12 @@ class Column:
     def is_free_text(self) -> bool:
         """Several words in most values, and no list of a few texts?"""
         return not self.is_numeric and self.given > 0 and self.words > LONG_TEXT * self.given
+
+    @property
+    def is_dressed(self) -> bool:
+        """Are nearly all values numbers with something in or around them, as 12 % or 1,200 €?"""
+        dressed = sum(bool(DRESSED.fullmatch(text)) for text in self.different)
+        return bool(self.different) and not self.is_numeric and dressed >= READABLE * len(self.different)
 
     @property
     def has_commas(self) -> bool:
