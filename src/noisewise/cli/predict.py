@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,7 @@ def predict(
         out.unlink(missing_ok=True)  # half a file would be taken for a whole one
         raise
     if as_json:
-        print(json.dumps({"rows": counts.rows, "out": str(out), "counted": counts.to_dict()}))
+        print(json.dumps({"rows": counts.rows, "out": str(out), "counted": asdict(counts)}))
         return
     console = terminal()
     for sentence in counts.sentences():

@@ -84,9 +84,10 @@ def check_input(data: str | None, asked: Asked, *, resume: bool, config: Path | 
 
 
 def _check_columns(path: Path, asked: Asked) -> None:
-    from noisewise.data.tables.rows import header, listed
+    from noisewise.data.tables.header import look
+    from noisewise.data.tables.rows import listed
 
-    names, _ = header(path)
+    names = look(path, None, None).names
     if asked.label is None:
         raise ConfigError(f"which column shall be predicted? Give --label NAME. {path.name} has {listed(names)}.")
     for option, texts in (

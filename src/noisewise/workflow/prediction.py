@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from noisewise.data.tables.counts import Counts
+from noisewise.data.tables.encode import input_parts, rows_at_once
 from noisewise.data.tables.kinds import Classes
+from noisewise.data.tables.rows import parts_of
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, RunError
 from noisewise.models import build
@@ -71,18 +73,19 @@ def open_predictor(path: str | os.PathLike[str]) -> Predictor:
     return Predictor(load_weights(model, folder.model).eval(), schema)
 
 
-def predict(path: str | os.PathLike[str], source: Path, out: Path, *, keep: Sequence[str] = ()) -> Any:
+def predict(path: str | os.PathLike[str], source: Path, out: Path, *, keep: Sequence[str] = ()) -> Counts:
     """Write a prediction for every row of `source` into the CSV file `out`; gives what was counted on the way.
 
     `keep`: columns of the source that are copied beside the predictions.
     """
     predictor = open_predictor(path)
-    counts = predictor.schema.counts()
+    schema, counts, number = predictor.schema, Counts(), 0
+    parts = parts_of(source, schema.separator, rows_at_once(schema), schema.encoding)
     with out.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["row", *keep, *predictor.names])
-        number = 0
-        for part, x in predictor.schema.input_parts(source, counts):
+        for part, (x, odd) in zip(parts, input_parts(schema, source, rows=rows_at_once(schema)), strict=True):
+            counts += odd
             if lost := [name for name in keep if name not in part.columns]:
                 raise ConfigError(f"--keep {lost[0]}: {source.name} has no such column.")
             for place, row in enumerate(predictor.rows(x)):

@@ -9,9 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noisewise.data.tables.kinds import BUCKETS, WIDE, Category, Classes, Hashed, Ignore, Number, Target
+from noisewise.data.tables.dates import Date
+from noisewise.data.tables.guess import rounded
+from noisewise.data.tables.kinds import (
+    BUCKETS,
+    WIDE,
+    WORD_BUCKETS,
+    Boolean,
+    Category,
+    Classes,
+    Hashed,
+    Ignore,
+    Number,
+    Target,
+)
 from noisewise.data.tables.propose import READ, declared, propose
 from noisewise.data.tables.schema import MISSING, read
+from noisewise.data.tables.words import Words
 from noisewise.errors import ConfigError, DataError, PrivacyError
 
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -87,7 +87,8 @@ def _feature(column: Column) -> Kind:
     if column.is_numeric:
         bad = column.numbers < column.given
         limits = rounded(column.low, column.high)
-        return filled(*limits, indicator=has_gaps or bad, invalid=MISSING_TOO if bad else None)
+        gaps = has_gaps or bad
+        return filled(*limits, log=column.is_skewed, indicator=gaps, invalid=MISSING_TOO if bad else None)
     if column.is_boolean:
         return Boolean(indicator=has_gaps)
     if len(column.texts) <= MANY:
@@ -148,7 +149,15 @@ def oddities(columns: Mapping[str, Column], kinds: Mapping[str, Kind], label: st
         ("Without any value, left out: {}.", [name for name, of in columns.items() if not of.given and name != label]),
         (
             "Taken as text, since a number has a point and no comma: {}. Write 1.75 for 1,75, 1000 for 1,000.",
-            [name for name, of in columns.items() if of.has_commas and not isinstance(kinds[name], Ignore)],
+            [name for name, of in columns.items() if of.has_commas and not isinstance(kinds[name], Ignore | Date)],
+        ),
+        (
+            "Taken as text, since a number stands alone: {}. Write 12 for 12 %, 1200 for 1,200 €.",
+            [
+                name
+                for name, of in columns.items()
+                if of.is_dressed and not of.has_commas and isinstance(kinds[name], Category | Hashed) and name != label
+            ],
         ),
     ):
         if names:
@@ -179,6 +188,9 @@ def to_confirm(name: str, role: str, kind: Kind) -> ToConfirm:
     ends = "The smallest and the largest value belong to somebody."
     rare = "A rare text may belong to one person."
     match kind:
+        case Number(log=True):
+            read = f"the range [{kind.low:g}, {kind.high:g}], and that most values are small (logarithmic)"
+            return item(read, ends, "LOW:HIGH:log")
         case Number() | Target():
             return item(f"the range [{kind.low:g}, {kind.high:g}]", ends, "LOW:HIGH")
         case Category() | Classes():

@@ -18,8 +18,12 @@ from noisewise.data.tables.words import words_of
 READABLE = 0.9  # share of values that must be numbers, or dates, for a column of them
 KNOWN_TEXTS = 100_000  # different texts that are told apart
 TOLD_APART = 100  # rows from which on all different values make an identifier
+SKEWED = 0.05  # part of the range below which the mean lies
 TRIED = 50  # values of a part among which a format of dates must fit one
 LONG_TEXT = 3  # words, on average, of free text
+DRESSED = re.compile(  # 12 %, 1,200 €, 70kg
+    r"[€$£]?\s?[+-]?[0-9]+(?:[.,'][0-9]{3})*(?:[.,][0-9]+)?\s?(?:[%€$£]|°?[A-Za-z]{1,3}(?:/[A-Za-z]{1,3})?)?"
+)
 IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|ids|uuid|guid|identifier|rowid|index)$)|[a-z](?:Id|ID)$")
 
 
@@ -35,6 +39,7 @@ class Column:
     numbers: int = 0
     low: float = math.inf
     high: float = -math.inf
+    total: float = 0.0
     whole: bool = True
     steps: bool = True  # each number is the one before plus 1
     words: int = 0
@@ -58,6 +63,8 @@ class Column:
         self.numbers += len(readable)
         if len(readable):
             self.low, self.high = min(self.low, float(readable.min())), max(self.high, float(readable.max()))
+            with np.errstate(over="ignore"):
+                self.total += float(readable.sum())
             self.whole = self.whole and bool((readable == np.floor(readable)).all())
             self.steps = self.steps and bool((np.diff(readable, prepend=self._before(readable)) == 1).all())
             self._last = float(readable[-1])
@@ -94,6 +101,13 @@ class Column:
         return bool(self.numbers) and self.numbers >= READABLE * self.given
 
     @property
+    def is_skewed(self) -> bool:
+        """Do nearly all numbers lie at the lower end of a long range, as incomes do?"""
+        span = self.high - self.low
+        mean = self.total / max(1, self.numbers)
+        return self.low >= 0 and 0 < span < math.inf and mean - self.low < SKEWED * span
+
+    @property
     def is_boolean(self) -> bool:
         """Are all values yes or no, in words, and do both occur?"""
         texts = {text.lower() for text in self.different}
@@ -120,7 +134,7 @@ class Column:
     def is_identifier(self) -> bool:
         """By its name and many different values, by numbers in a row, or by a short text that hardly ever occurs twice."""
         different = len(self.different)
-        if (self.is_numeric and not self.whole) or self.date_formats:
+        if (self.is_numeric and not self.whole) or self.date_formats or self.is_dressed:
             return False
         if IDENTIFIER.search(self.name) and different >= max(10, self._counted / 50):
             return True
@@ -139,6 +153,12 @@ class Column:
     def is_free_text(self) -> bool:
         """Several words in most values, and no list of a few texts?"""
         return not self.is_numeric and self.given > 0 and self.words > LONG_TEXT * self.given
+
+    @property
+    def is_dressed(self) -> bool:
+        """Are nearly all values numbers with something in or around them, as 12 % or 1,200 €?"""
+        dressed = sum(bool(DRESSED.fullmatch(text)) for text in self.different)
+        return bool(self.different) and not self.is_numeric and dressed >= READABLE * len(self.different)
 
     @property
     def has_commas(self) -> bool:
