@@ -47,7 +47,11 @@ def _encoded(frame, label, regression: bool) -> tuple[np.ndarray, np.ndarray]:
         column = frame[name]
         numeric = column.dtype.kind in "iuf" and column.nunique() > 6
         columns.append(_number(column, abs(column.skew()) > 3) if numeric else _one_hot(column))
-    y = _number(frame[label], False)[:, 0] if regression else np.unique(frame[label].astype(str), return_inverse=True)[1]
+    y = (
+        _number(frame[label], False)[:, 0]
+        if regression
+        else np.unique(frame[label].astype(str), return_inverse=True)[1]
+    )
     return np.concatenate(columns, 1), y
 
 
@@ -78,9 +82,7 @@ def table(name: str) -> tuple[np.ndarray, np.ndarray]:
         case "clusters":
             from sklearn.datasets import make_classification
 
-            x, y = make_classification(
-                40_000, 20, n_informative=8, n_clusters_per_class=3, flip_y=0.05, random_state=1
-            )
+            x, y = make_classification(40_000, 20, n_informative=8, n_clusters_per_class=3, flip_y=0.05, random_state=1)
             return np.clip(x / 4, -1, 1), y
         case "friedman":
             from sklearn.datasets import make_friedman1

@@ -1,4 +1,4 @@
-"""A model for encoded tables: a public map that bends numbers, and a linear layer."""
+"""A model for encoded tables: a public map that bends numbers, and a linear layer with a hidden one beside it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from noisewise.errors import ConfigError
 
 LONGEST = 4.0  # rows of features are shortened to this length: 16 columns of a table as they are
+START = 0.1  # bound of the hidden layer's first weights: small sums for rows of that length
 
 
 class Hats(nn.Module):
@@ -39,15 +40,37 @@ class Hats(nn.Module):
         return x * (LONGEST / length)
 
 
-def table(shape: tuple[int, ...], outputs: int, *, knots: int = 4) -> nn.Module:
+class Beside(nn.Module):
+    """A linear layer, and beside it a hidden layer of tanh units whose sum with it starts at 0."""
+
+    def __init__(self, features: int, hidden: int, outputs: int):
+        """Only the hidden layer's own weights start at random."""
+        super().__init__()
+        self.straight = nn.Linear(features, outputs)
+        self.inner = nn.Linear(features, hidden)
+        self.outer = nn.Linear(hidden, outputs, bias=False)
+        for parameter in (*self.straight.parameters(), self.inner.bias, self.outer.weight):
+            nn.init.zeros_(parameter)
+        nn.init.uniform_(self.inner.weight, -START, START)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both, added."""
+        return self.straight(x) + self.outer(self.inner(x).tanh())
+
+
+def table(shape: tuple[int, ...], outputs: int, *, knots: int = 4, hidden: int = 0) -> nn.Module:
     """One linear layer on a public map of encoded columns: piecewise linear in each, with `knots` on either side of 0.
 
-    For features in [-1, 1], as a schema makes them, or pixels in [0, 1]. It starts at 0. With `knots=0` features enter as
-    they are, rows longer than 4 shortened.
+    For features in [-1, 1], as a schema makes them, or pixels in [0, 1]. `hidden` tanh units beside it learn what columns
+    mean together. The function starts at 0. With `knots=0` features enter as they are, rows longer than 4 shortened.
     """
-    if type(knots) is not int or knots < 0:
-        raise ConfigError(f"model 'table': knots={knots!r} must be a whole number of at least 0.")
-    linear = nn.Linear(prod(shape) * (1 + 2 * knots), outputs)
+    for name, value in (("knots", knots), ("hidden", hidden)):
+        if type(value) is not int or value < 0:
+            raise ConfigError(f"model 'table': {name}={value!r} must be a whole number of at least 0.")
+    width = prod(shape) * (1 + 2 * knots)
+    if hidden:
+        return nn.Sequential(nn.Flatten(), Hats(knots), Beside(width, hidden, outputs))
+    linear = nn.Linear(width, outputs)
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
     return nn.Sequential(nn.Flatten(), Hats(knots), linear)
