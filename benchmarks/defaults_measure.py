@@ -140,7 +140,11 @@ def opacus(name: str, epsilon: float, seed: int, *, hidden: int) -> dict:
                 loss.backward()
                 optimizer.step()
     with torch.no_grad():
-        return {"score": score(model(data.test.x), data.test), "n": n, "spent": engine.get_epsilon(default_delta(n))}
+        return {
+            "score": score(model(data.test.x), data.test),
+            "n": n,
+            "spent": float(engine.get_epsilon(default_delta(n))),
+        }
 
 
 OPACUS = {"epochs": 20, "batch": 512, "lr": 0.1, "lr_regression": 0.02}

@@ -1,9 +1,10 @@
 """Public tables that stand in for the measured ones when defaults are searched: none of their rows is measured later.
 
-`.data/standins` (or the folder `$STANDINS`) holds the publishers' files (abalone, bank marketing, banknotes, Boston housing, default of
-credit cards, diamonds, mammography, miles per gallon, phonemes, Pima Indians, Beijing's air, image segments, Titanic, and
-MNIST's first 10,000 training images at 14x14 pixels); Friedman's function and Gaussian clusters are made up here. Numbers
-are scaled to [-1, 1] by their range (on a logarithmic scale where the skewness exceeds 3), other columns one-hot.
+`.data/standins` (or the folder `$STANDINS`) holds the publishers' files: abalone, bank marketing, banknotes, Boston
+housing, default of credit cards, diamonds, mammography, miles per gallon, phonemes, Pima Indians, Beijing's air, image
+segments, Titanic (from github.com/jbrownlee/Datasets and mwaskom/seaborn-data; bank and credit from UCI), and MNIST's first
+10,000 training images at 14x14 pixels. Friedman's function and Gaussian clusters are made up here. Numbers are scaled to
+[-1, 1] by their range (on a logarithmic scale where the skewness exceeds 3), other columns are one-hot.
 """
 
 from __future__ import annotations
