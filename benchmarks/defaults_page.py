@@ -131,6 +131,10 @@ def page(results: dict) -> str:
     formula = (recommended.__doc__ or "").split("\n\n", 1)[1].replace("\n    ", "\n").rstrip()
     adult = {epsilon: fmean(scores(runs, "noisewise", "adult", epsilon)) for epsilon in EPSILONS}
     ceiling = {method: fmean(scores(runs, method, "adult", 1.0)) for method in ("twin", "linear", "boosting")}
+    adult_words = " and ".join(f"{100 * adult[epsilon]:.2f}" for epsilon in EPSILONS)
+    twin, linear, boosting = (f"{100 * ceiling[method]:.2f}" for method in ("twin", "linear", "boosting"))
+    first, second = (f"{search['runs']:,}" for search in results["searches"])
+    count = len(results["seeds"])
     reached = all(adult[epsilon] >= goal for epsilon, goal in ((1.0, 0.84), (3.0, 0.845)))
     return f"""# Defaults that need no search
 
@@ -151,7 +155,7 @@ that a linear layer is a piecewise linear function of every number; rows longer 
 ## What they reach
 
 Accuracy in %, for the three regressions (wine quality, California Housing, diabetes) the share of variance explained; mean
-of {len(results["seeds"])} seeds, with 95 % intervals (Student t) over seeds: another split (Adult: the official test part), other batches
+of {count} seeds, with 95 % intervals (Student t) over seeds: another split (Adult: the official test part), other batches
 and noise. Delta is the library's default, the largest power of ten at most 1/(10 n). Sensitive columns (sex, race, age
 where it makes a group) are no features. Batches are real Poisson samples, noise comes from the operating system, epsilon is
 by PLD; the test part was read once per run, after everything was fixed.
@@ -174,11 +178,11 @@ Trained with:
 
 ## What limits Adult
 
-The goal, 84.0 % at epsilon 1 and 84.5 % at 3, is {"reached" if reached else "not reached"}: {100 * adult[1.0]:.2f} and {100 * adult[3.0]:.2f} %.
-Noise takes little of it: the twin reaches {100 * ceiling["twin"]:.2f} %. What is left to boosting's {100 * ceiling["boosting"]:.2f} % is the model:
+The goal, 84.0 % at epsilon 1 and 84.5 % at 3, is {"reached" if reached else "not reached"}: {adult_words} %.
+Noise takes little of it: the twin reaches {twin} %. What is left to boosting's {boosting} % is the model:
 trees combine columns and find thresholds of their own, the map has public ones, and 16 hidden units see few combinations
 under noise. scikit-learn's logistic regression on the same columns, without privacy and without the map, gets
-{100 * ceiling["linear"]:.2f} %. Sex and race are left out of the features in all columns of the table.
+{linear} %. Sex and race are left out of the features in all columns of the table.
 
 ## How they were found
 
@@ -186,7 +190,7 @@ On public stand-ins, none of whose rows is measured above (`benchmarks/standins.
 cards, phonemes, mammography, banknotes, Pima Indians, Titanic, image segments, cut and price of diamonds, abalone,
 Beijing's air, Boston housing, miles per gallon, MNIST at 14x14 pixels, Gaussian clusters and Friedman's function, most of
 them with several numbers of training rows from 200 to 32,000, at epsilon 1 and 3; scores on held-out rows, two runs each.
-Two searches of {results["searches"][0]["runs"]:,} and {results["searches"][1]["runs"]:,} runs tried one changed constant at a time, then several. The second started
+Two searches of {first} and {second} runs tried one changed constant at a time, then several. The second started
 where the first and a few trials by hand had led; its best changes are within chance of its start, which is what is
 recommended, but for at most 6 knots, a bound of 1/2 beside a hidden layer, and for regressions fewer knots, smaller steps
 and a bound that widens with s, from the same cells by hand. The twin's learning rates were chosen on the stand-ins as well.
