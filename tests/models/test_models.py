@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -39,6 +40,8 @@ PUBLISHED = [  # weights: counts that the papers or the models' publishers state
     ("mlp", (11,), 1, {}, 1_200 + 101),
     ("mlp", (1, 4, 4), 3, {"widths": (5, 6)}, 85 + 36 + 21),
     ("logistic", (1, 28, 28), 10, {}, 7_850),
+    ("table", (12,), 2, {"knots": 3}, 2 * (12 * 7 + 1)),
+    ("table", (12,), 2, {"knots": 1, "hidden": 5}, (2 + 5) * (12 * 3 + 1) + 2 * 5),
     ("two-layer-cnn", (2, 200), 2, {}, 2 * 10 * 200),
     ("two-layer-linear", (200,), 1, {}, 50 * 201),
 ]
@@ -48,6 +51,7 @@ SMALL = {  # each model on the smallest inputs it takes, narrow where it can be
     "lenet": ((1, 12, 12), {}),
     "mlp": ((3, 2), {"widths": (5, 4)}),
     "logistic": ((3, 2), {}),
+    "table": ((3, 2), {"knots": 2, "hidden": 3}),
     "mnist-cnn": ((1, 14, 14), {}),
     "cifar-net": ((3, 16, 16), {}),
     "dp-cnn": ((3, 8, 8), {}),
@@ -168,7 +172,9 @@ def test_the_seed_is_the_initialisation_and_the_global_state_is_left_alone(name)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     weights = [[p for p in model.parameters() if p.dim() > 1] for model in (first, other)]
-    assert not any(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    at_random = [[weight for weight in group if weight.any()] for group in weights]  # layers may start at 0
+    assert at_random[0]
+    assert not any(torch.equal(a, b) for a, b in zip(*at_random, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 28, 28), (1, 28.0, 28)])
@@ -234,6 +240,8 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ("mlp", (4,), {"widths": 3}, "must be a sequence"),
         ("mlp", (4,), {"widths": (3, 0)}, "width=0 must be a whole number"),
         ("mlp", (4,), {"activation": "sine"}, "'sine' is unknown. Known: tanh, relu"),
+        ("table", (4,), {"knots": -1}, "knots=-1 must be a whole number of at least 0"),
+        ("table", (4,), {"hidden": True}, "hidden=True"),
         ("lenet", (1, 28, 28), {"padding": 3}, "padding=3"),
         ("resnet18", (3, 8, 8), {"stem": "huge"}, "stem='huge' is unknown. Known: large, small"),
         ("resnet34", (3, 8, 8), {"width": 0}, "width=0"),
@@ -505,3 +513,38 @@ def test_minima_that_do_not_exist_are_refused(changes, message) -> None:
 def test_models_can_be_copied() -> None:
     model = build("vit", (1, 28, 28), 10, 0)
     assert torch.equal(copy.deepcopy(model)(torch.ones(1, 1, 28, 28)), model(torch.ones(1, 1, 28, 28)))
+
+
+# -------------------------------------------------------------------------------------------------- tables
+
+
+def test_a_table_model_is_a_piecewise_linear_function_of_each_number() -> None:
+    """Any values at the knots, 0 at 0, straight lines between: NumPy's interpolation."""
+    model = build("table", (1,), 1, 0, knots=2).double()
+    knots, values = [-1.0, -0.5, 0.0, 0.5, 1.0], [0.3, -2.0, 0.0, 1.0, 0.7]
+    at = {round(float(place), 2): 1 + index for index, place in enumerate(model[1].places)}
+    with torch.no_grad():
+        for knot, value in zip(knots, values, strict=True):
+            if knot:
+                model[2].weight[0, at[knot]] = value
+    x = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    expected = numpy.interp(x.numpy(), knots, values)
+    assert model(x[:, None])[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [0, 3])
+def test_a_table_model_starts_at_zero(hidden) -> None:
+    model = build("table", (4,), 2, 0, knots=2, hidden=hidden)
+    assert not model(draw(5, 4, dtype=torch.float32)).any()
+
+
+@pytest.mark.parametrize("knots", [0, 1, 5])
+def test_what_is_absent_stays_absent_and_no_row_is_longer_than_four(knots) -> None:
+    hats = build("table", (30,), 2, 0, knots=knots)[1]
+    assert not hats(torch.zeros(2, 30)).any()
+    present = hats(torch.eye(30))  # one of a category: the feature, and the hat at 1
+    assert (present > 1e-5).sum(1).tolist() == [1 + (knots > 0)] * 30
+    lengths = hats(draw(50, 30, dtype=torch.float32).clamp(-1, 1)).norm(dim=1)
+    assert float(lengths.max()) <= 4 + 1e-5
+    short = torch.full((1, 30), 0.1)
+    assert torch.equal(hats(short)[:, :30], short)

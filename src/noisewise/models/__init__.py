@@ -19,6 +19,7 @@ from noisewise.errors import ConfigError
 from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
 from noisewise.models.residual import resnet18, resnet34, wrn_16_4
 from noisewise.models.simple import logistic, mlp
+from noisewise.models.table import table
 from noisewise.models.theory import TwoLayerCNN, gradient_norms, linear_minimum, two_layer_cnn, two_layer_linear
 from noisewise.models.transformer import vit
 
@@ -41,6 +42,7 @@ __all__ = [
     "mnist_cnn",
     "resnet18",
     "resnet34",
+    "table",
     "two_layer_cnn",
     "two_layer_linear",
     "vit",
@@ -52,6 +54,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet": lenet,
     "mlp": mlp,
     "logistic": logistic,
+    "table": table,
     "mnist-cnn": mnist_cnn,
     "cifar-net": cifar_net,
     "dp-cnn": dp_cnn,
