@@ -14,7 +14,7 @@ from sklearn import datasets
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from noisewise.data.files import find
-from noisewise.data.tables import load_table
+from noisewise.data.table_parts import load_table
 from noisewise.data.tables.kinds import WIDE, Classes, Number, centred
 from noisewise.data.tables.propose import propose
 from noisewise.data.tables.schema import Schema

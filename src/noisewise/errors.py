@@ -53,5 +53,9 @@ class PrivacyWarning(NoisewiseWarning):
     """The guarantee holds, but promises less than it seems to."""
 
 
+class OddRows(NoisewiseWarning):
+    """Values of a table that are missing, unreadable or outside of what its schema declares: counted, and read as it says."""
+
+
 class MemoryWarning(NoisewiseWarning):
     """A batch did not fit in memory and is computed in smaller parts."""

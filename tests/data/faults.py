@@ -34,7 +34,7 @@ FAULTS = [
     ),
     Mutant(
         "data: test and held-out part exchanged",
-        "data/tables/load.py",
+        "data/table_parts.py",
         "splits = Splits(train, chosen, tested)",
         "splits = Splits(train, tested, chosen)",
         ("data/test_tabular.py::test_any_csv_file_is_split_by_people",),
@@ -382,5 +382,33 @@ FAULTS = [
         "if valid not in (None, len(saved.valid)):",
         "if False:",
         ("data/test_loading.py::test_nothing_that_is_asked_for_is_passed_over",),
+    ),
+    Mutant(
+        "tables: people are cut in two by a table on disk",
+        "data/table_parts.py",
+        "parts = split_rows(rows, units, seed, *sizes)",
+        "parts = split_rows(rows, units if held is not None else None, seed, *sizes)",
+        ("data/test_table_parts.py::test_a_table_above_the_limit_has_the_same_parts",),
+    ),
+    Mutant(
+        "tables: valid and test part exchanged on disk",
+        "data/table_parts.py",
+        '"valid": rows_of(VALID), "test": rows_of(TEST)',
+        '"valid": rows_of(TEST), "test": rows_of(VALID)',
+        ("data/test_table_parts.py::test_a_table_above_the_limit_has_the_same_parts",),
+    ),
+    Mutant(
+        "tables: a copy of private rows stays behind",
+        "data/table_parts.py",
+        'with tempfile.TemporaryDirectory(prefix="noisewise-") as scratch:',
+        'scratch = tempfile.mkdtemp(prefix="noisewise-")\n    if scratch:',
+        ("data/test_table_parts.py::test_a_table_above_the_limit_has_the_same_parts",),
+    ),
+    Mutant(
+        "tables: a share of rows, not of people",
+        "data/table_parts.py",
+        "rows, people = counts.rows, counts.rows if units is None else len(units.unique())",
+        "rows, people = counts.rows, counts.rows",
+        ("data/test_table_parts.py::test_shares_count_people",),
     ),
 ]

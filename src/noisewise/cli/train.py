@@ -189,7 +189,7 @@ def train(
     known = schema_for(data, asked, epsilon, beside=folders[0] if resume else config and config.parent)
     for number, folder in enumerate(folders):
         own = given if seeds is None else {**given, "seed": (seed or 0) + number}
-        with terminal(stderr=True).status("planning", spinner="dots"):
+        with warnings_as_notes(), terminal(stderr=True).status("planning", spinner="dots"):
             planned = plan(base or stored, epochs=epochs, schema=known, **own)
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))

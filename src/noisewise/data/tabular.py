@@ -15,8 +15,8 @@ import numpy as np
 
 from noisewise.data.base import Data, Splits, split
 from noisewise.data.files import find
+from noisewise.data.table_parts import load_table
 from noisewise.data.tables.kinds import Category, Classes, Feature, Ignore, Number, Target
-from noisewise.data.tables.load import load_table
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 
@@ -207,7 +207,7 @@ def compas(seed: int = 0, valid: int = 617, *, group_features: bool = False) -> 
 
 HOUSING = Schema(
     label="medianHouseValue",
-    target=Target(0, 500_001, scale=1e5),
+    target=Target(0, 500_001, scale=250_000.5, offset=250_000.5),
     columns={
         "medianIncome": Number(0.4999, 15.0001),
         "housingMedianAge": Number(1, 52),
@@ -222,7 +222,7 @@ HOUSING = Schema(
 
 
 def california_housing(seed: int = 0, valid: int = 2_064) -> Splits:
-    """California Housing: median value of houses in 20,640 districts, in 100,000 dollars; a regression without groups.
+    """California Housing: median value of houses in 20,640 districts, in dollars; a regression without groups.
 
     Rooms, bedrooms and people are per household, as in scikit-learn; values above 500,000 dollars are recorded as 500,001.
     A fifth is the test part. Reference: R. K. Pace, R. Barry 1997, Sparse Spatial Autoregressions.
@@ -239,7 +239,7 @@ def california_housing(seed: int = 0, valid: int = 2_064) -> Splits:
 
 WINE = Schema(
     label="quality",
-    target=Target(0, 10),
+    target=Target(0, 10, scale=5, offset=5),
     groups={"colour": Category(("red", "white"), other=False)},
     columns={
         "fixed acidity": Number(3.8, 15.9),

@@ -31,6 +31,10 @@ class Hats(nn.Module):
         places = [sign * place / knots for place in range(1, knots + 1) for sign in (-1, 1)]
         self.register_buffer("places", torch.tensor(places, dtype=torch.float32), persistent=False)
 
+    def extra_repr(self) -> str:
+        """What it was made with."""
+        return f"{self.knots}"
+
     def forward(self, x: Tensor) -> Tensor:
         """`[n, features]` to `[n, (1 + 2 K) features]`."""
         if self.knots:
@@ -52,6 +56,10 @@ class Beside(nn.Module):
         for parameter in (*self.straight.parameters(), self.inner.bias, self.outer.weight):
             nn.init.zeros_(parameter)
         nn.init.uniform_(self.inner.weight, -START, START)
+
+    def extra_repr(self) -> str:
+        """What it was made with."""
+        return f"{self.inner.in_features}, {self.inner.out_features}, {self.straight.out_features}"
 
     def forward(self, x: Tensor) -> Tensor:
         """Both, added."""

@@ -56,6 +56,7 @@ class RunFolder:
         self.schema = self.path / "schema.json"
         self.mechanism = self.path / "mechanism.json"
         self.readme = self.path / "README.md"
+        self.code = self.path / "model.py"
 
     def audit(self, name: str) -> Path:
         """Where the result of an audit lies."""

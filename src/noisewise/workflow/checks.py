@@ -50,7 +50,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
 
 def check_model_name(name: str) -> None:
     """A model by name, or one of the user's own as `path.py:function`."""
-    if name not in MODEL_NAMES and ".py:" not in name:
+    if name.partition(":")[0] not in MODEL_NAMES and ".py:" not in name:
         raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODEL_NAMES)}; or FILE.py:FUNCTION.")
 
 

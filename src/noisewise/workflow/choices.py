@@ -34,38 +34,14 @@ OPTIMIZERS = {
     "adamw": _of_torch("AdamW"),
     "rmsprop": _of_torch("RMSprop"),
 }
+# Keys of `models.MODELS` and of `repair_specs.BY_SLUG`, without importing them.
 MODEL_NAMES = (
-    "cnn",
-    "lenet",
-    "mlp",
-    "logistic",
-    "mnist-cnn",
-    "cifar-net",
-    "dp-cnn",
-    "dp-cnn-s",
-    "h-cnn",
-    "h-cnn-s",
-    "resnet18",
-    "resnet34",
-    "wrn-16-4",
-    "vit",
-    "two-layer-cnn",
-    "two-layer-linear",
-)  # fmt: skip  keys of `models.MODELS`, without importing them
+    "cnn", "lenet", "mlp", "logistic", "table", "mnist-cnn", "cifar-net", "dp-cnn", "dp-cnn-s", "h-cnn", "h-cnn-s",
+    "resnet18", "resnet34", "wrn-16-4", "vit", "two-layer-cnn", "two-layer-linear",
+)  # fmt: skip
 REPAIR_NAMES = (
-    "global-clipping",
-    "local-then-global-clipping",
-    "global-adapt",
-    "group-bounds",
-    "random-sparsification",
-    "ranked-sparsification",
-    "stage-wise-freezing",
-    "magnitude-pruning",
-    "augmentation",
-    "moving-average",
-    "public-pretraining",
-    "fine-tuning-of-a-part",
-    "lora",
-    "first-phase",
-)  # fmt: skip  keys of `repair_specs.BY_SLUG`
+    "global-clipping", "local-then-global-clipping", "global-adapt", "group-bounds", "random-sparsification",
+    "ranked-sparsification", "stage-wise-freezing", "magnitude-pruning", "augmentation", "moving-average",
+    "public-pretraining", "fine-tuning-of-a-part", "lora", "first-phase",
+)  # fmt: skip
 WITH_MOMENTUM = ("sgd", "rmsprop")

@@ -8,11 +8,16 @@ from typing import Any
 from noisewise.accounting.defaults import default_adjacency, default_delta
 from noisewise.data import Data, Splits
 from noisewise.data.catalog import CATALOG
+from noisewise.data.tables.kinds import Target
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
+from noisewise.losses import outputs_for
 from noisewise.sampling import FullBatch, steps_for
+from noisewise.workflow.model_specs import named
 from noisewise.workflow.plan import splits_of
+from noisewise.workflow.recommended import recommended
 
+NOMINAL = 3.0  # epsilon for which settings are recommended where noise is given instead
 ADAPTIVE_LR = 0.01  # Adam and the like, where no learning rate is given
 
 
@@ -27,13 +32,15 @@ def filled_in(
     splits = splits_of({**given, "data": data, "seed": seed, "valid": given.get("valid", known.get("valid"))}, schema)
     n = splits.train.units
     sampler = given.get("sampler", "poisson")
+    known = {**_for_tables(given, splits.train), **known}
     batch_size = given.get("batch_size", n if sampler == FullBatch.kind else known.get("batch_size", 256))
     if sampler == FullBatch.kind and batch_size != n:
         raise ConfigError(
             f"batch_size={batch_size} with the full-batch sampler: leave it out, every step sees all {n}."
         )
+    planned = known.get("steps") if epochs is None else None
     epochs = known.pop("epochs", 30) if epochs is None else epochs
-    steps = given["steps"] if "steps" in given else steps_for(epochs, n, batch_size)
+    steps = given["steps"] if "steps" in given else planned or steps_for(epochs, n, batch_size)
     adaptive = given.get("optimizer", "sgd") != "sgd"
     lr = given.get("lr", ADAPTIVE_LR if adaptive else known.get("lr", 0.5))
     settings = {
@@ -57,6 +64,26 @@ def filled_in(
         "engine": "auto",
     }
     return settings | dict(given), splits
+
+
+def _for_tables(given: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    """Settings that need no search, for columns that a schema made; none where the user chose the model.
+
+    Another batch size or sampler than the recommended one keeps model and optimizer, and sees each row as often.
+    """
+    target = None if data.schema is None else data.schema.target
+    if (
+        "model" in given
+        or data.x.dim() != 2
+        or target is None
+        or (isinstance(target, Target) and target.offset is None)
+    ):
+        return {}
+    settings = recommended(data.units, data.x.shape[1], given.get("epsilon", NOMINAL), data.task, outputs_for(data))
+    entries = settings.config() | {"model": named(settings.model, settings.options)}
+    if "batch_size" in given or "sampler" in given:
+        entries["epochs"] = entries.pop("steps") * entries.pop("batch_size") / data.units
+    return entries
 
 
 def _model_for(data: Data) -> str:

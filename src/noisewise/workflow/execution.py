@@ -15,7 +15,7 @@ from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
 from noisewise.workflow.config import Config
 from noisewise.workflow.plan import Planned, optimizer_of
-from noisewise.workflow.run_readme import readme
+from noisewise.workflow.run_readme import own_code, readme
 from noisewise.workflow.taken import check_out
 
 
@@ -45,6 +45,8 @@ def execute(
         folder.forget_checkpoint()  # killed between its last two acts
     else:
         _fit(config, recipe, folder, resume, progress)
+    if code := own_code(recipe.model):
+        write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
     if config.twin and not folder.twin_weights.exists():
         work = RunFolder(folder.twin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +19,15 @@ from noisewise.audits import AUDITS, Result
 from noisewise.data import Data, Splits, load
 from noisewise.data.tables import schema as schemas
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, OddRows, RunError
 from noisewise.losses import LossFn, loss_for, outputs_for
 from noisewise.mechanism import Mechanism
-from noisewise.models import build
 from noisewise.recipe import load_weights
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.summary import read_status
 from noisewise.workflow.config import Config
+from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.plan import Planned
 
 
@@ -136,7 +137,9 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
         )
     config, status = Config.read(folder.config), read_status(folder)
     if planned is None or planned.config != config:
-        planned = Planned.of(config, stored_schema(folder))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OddRows)  # said when it was trained
+            planned = Planned.of(config, stored_schema(folder))
     start = planned.recipe.model
 
     def rebuilt(weights: Path) -> nn.Module:
@@ -163,7 +166,9 @@ def open_python_run(path: str | os.PathLike[str], model: str, data: str) -> Run:
     splits = _splits(data)
     shape, known = tuple(splits.test.x.shape[1:]), splits.test
     start = (
-        build(model, shape, outputs_for(known) if known.task == "regression" or known.classes else 1, 0).cpu().eval()
+        build_model(model, shape, outputs_for(known) if known.task == "regression" or known.classes else 1, 0)
+        .cpu()
+        .eval()
     )
     trained = load_weights(copy.deepcopy(start), folder.model).eval()
     twin = load_weights(copy.deepcopy(start), folder.twin_weights).eval() if folder.twin_weights.exists() else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,20 +14,24 @@ from torch import nn
 
 from noisewise.adaptive import rule_for
 from noisewise.data import Splits, load
+from noisewise.data.catalog import CATALOG
+from noisewise.data.table_parts import load_table
 from noisewise.data.tables.schema import Schema, protected
-from noisewise.errors import ConfigError, PrivacyError
+from noisewise.errors import ConfigError, DataError, OddRows, PrivacyError
 from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Mechanism
-from noisewise.models import build
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.repairs import repaired
 from noisewise.sampling import SAMPLERS, FullBatch
 from noisewise.wording import number
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
+from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
     from noisewise.workflow.config import Config
+
+TEST = 0.2  # share of a table that audits look at
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,26 @@ class Planned:
 
 
 def splits_of(settings: Mapping[str, Any], schema: Schema | None = None) -> Splits:
-    """The data that a config's settings name. `schema`: of a table."""
-    extra: dict[str, Any] = {} if schema is None else {"schema": schema, "public": settings.get("public", False)}
-    return load(settings["data"], settings["seed"], settings["valid"], **extra)
+    """The data that a config's settings name. `schema`: of a table; what is odd in its rows is warned of."""
+    if schema is None or settings["data"] in CATALOG or Path(settings["data"]).is_dir():
+        return load(settings["data"], settings["seed"], settings["valid"])
+    if not Path(settings["data"]).is_file():
+        raise DataError(
+            f"{settings['data']} does not exist here. Its path is that from the folder in which the run was started: go there."
+        )
+    test = settings.get("test")
+    table = load_table(
+        Path(settings["data"]),
+        schema,
+        seed=settings["seed"],
+        test=TEST if test is None else Path(test) if isinstance(test, str) else test,
+        valid=settings["valid"] or 0,
+        drop_unlabelled=settings.get("drop_unlabelled", False),
+        public=settings.get("public", False),
+    )
+    for sentence in table.sentences():
+        warnings.warn(sentence, OddRows, stacklevel=2)
+    return table.splits
 
 
 def recipe_of(config: Config, data: Splits) -> Recipe:
@@ -102,7 +125,7 @@ def _base(config: Config, data: Splits) -> Recipe:
 
 def untrained(config: Config, data: Splits) -> nn.Module:
     """The model before training and repairs, on its device."""
-    model = build(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
+    model = build_model(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
     return model.to(device_of(config))
 
 

@@ -17,11 +17,11 @@ from noisewise.data.tables.kinds import Classes
 from noisewise.data.tables.rows import parts_of
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, RunError
-from noisewise.models import build
 from noisewise.recipe import load_weights
 from noisewise.repairs import LoRA
 from noisewise.runs.folder import RunFolder
 from noisewise.workflow.config import Config
+from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
 from noisewise.workflow.repair_specs import parse
 
@@ -66,7 +66,7 @@ def open_predictor(path: str | os.PathLike[str]) -> Predictor:
         )
     config = Config.read(folder.config)
     outputs = len(schema.target.values) if isinstance(schema.target, Classes) else 1
-    model = build(config.model, (schema.width,), outputs, config.seed)
+    model = build_model(config.model, (schema.width,), outputs, config.seed)
     for repair in map(parse, (text for text in config.repairs if text.startswith("lora"))):
         assert isinstance(repair, LoRA)
         model, _ = repair.added(model)

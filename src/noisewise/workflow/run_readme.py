@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from noisewise.models.table import LONGEST, START, Beside, Hats
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
 from noisewise.wording import number, promised
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from noisewise.recipe import Recipe
     from noisewise.workflow.config import Config
 
+OWN = (Hats, Beside)  # modules of ours whose code is put beside the weights
 PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d)
 
 
@@ -44,6 +47,7 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "",
         "- `model.safetensors`: the weights. `ledger.json`: every release of private data. `summary.json`, `run.json`,",
         "  `metrics.jsonl`, `mechanism.json`: what was done and spent."
+        + (" `model.py`: modules of the model." if own_code(recipe.model) else "")
         + (" `schema.json`: how columns become numbers." if table else ""),
         "- `config.toml`: all settings; `noisewise train --config DIR/config.toml --out NEW` trains anew, with fresh noise.",
         "- `sensitive/`: **never publish this folder.** The twin, audits, what resuming needs.",
@@ -62,11 +66,29 @@ def _outputs(recipe: Recipe) -> str:
 def code(model: nn.Module, name: str) -> list[str]:
     """Three lines of plain torch that load the model."""
     made = layers(model)
+    ours = ", model as ours" if own_code(model) else ""
     return [
-        "import torch, safetensors.torch",
+        f"import torch, safetensors.torch{ours}",
         f"model = {made}" if made else f"model = YourModel()  # the module that was trained: {name}",
         'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))',
     ]
+
+
+def own_code(model: nn.Module) -> str | None:
+    """A file of plain torch with the modules of ours that a model has; None where it has none, or others too."""
+    if layers(model) is None:
+        return None
+    kinds = [kind for kind in OWN if any(type(module) is kind for module in model.modules())]
+    if not kinds:
+        return None
+    constants = [f"LONGEST, START = {LONGEST!r}, {START!r}"]
+    head = [
+        '"""Modules of the model in model.safetensors; see README.md."""',
+        "",
+        "import torch",
+        "from torch import Tensor, nn",
+    ]
+    return "\n".join([*head, "", *constants, "", "", "\n\n".join(inspect.getsource(kind) for kind in kinds)])
 
 
 def layers(module: nn.Module) -> str | None:
@@ -75,6 +97,8 @@ def layers(module: nn.Module) -> str | None:
     >>> layers(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
     'torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))'
     """
+    if type(module) in OWN:
+        return f"ours.{type(module).__name__}({module.extra_repr()})"
     if type(module) not in PLAIN:
         return None
     if isinstance(module, nn.Sequential):

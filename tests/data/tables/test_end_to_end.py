@@ -16,7 +16,8 @@ import torch
 from noisewise import cli
 from noisewise.audits import disparity
 from noisewise.data import tables
-from noisewise.data.tables import encoded_inputs, header, load_table
+from noisewise.data.table_parts import load_table
+from noisewise.data.tables import encoded_inputs, header
 from noisewise.data.tables.dates import Date
 from noisewise.data.tables.kinds import Boolean, Category, Classes, Hashed, Ignore, Number, Target, centred
 from noisewise.data.tables.propose import propose

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from noisewise.data.tables import encoded_inputs, load_table
+from noisewise.data.table_parts import load_table
+from noisewise.data.tables import encoded_inputs
 from noisewise.data.tables.header import look
 from noisewise.data.tables.kinds import Boolean, Category, Classes, Number
 from noisewise.data.tables.propose import propose

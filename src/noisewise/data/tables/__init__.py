@@ -12,19 +12,15 @@ if TYPE_CHECKING:
     from noisewise.data.tables.counts import Counts as Counts
     from noisewise.data.tables.encode import encoded_inputs as encoded_inputs
     from noisewise.data.tables.encode import input_parts as input_parts
-    from noisewise.data.tables.load import TableSplits as TableSplits
-    from noisewise.data.tables.load import load_table as load_table
     from noisewise.data.tables.propose import Proposal as Proposal
     from noisewise.data.tables.propose import ToConfirm as ToConfirm
 
 _HOMES = {
     "Counts": "counts",
     "Proposal": "propose",
-    "TableSplits": "load",
     "ToConfirm": "propose",
     "encoded_inputs": "encode",
     "input_parts": "encode",
-    "load_table": "load",
 }
 
 __all__ = [*_HOMES]

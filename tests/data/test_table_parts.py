@@ -11,7 +11,8 @@ import torch
 
 from noisewise.data import disk
 from noisewise.data.base import Splits, split
-from noisewise.data.tables import Counts, encode, load_table
+from noisewise.data.table_parts import load_table
+from noisewise.data.tables import Counts, encode
 from noisewise.data.tables import load as loading
 from noisewise.data.tables.encode import rows_at_once
 from noisewise.data.tables.kinds import Category, Classes, Hashed, Number, Target
