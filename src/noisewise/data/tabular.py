@@ -15,8 +15,8 @@ import numpy as np
 
 from noisewise.data.base import Data, Splits, split
 from noisewise.data.files import find
+from noisewise.data.table_parts import load_table
 from noisewise.data.tables.kinds import Category, Classes, Feature, Ignore, Number, Target
-from noisewise.data.tables.load import load_table
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 
