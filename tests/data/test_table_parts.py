@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from noisewise.data import disk
+from noisewise.data import table_parts as loading
 from noisewise.data.base import Splits, split
-from noisewise.data.table_parts import load_table
-from noisewise.data.tables import Counts, encode
-from noisewise.data.tables import load as loading
+from noisewise.data.tables import Counts, encode, load_table
 from noisewise.data.tables.encode import rows_at_once
 from noisewise.data.tables.kinds import Category, Classes, Hashed, Number, Target
 from noisewise.data.tables.rows import CHUNK

@@ -87,8 +87,7 @@ def _feature(column: Column) -> Kind:
     if column.is_numeric:
         bad = column.numbers < column.given
         limits = rounded(column.low, column.high)
-        gaps = has_gaps or bad
-        return filled(*limits, log=column.is_skewed, indicator=gaps, invalid=MISSING_TOO if bad else None)
+        return filled(*limits, indicator=has_gaps or bad, invalid=MISSING_TOO if bad else None)
     if column.is_boolean:
         return Boolean(indicator=has_gaps)
     if len(column.texts) <= MANY:
@@ -188,9 +187,6 @@ def to_confirm(name: str, role: str, kind: Kind) -> ToConfirm:
     ends = "The smallest and the largest value belong to somebody."
     rare = "A rare text may belong to one person."
     match kind:
-        case Number(log=True):
-            read = f"the range [{kind.low:g}, {kind.high:g}], and that most values are small (logarithmic)"
-            return item(read, ends, "LOW:HIGH:log")
         case Number() | Target():
             return item(f"the range [{kind.low:g}, {kind.high:g}]", ends, "LOW:HIGH")
         case Category() | Classes():

@@ -18,7 +18,6 @@ from noisewise.data.tables.words import words_of
 READABLE = 0.9  # share of values that must be numbers, or dates, for a column of them
 KNOWN_TEXTS = 100_000  # different texts that are told apart
 TOLD_APART = 100  # rows from which on all different values make an identifier
-SKEWED = 0.05  # part of the range below which the mean lies
 TRIED = 50  # values of a part among which a format of dates must fit one
 LONG_TEXT = 3  # words, on average, of free text
 DRESSED = re.compile(  # 12 %, 1,200 €, 70kg
@@ -39,7 +38,6 @@ class Column:
     numbers: int = 0
     low: float = math.inf
     high: float = -math.inf
-    total: float = 0.0
     whole: bool = True
     steps: bool = True  # each number is the one before plus 1
     words: int = 0
@@ -63,8 +61,6 @@ class Column:
         self.numbers += len(readable)
         if len(readable):
             self.low, self.high = min(self.low, float(readable.min())), max(self.high, float(readable.max()))
-            with np.errstate(over="ignore"):
-                self.total += float(readable.sum())
             self.whole = self.whole and bool((readable == np.floor(readable)).all())
             self.steps = self.steps and bool((np.diff(readable, prepend=self._before(readable)) == 1).all())
             self._last = float(readable[-1])
@@ -99,13 +95,6 @@ class Column:
     def is_numeric(self) -> bool:
         """Are nearly all values decimal numbers?"""
         return bool(self.numbers) and self.numbers >= READABLE * self.given
-
-    @property
-    def is_skewed(self) -> bool:
-        """Do nearly all numbers lie at the lower end of a long range, as incomes do?"""
-        span = self.high - self.low
-        mean = self.total / max(1, self.numbers)
-        return self.low >= 0 and 0 < span < math.inf and mean - self.low < SKEWED * span
 
     @property
     def is_boolean(self) -> bool:
