@@ -65,8 +65,8 @@ FAULTS = [
     Mutant(
         "option: --delta of a schema ignored",
         "cli/tables.py",
-        "epsilon=epsilon, delta=delta,\n",
-        "epsilon=epsilon, delta=None,\n",
+        "delta=delta, adjacency",
+        "delta=None, adjacency",
         ("whole/test_command_options.py::test_budget_of_schema",),
     ),
     Mutant(

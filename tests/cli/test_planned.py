@@ -1,0 +1,38 @@
+"""The plan on the terminal, before it is carried out."""
+
+import pytest
+
+from noisewise.cli.planned import print_plan
+from noisewise.workflow.config import plan
+
+
+def words(capsys, *, runs=1, **given):
+    print_plan(
+        plan(**({"data": "digits", "noise_multiplier": 4.0, "steps": 3, "batch_size": 64, "model": "mlp"} | given)),
+        runs,
+    )
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_all_that_is_promised_is_said(capsys):
+    said = words(capsys)
+    for part in (
+        "mlp on digits", "can be right at most", "delta 1e-05", "protects one row of 1,258 (add-remove)",
+        "multiplier 4, bound 0.5 (flat clipping)", "3 of about 64 rows (poisson)", "twin included",
+    ):  # fmt: skip
+        assert part in said
+
+
+def test_repairs_phases_and_several_runs_are_said(capsys):
+    said = words(capsys, runs=3, repairs=("first-phase:epochs=0.05", "moving-average:decay=0.9"), twin=False)
+    assert "in 2 phases" in said
+    assert "repair moving-average:decay=0.9" in said
+    assert "for each of 3 runs, which add up" in said
+    assert "twin" not in said
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_it_fits_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_plan(plan(data="digits", noise_multiplier=4.0, steps=3, batch_size=64, model="mlp"))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)
