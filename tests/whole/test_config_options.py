@@ -86,6 +86,7 @@ def test_no_setting_is_without_a_proof():
     assert set(inspect.signature(Config).parameters) == {*SETTINGS, *OF_TABLES}
 
 
+@pytest.mark.filterwarnings("ignore:30 of 300 rows have no label")
 def test_settings_of_tables_act(tmp_path):
     """Which rows are looked at, what becomes of rows without a label, and whether metrics may be shown."""
     rows = [f"{k % 70},{'' if k % 10 == 9 else 'yes' if k % 4 else 'no'}" for k in range(300)]

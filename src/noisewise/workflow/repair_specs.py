@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -153,7 +153,7 @@ def converted(name: str, text: str, hint: Any) -> Any:
     for kind in kinds:
         if get_origin(kind) is Literal and text in get_args(kind):
             return text
-        if get_origin(kind) in (tuple, list):
+        if get_origin(kind) in (tuple, list, Sequence):
             inner = get_args(kind)[0]
             return tuple(converted(name, part, inner) for part in text.split("/"))
         if kind is bool and text.lower() in YES_OR_NO:
