@@ -2,11 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from noisewise.data.files import find
 
 PROJECT = Path(__file__).parents[2]
 METHODS = PROJECT / "docs" / "methods.md"
@@ -69,6 +72,32 @@ def test_the_first_python_example_of_the_readme_runs(tmp_path):
         command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_the_page_from_a_csv_file_to_predictions_runs(tmp_path):
+    """The README's commands, with fewer steps: the publisher's file lies there instead of being downloaded."""
+    page = (PROJECT / "README.md").read_text().partition("## From a CSV file to predictions")[2].partition("\n## ")[0]
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert "curl -O" in commands
+    shutil.copy(find("tabular/adult.data"), tmp_path)
+    quick = re.sub(r"^curl.*$", "", commands, flags=re.MULTILINE).replace(
+        "--epsilon 1", "--epsilon 1 --steps 12 --no-twin"
+    )
+    quick = quick.replace("audit runs/adult", "audit runs/adult --only disparity").replace(
+        "noisewise ", f"{sys.executable} -m noisewise "
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        ["sh", "-e", "-c", quick], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "100 predictions" in ran.stdout
+    scores = (tmp_path / "scores.csv").read_text().splitlines()
+    assert scores[0] == "row,income,prediction,probability of <=50K,probability of >50K"
+    right = [line.split(",")[1] == line.split(",")[2] for line in scores[1:]]
+    assert len(right) == 100
+    assert sum(right) > 60
+    assert (tmp_path / "adult.html").stat().st_size > 10_000
 
 
 def test_measured_pages_are_those_of_their_results():
