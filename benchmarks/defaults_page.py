@@ -32,29 +32,30 @@ def scores(runs: list[dict], method: str, table: str, epsilon: float) -> list[fl
     ]
 
 
-def cell(values: list[float], regression: bool, *, interval: bool) -> str:
-    """Mean, and its 95 % interval."""
+def cell(values: list[float], regression: bool, *, interval: bool, seeds: int) -> str:
+    """Mean, and its 95 % interval; how many seeds, if not all."""
     if not values:
         return ""
     if regression and fmean(values) < -1:
         return "below -1"
     scale, digits = (1, 3) if regression else (100, 1)
     middle = f"{scale * fmean(values):.{digits}f}"
+    fewer = f" [{len(values)}]" if len(values) < seeds else ""
     if not interval or len(values) < 2:
-        return middle
+        return middle + fewer
     estimate = mean(values)
-    return f"**{middle}** ({scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f})"
+    return f"**{middle}** ({scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f}){fewer}"
 
 
-def results_table(runs: list[dict]) -> str:
+def results_table(runs: list[dict], seeds: int) -> str:
     """What is reached."""
     lines = [f"| table | rows | columns | epsilon | {' | '.join(HEADS)} |", "|---" * (4 + len(HEADS)) + "|"]
     for name, title in TABLES.items():
         for epsilon in EPSILONS:
-            cells = [
-                cell(scores(runs, method, name, epsilon), name in REGRESSIONS, interval=method in ("noisewise", "twin"))
-                for method in COLUMNS
-            ]
+            cells = []
+            for method in COLUMNS:
+                values, own = scores(runs, method, name, epsilon), method in ("noisewise", "twin")
+                cells.append(cell(values, name in REGRESSIONS, interval=own, seeds=seeds))
             rows = next((run["n"] for run in runs if run["table"] == name), 0)
             lines.append(f"| {title} | {rows:,} | {WIDTHS[name]} | {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -170,9 +171,9 @@ Accuracy in %, for the three regressions (wine quality, California Housing, diab
 of {count} seeds, with 95 % intervals (Student t) over seeds: another split (Adult: the official test part), other batches
 and noise. Delta is the library's default, the largest power of ten at most 1/(10 n). Sensitive columns (sex, race, age
 where it makes a group) are no features. Batches are real Poisson samples, noise comes from the operating system, epsilon is
-by PLD; the test part was read once per run, after everything was fixed.
+by PLD; the test part was read once per run, after everything was fixed. [k]: of k seeds only.
 
-{results_table(runs)}
+{results_table(runs, count)}
 
 Without privacy: the twin makes the same steps without clipping and noise; scikit-learn's logistic or linear regression and
 HistGradientBoosting with their own defaults. With privacy: Opacus by `make_private_with_epsilon` with its default
