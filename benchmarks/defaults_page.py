@@ -212,7 +212,8 @@ no constant was changed for what they showed, except that the twin's learning ra
 
 {search_words(results["searches"])}
 
-(`knots_at`: rows of a knot, in search 1 without regard to the number of columns; `travel`, `bound`, `widening`: as in the formulas; `rate`: the largest lr, in quarters of what
+(`knots_at`: rows of a knot, in search 1 without regard to the number of columns;
+`travel`, `bound`, `widening`: as in the formulas; `rate`: the largest lr, in quarters of what
 is stable for rows of length sqrt(10); `crowd`: the power of 2 / outputs; `average`: steps / what the moving average looks
 back on; `share`: of the rows in a batch; `straight`: numbers themselves beside the hats; `scale`: rows longer than 4
 shortened or not; `hidden_from`: s / features from which there is a hidden layer.)
