@@ -54,6 +54,11 @@ def summary_of(path: Path) -> dict:
     return summary
 
 
+def _place(line: dict) -> tuple:
+    """Which run a line is of; of several, the first counts."""
+    return line["method"], line["table"], line["epsilon"], line["seed"]
+
+
 def gather(searches: list[Path], runs: list[Path], out: Path, hardware: str) -> None:
     """The committed file."""
     from noisewise.runs.folder import versions
@@ -64,7 +69,7 @@ def gather(searches: list[Path], runs: list[Path], out: Path, hardware: str) -> 
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=PROJECT
         ).stdout.strip()
     )
-    measured = [line for path in runs for line in lines(path)]
+    measured = list({_place(line): line for path in reversed(runs) for line in reversed(lines(path))}.values())[::-1]
     out.write_text(
         json.dumps(
             {
@@ -97,6 +102,7 @@ def main() -> None:
     search.add_argument("--minutes", type=float, default=5)
     measure.add_argument("--methods", nargs="*")
     measure.add_argument("--tables", nargs="*")
+    measure.add_argument("--seeds", nargs="*", type=int)
     measure.add_argument("--minutes", type=float, default=60)
     collect = commands.add_parser("gather")
     collect.add_argument("--searches", type=Path, nargs="+", required=True)
@@ -114,7 +120,8 @@ def main() -> None:
 
         known = (*defaults_measure.WITH_PRIVACY, *defaults_measure.WITHOUT)
         methods, tables = given.methods or list(known), given.tables or list(defaults_measure.TABLES)
-        defaults_measure.measure(given.workers, given.out, methods, tables, given.minutes)
+        seeds = given.seeds or list(defaults_measure.SEEDS)
+        defaults_measure.measure(given.workers, given.out, methods, tables, seeds, given.minutes)
     elif given.command == "gather":
         gather(given.searches, given.runs, given.out, given.hardware)
     else:

@@ -210,7 +210,7 @@ def one(method: str, name: str, epsilon: float | None, seed: int) -> dict:
     return place | result | {"seconds": round(time.monotonic() - began, 2)}
 
 
-def measure(workers: int, out: Path, methods: list[str], tables: list[str], minutes: float) -> None:
+def measure(workers: int, out: Path, methods: list[str], tables: list[str], seeds: list[int], minutes: float) -> None:
     """All runs that `out` does not hold yet, as far as the time allows."""
     end = time.monotonic() + 60 * minutes
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def measure(workers: int, out: Path, methods: list[str], tables: list[str], minu
     done = {(line["method"], line["table"], line["epsilon"], line["seed"]) for line in lines}
     jobs = [
         (method, name, epsilon, seed)
-        for seed in SEEDS
+        for seed in seeds
         for name in tables
         for method in methods
         for epsilon in ((None,) if method in WITHOUT else EPSILONS)
