@@ -19,6 +19,7 @@ from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
 from noisewise.audits.fairness import ODDS, PARITY, Fairness, between_groups
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
+    POOR_TWIN,
     SMALLEST,
     Extremes,
     Part,
@@ -227,8 +228,9 @@ class Disparity(Result):
         cost = self.everyone.accuracy["difference"]
         if not cost.excludes_zero:
             return f"a difference that chance can explain ({points(cost)} points, interval {points_interval(cost)})."
-        verb = "cost" if cost.value < 0 else "gained"
-        return f"privacy {verb} {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
+        if cost.value > 0:
+            return f"{points(cost)} points (interval {points_interval(cost)}). {POOR_TWIN}"
+        return f"privacy cost {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
 
     def _extremes_in_words(self, by: str, extremes: Extremes) -> list[str]:
         sentences = []

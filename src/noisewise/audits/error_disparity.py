@@ -12,6 +12,7 @@ import numpy as np
 from noisewise.audits.outputs import outputs, status_of
 from noisewise.audits.people import (
     ERROR,
+    POOR_TWIN,
     SMALLEST,
     Estimates,
     Extremes,
@@ -127,6 +128,8 @@ class ErrorDisparity(Result):
                 f"Its non-private twin's is {fixed(self.everyone.mse['twin'].value)}: a change of {fixed(cost.value)} "
                 f"(interval {fixed(cost.low)} to {fixed(cost.high)}{sure})."
             )
+            if cost.high < 0:
+                sentences.append(POOR_TWIN)
         for by in self.partitions:
             extremes = self.extremes(by)
             if extremes.worst is not None:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 MODELS = ("private", "twin")
 SMALLEST = 20  # people; fewer are counted, not shown
 PAIRS = {"difference": ("private", "twin"), "gain": ("scaled", "private")}  # first minus second
+POOR_TWIN = (
+    "The twin is behind, so what privacy cost is not known from it: it is badly tuned for this data (try --twin-lr). Privacy "
+    "gains nothing."
+)
 TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
 
 Rows = Mapping[str, np.ndarray]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noisewise.audits.people import Extremes, Worst, rows_in_words
+from noisewise.audits.people import POOR_TWIN, Extremes, Worst, rows_in_words
 from noisewise.audits.result import Card, Row
 from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed, level, percent, percent_interval, points, points_interval
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 CROSSED = " × "  # in the name of a partition by two columns
 CHANCE = " Chance can explain the difference."
 NO_TWIN = " No twin to compare with."
+
+
+def _judged(change: Estimate, better: bool) -> str:
+    """What a difference to the twin is worth: chance, or a twin that is no measure of the cost."""
+    return CHANCE if not change.excludes_zero else f" {POOR_TWIN}" if better else ""
 
 
 def cards_of_shares(result: Disparity) -> list[Card]:
@@ -38,7 +43,7 @@ def cards_of_shares(result: Disparity) -> list[Card]:
         "points of accuracy",
         f"interval {points_interval(change)}",
         rows,
-        note=f"{people}.{'' if change.excludes_zero else CHANCE}",
+        note=f"{people}.{_judged(change, change.value > 0)}",
     )
     return [cost] if worst is None or extremes.cost is None else [cost, _who_pays(result, worst, extremes)]
 
@@ -82,7 +87,7 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
         "in mean squared error",
         f"interval {fixed(change.low)} to {fixed(change.high)}",
         rows,
-        note=f"{people}.{'' if change.excludes_zero else CHANCE}",
+        note=f"{people}.{_judged(change, change.value < 0)}",
     )
     partitions = [(by, result.extremes(by)) for by in result.partitions]
     paying = [(by, of.cost, of.worst) for by, of in partitions if of.cost is not None and of.worst is not None]
