@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from noisewise.audits.disparity import disparity
-from noisewise.audits.error_disparity import error_disparity
 from noisewise.audits.people import POOR_TWIN, Cost, Extremes, WorstError
 from noisewise.audits.price import cards_of_errors
 from noisewise.data import Data
@@ -57,7 +56,7 @@ def twins(offset: float) -> tuple[Data, nn.Module, nn.Module]:
 def test_a_twin_that_is_behind_is_no_gain_of_privacy():
     data, right, wrong = twins(2.0)
     for private, twin, flagged in ((right, wrong, True), (wrong, right, False)):
-        found = error_disparity(private, data, twin=twin)
+        found = disparity(private, data, twin=twin)
         assert (POOR_TWIN in found.sentences()) == flagged
         assert (POOR_TWIN in found.cards()[0].note) == flagged
     classes = Data(data.x, (data.x[:, 0] > 0).long(), classes=("no", "yes"))
