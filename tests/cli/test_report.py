@@ -15,7 +15,7 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     privacy = read_json(tmp_path / "runs/a/summary.json")["privacy"]
     for text in (
         f"epsilon {number(privacy['epsilon'])} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
-        "runs/a/", "never publish this folder", "3 steps", "Next: noisewise audit runs/a",
+        "runs/a/", "never publish this folder", "3 of about 64 rows", "Next: noisewise audit runs/a",
     ):  # fmt: skip
         assert text in trained.words
     audited = noisewise("audit", "runs/a", "--only", "disparity", "--only", "calibration")

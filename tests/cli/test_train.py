@@ -16,13 +16,13 @@ import torch
 from noisewise.audits import AUDITS
 from noisewise.data import DATASETS
 from noisewise.mechanism import Mechanism
-from noisewise.models import build
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import Poisson
 from noisewise.wording import number
 from noisewise.workflow.config import Config, plan
 from noisewise.workflow.execution import execute
+from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.plan import plan_of
 
 QUICK = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64")
@@ -160,7 +160,7 @@ def counted(monkeypatch) -> dict[str, int]:
 
     monkeypatch.setitem(DATASETS, "digits", counting("data", DATASETS["digits"]))
     monkeypatch.setattr("noisewise.workflow.plan.plan_of", counting("plan", plan_of))
-    monkeypatch.setattr("noisewise.workflow.plan.build", counting("model", build))
+    monkeypatch.setattr("noisewise.workflow.plan.build_model", counting("model", build_model))
     return counts
 
 

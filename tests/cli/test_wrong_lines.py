@@ -2,7 +2,7 @@
 
 import pytest
 
-CLINIC = "age,sex,outcome\n30,F,ill\n40,M,well\n50,F,ill\n60,M,well\n"
+CLINIC = "age,sex,outcome\n" + 5 * "30,F,ill\n40,M,well\n50,F,ill\n60,M,well\n"
 FILES = {
     "clinic.csv": CLINIC,
     "empty.csv": "",

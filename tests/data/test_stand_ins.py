@@ -251,7 +251,7 @@ def housing_row(line):
         "occupancy": scaled(people / households, 0, 1_244, log=True),
         "latitude": scaled(latitude, 32.54, 41.95),
         "longitude": scaled(longitude, -124.35, -114.31),
-        "y": round(value / 1e5, 4),
+        "y": round((value - 250_000.5) / 250_000.5, 4),
     }
 
 
@@ -296,7 +296,7 @@ def wine_row(line, colour, *, groups=False):
         name: scaled(text, *WINE_RANGES[name], log=name in logarithmic)
         for name, text in zip(WINE_RANGES, field, strict=True)
     }
-    return row | {"y": float(quality), "by colour": colour} | ({"colour": colour} if groups else {})
+    return row | {"y": (float(quality) - 5) / 5, "by colour": colour} | ({"colour": colour} if groups else {})
 
 
 def test_wine_quality(put):

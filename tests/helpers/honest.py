@@ -156,6 +156,7 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the smallest inp
     "lenet": ((1, 12, 12), {}),
     "mlp": ((3, 2), {"widths": (5, 4)}),
     "logistic": ((3, 2), {}),
+    "table": ((3, 2), {"knots": 2, "hidden": 3}),
     "mnist-cnn": ((1, 14, 14), {}),
     "cifar-net": ((3, 16, 16), {}),
     "dp-cnn": ((3, 8, 8), {}),

@@ -359,6 +359,14 @@ def test_quiet_of_train(noisewise, monkeypatch) -> None:
         assert words in told
 
 
+def test_json_of_train(noisewise) -> None:
+    code, printed = noisewise(
+        "train", *with_option(BASE, "--data", "--data", "digits"), "--model", "logistic", "--no-twin", "--json"
+    )
+    assert code == 0
+    assert json.loads(printed) == {"a": json.loads(Path("a/summary.json").read_text())}
+
+
 def test_device_of_train(noisewise, door: Door) -> None:
     assert noisewise("train", *with_option(BASE, ""), "--device", "meta", "--quiet", "--no-twin")[0] == 0
     assert (
@@ -659,6 +667,9 @@ def test_example_and_loss_of_check(noisewise) -> None:
     code, printed = noisewise("check", "m.py:model", "--example", "m.py:fits", "--loss", "m.py:coupled")
     assert code == 3
     assert "cannot be trained privately" in printed
+    facts = json.loads(noisewise("check", "m.py:model", "--example", "m.py:fits", "--json")[1])
+    assert facts["trainable"]
+    assert [one["name"] for one in facts["parameters"]] == ["weight", "bias"]
 
 
 # --- all of them
@@ -685,6 +696,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--resume": test_resume_of_train,
         "--quiet": test_quiet_of_train,
         "--device": test_device_of_train,
+        "--json": test_json_of_train,
         "--secure": test_secure_of_train,
         "--repair": test_repairs_of_train,
         "--seeds": test_seeds_of_train,
@@ -717,7 +729,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--delta": test_budget_of_schema,
         "--adjacency": test_budget_of_schema,
     },
-    "check": {"--example": test_example_and_loss_of_check, "--loss": test_example_and_loss_of_check},
+    "check": dict.fromkeys(("--example", "--loss", "--json"), test_example_and_loss_of_check),
 }
 
 

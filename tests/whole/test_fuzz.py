@@ -160,7 +160,7 @@ def unfinished(tmp_path_factory):
         return train(*arguments, **settings, recorders=[stop])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisewise.workflow.execution.train", stopping)
+        patch.setattr("noisewise.recipe.train", stopping)
         with pytest.raises(Interrupted):
             execute(config, folder, progress=False)
     return RunFolder(folder)
@@ -240,7 +240,7 @@ CHECKS = {
         runs("unfinished"), BEGUN, COMMANDS[2:], work, count
     ),
 }
-QUICK, SLOW = (100, 100, 50, 20), (1500, 1500, 600, 200)
+QUICK, SLOW = (60, 60, 30, 12), (1500, 1500, 600, 200)
 
 
 @pytest.mark.parametrize(("what", "count"), list(zip(CHECKS, QUICK, strict=True)))

@@ -14,7 +14,7 @@ from noisewise.runtime import Runtime
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 
-FILES = ("run.json", "summary.json", "ledger.json", "metrics.jsonl")
+FILES = ("run.json", "summary.json", "ledger.json", "metrics.jsonl", "mechanism.json")
 ENTRIES = {  # adding one is a decision: it must not depend on what was drawn
     "run.json": "format state status reason versions noisewise python torch numpy dp-accounting "
     "hardware machine cores threads gpus",
@@ -24,7 +24,9 @@ ENTRIES = {  # adding one is a decision: it must not depend on what was drawn
     "rdp_epsilon gdp_epsilon status reason strength task data name public classes n model repairs communication seed "
     "dense values indices seeds share",
     "config.toml": "format data valid model seed epsilon noise_multiplier delta adjacency sampler batch_size steps clip bound "
-    "screen optimizer lr momentum ema twin twin_lr engine microbatch insecure_seed",
+    "screen optimizer lr momentum ema twin twin_lr engine microbatch insecure_seed test drop_unlabelled public device secure "
+    "repairs",
+    "mechanism.json": "sampler kind n batch_size clip rule bound noise_multiplier steps support fixed adjacency unit",
 }
 
 
@@ -66,5 +68,5 @@ def run(tmp_path_factory) -> RunFolder:
 
 def test_nothing_else_lies_outside_the_secrets(run: RunFolder) -> None:
     outside = {path.name for path in run.path.iterdir()}
-    assert outside == {*ENTRIES, "model.safetensors", "sensitive"}
+    assert outside == {*ENTRIES, "README.md", "model.safetensors", "sensitive"}
     assert run.sensitive.stat().st_mode & 0o777 == 0o700

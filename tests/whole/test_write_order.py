@@ -103,8 +103,8 @@ def test_every_file_of_a_run_is_on_the_disk_before_it_has_its_name(journal, tmp_
     journal.check()
     written = journal.paths()
     assert written.count(str(folder.checkpoint)) == tiny.STEPS + 1  # at the start, and after each step
-    last = [folder.identity, folder.model, folder.ledger, folder.summary, folder.run]
-    assert sorted(written[-5:-1]) == sorted(str(path) for path in last[:-1])
+    last = [folder.identity, folder.model, folder.ledger, folder.mechanism, folder.summary, folder.run]
+    assert sorted(written[-6:-1]) == sorted(str(path) for path in last[:-1])
     assert written[-1] == str(folder.run)
 
 

@@ -73,9 +73,14 @@ def test_the_twin_is_not_repaired(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "repairs",
     [
-        ("moving-average:decay=0.5",), ("random-sparsification:final=0.5", "global-clipping"), ("lora:rank=2",),
-        ("first-phase:epochs=1,clip=global", "fine-tuning-of-a-part"), ("magnitude-pruning:source=random",),
-        ("local-then-global-clipping:share=0.5",), ("global-adapt",),
+        ("lora:rank=2",), ("first-phase:epochs=1,clip=global", "fine-tuning-of-a-part"), ("global-adapt",),
+        *(
+            pytest.param(texts, marks=pytest.mark.slow)
+            for texts in (
+                ("moving-average:decay=0.5",), ("random-sparsification:final=0.5", "global-clipping"),
+                ("magnitude-pruning:source=random",), ("local-then-global-clipping:share=0.5",),
+            )
+        ),
     ],
     ids=" and ".join,
 )  # fmt: skip

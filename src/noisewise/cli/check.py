@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noisewise.cli.shared import example, plain, terminal
+from noisewise.cli.shared import Json, example, plain, terminal
 
 if TYPE_CHECKING:
     from noisewise.testing.modelcheck import ModelCheck
@@ -27,6 +29,7 @@ def check(
             "squared error otherwise.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Can this model be trained privately? What keeps the units apart, what does it cost, what to change?
 
@@ -38,7 +41,10 @@ def check(
     from noisewise.testing.modelcheck import check_user_files
 
     checked = check_user_files(model, example, loss)
-    _print_check(checked)
+    if as_json:
+        print(json.dumps({**asdict(checked), "sentences": checked.sentences}, indent=2))
+    else:
+        _print_check(checked)
     if not checked.trainable:
         raise typer.Exit(3)
 

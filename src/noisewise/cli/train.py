@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
@@ -27,6 +28,7 @@ from noisewise.cli.shared import (
 )
 from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
 from noisewise.errors import Interrupted, RunError
+from noisewise.runs.files import read_json
 from noisewise.workflow.checks import check_settings
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
 
@@ -45,7 +47,7 @@ else:
 
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
-HOW = {"out", "config", "resume", "quiet", "epochs", "settings", "seeds", "repair"}
+HOW = {"out", "config", "resume", "quiet", "as_json", "epochs", "settings", "seeds", "repair"}
 HOW |= {"label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
@@ -69,6 +71,9 @@ def train(
     ] = None,
     resume: Annotated[bool, option(RUN, "Go on with the run in --out; its settings are kept.", "--resume")] = False,
     quiet: Annotated[bool, option(RUN, "No progress bar, no plan, no summary.", "--quiet")] = False,
+    as_json: Annotated[
+        bool, option(RUN, "Print summary.json of each run, by its folder, and nothing else.", "--json")
+    ] = False,
     device: Annotated[str | None, option(RUN, "cpu, cuda, cuda:1, ... Default: a GPU where there is one.")] = None,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
@@ -186,6 +191,7 @@ def train(
     stored = _stored(folders[0]) if resume else None
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
+    quiet = quiet or as_json
     known = schema_for(data, asked, epsilon, beside=folders[0] if resume else config and config.parent)
     for number, folder in enumerate(folders):
         own = given if seeds is None else {**given, "seed": (seed or 0) + number}
@@ -194,7 +200,9 @@ def train(
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))
         _train(planned, folder, resume=resume and _begun(folder), quiet=quiet, next_step=seeds is None)
-    if seeds is not None and not quiet:
+    if as_json:
+        print(json.dumps({str(folder): read_json(folder / "summary.json") for folder in folders}, indent=2))
+    elif seeds is not None and not quiet:
         _print_total(folders)
 
 
