@@ -121,8 +121,8 @@ FAULTS = [
     Mutant(
         "front: --yes confirms what was read off the rows",
         "cli/table_schema.py",
-        "    if asked.yes or asked.schema_epsilon is not None:\n        return _noised(file, asked, epsilon)\n",
-        "    if asked.yes:\n        return replace(proposal.schema, confirmed=True)\n",
+        "    if unread:\n        return _noised(file, asked, epsilon, adjacency)\n",
+        "    if unread:\n        return replace(proposal.schema, confirmed=True)\n",
         ("cli/test_table_schema.py::test_yes_never_confirms_but_spends",),
     ),
     Mutant(
@@ -135,8 +135,8 @@ FAULTS = [
     Mutant(
         "front: several runs do not add up",
         "cli/train.py",
-        "lines = [line for ledger in ledgers for line in ledger.lines]",
-        "lines = list(ledgers[0].lines)",
+        "*(line for ledger in ledgers for line in ledger.lines if line not in before)",
+        "*ledgers[0].lines",
         ("cli/test_train.py::test_several_seeds_add_up",),
     ),
 ]

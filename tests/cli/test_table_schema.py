@@ -8,6 +8,7 @@ import pytest
 
 from noisewise.accounting import Ledger
 from noisewise.cli import table_schema
+from noisewise.wording import number
 
 DECLARED = (
     "--label", "outcome=ill,well", "--group", "sex=F,M", "--column", "age=0:120", "--column", "pressure=50:250",
@@ -20,10 +21,10 @@ QUICK = ("--steps", "3", "--batch-size", "64", "--no-twin", "--quiet")
 def clinic(tmp_path):
     """People with an outcome that depends on pressure; each has two rows."""
     draw, lines = random.Random(0), ["person,age,sex,pressure,smoker,outcome"]
-    for number in range(400):
+    for row in range(400):
         pressure, smoker = draw.gauss(130, 20), draw.choice(["yes", "no"])
         outcome = "ill" if pressure + 15 * (smoker == "yes") + draw.gauss(0, 10) > 138 else "well"
-        lines.append(f"p{number // 2},{draw.randint(18, 95)},{draw.choice('FM')},{pressure:.1f},{smoker},{outcome}")
+        lines.append(f"p{row // 2},{draw.randint(18, 95)},{draw.choice('FM')},{pressure:.1f},{smoker},{outcome}")
     path = tmp_path / "clinic.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -100,6 +101,37 @@ def test_yes_never_confirms_but_spends(noisewise, clinic):
     assert 4 < privacy()["epsilon"] <= 8
     whole = Ledger.from_dict(ledger).epsilon(privacy()["delta"])
     assert whole == pytest.approx(privacy()["epsilon"], rel=1e-3)
+
+
+NOISED = (
+    "--data", "clinic.csv", "--label", "outcome=ill,well", "--column", "smoker=yes,no", "--column", "sex=F,M", "--column",
+    "person=ignore", "--column", "age=0:120", "--yes", "--epsilon", "8", "--schema-epsilon", "4",
+)  # fmt: skip
+
+
+def test_a_schema_is_chosen_for_the_neighbours_of_the_run(noisewise, clinic):
+    found = noisewise("train", *NOISED, "--adjacency", "replace-one", "--out", "run", *QUICK)
+    assert found.code == 0, found.words
+    assert privacy()["adjacency"] == "replace-one"
+
+
+def test_rows_are_not_read_where_only_noise_may_look(noisewise, clinic, monkeypatch):
+    monkeypatch.setattr("noisewise.data.tables.propose.survey", lambda *_: 1 / 0)
+    assert noisewise("train", *NOISED, "--out", "run", *QUICK).code == 0
+
+
+def test_what_several_runs_have_in_common_is_spent_once(noisewise, clinic):
+    quick = [part for part in QUICK if part != "--quiet"]
+    found = noisewise("train", *NOISED, "--seed", "4", "--seeds", "2", "--out", "runs", *quick)
+    assert found.code == 0, found.words
+    ledgers = [Ledger.from_dict(json.loads(Path(f"runs/seed-{k}/ledger.json").read_text())) for k in range(2)]
+    schema = Ledger.from_dict(json.loads(Path("runs/seed-0/schema.json").read_text())["ledger"])
+    steps = [line for ledger in ledgers for line in ledger.lines if "schema" not in line.purpose]
+    total = Ledger("add-remove", [*schema.lines, *steps], "row").epsilon(privacy("runs/seed-0")["delta"])
+    assert f"spent epsilon {number(total)} together" in found.words
+    Path("runs/seed-1/run.json").unlink()  # as if it had been stopped
+    again = noisewise("train", "--resume", "--seeds", "2", "--out", "runs", "--quiet")
+    assert "seed was" not in again.words
 
 
 def test_all_of_the_budget_cannot_go_to_the_schema(noisewise, clinic):

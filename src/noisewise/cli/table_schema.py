@@ -99,7 +99,9 @@ def _check_columns(path: Path, asked: Asked) -> None:
                 raise ConfigError(f"{option} {text}: no such column. {path.name} has {listed(names)}.")
 
 
-def schema_for(data: str | None, asked: Asked, epsilon: float | None, beside: Path | None) -> Schema | None:
+def schema_for(
+    data: str | None, asked: Asked, epsilon: float | None, adjacency: str, beside: Path | None
+) -> Schema | None:
     """The schema of a table: given, that of the run `beside`, or proposed and agreed to; None where data has its own."""
     from noisewise.data.tables import schema as schemas
 
@@ -110,13 +112,16 @@ def schema_for(data: str | None, asked: Asked, epsilon: float | None, beside: Pa
     if not is_table(data):
         return None
     file = Path(str(data))
-    proposal = proposal_of(file, str(asked.label), list(asked.groups), asked.unit, list(asked.columns))
-    if proposal.schema.origin == "declared" or asked.public:
+    unread = (
+        asked.yes or asked.schema_epsilon is not None
+    ) and not asked.public  # rows are looked at through noise only
+    proposal = proposal_of(file, str(asked.label), asked.groups, asked.unit, asked.columns, header_only=unread)
+    if asked.public or set(proposal.remarks.values()) <= {"declared"}:
         return proposal.schema
-    if asked.yes or asked.schema_epsilon is not None:
-        return _noised(file, asked, epsilon)
+    if unread:
+        return _noised(file, asked, epsilon, adjacency)
     print_schema(proposal)
-    return _agreed(file, asked, epsilon, proposal.schema)
+    return _agreed(file, asked, epsilon, adjacency, proposal.schema)
 
 
 def _as_asked(schema: Schema, asked: Asked) -> Schema:
@@ -134,7 +139,7 @@ def _as_asked(schema: Schema, asked: Asked) -> Schema:
     return schema
 
 
-def _noised(file: Path, asked: Asked, epsilon: float | None) -> Schema:
+def _noised(file: Path, asked: Asked, epsilon: float | None, adjacency: str) -> Schema:
     if asked.schema_epsilon is None and epsilon is None:
         raise ConfigError(
             "--yes without --epsilon: say for how much columns may be looked at, e.g. --schema-epsilon 0.3."
@@ -143,10 +148,12 @@ def _noised(file: Path, asked: Asked, epsilon: float | None) -> Schema:
     if epsilon is not None and part >= epsilon:
         raise ConfigError(f"--schema-epsilon {part:g} of --epsilon {epsilon:g}: nothing would be left for training.")
     terminal().print(f"[dim]Choosing the schema with noise, for epsilon {part:g} of the budget.[/]")
-    return proposal_of(file, str(asked.label), list(asked.groups), asked.unit, list(asked.columns), epsilon=part).schema
+    return proposal_of(
+        file, str(asked.label), asked.groups, asked.unit, asked.columns, epsilon=part, adjacency=adjacency
+    ).schema
 
 
-def _agreed(file: Path, asked: Asked, epsilon: float | None, schema: Schema) -> Schema:
+def _agreed(file: Path, asked: Asked, epsilon: float | None, adjacency: str, schema: Schema) -> Schema:
     """Ask whether what was read off the rows is public knowledge; a script is never asked, and stops."""
     ways = (
         "declare columns (--column age=0:120), make a schema file (noisewise schema) and confirm it there, give --yes to have "
@@ -170,5 +177,5 @@ def _agreed(file: Path, asked: Asked, epsilon: float | None, schema: Schema) -> 
     if answer in ("y", "yes"):
         return replace(schema, confirmed=True)
     if answer in ("n", "noise"):
-        return _noised(file, asked, epsilon)
+        return _noised(file, asked, epsilon, adjacency)
     raise ConfigError(f"stopped, nothing was trained. Other ways: {ways}.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 import typer
 
 from noisewise import runtime
+from noisewise.accounting.defaults import default_adjacency
 from noisewise.cli.audit import ask
 from noisewise.cli.planned import print_plan
 from noisewise.cli.report import write_page
@@ -35,6 +36,7 @@ from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from noisewise.accounting import Line
     from noisewise.workflow.config import Config
     from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
@@ -192,18 +194,21 @@ def train(
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
     quiet = quiet or as_json
-    known = schema_for(data, asked, epsilon, beside=folders[0] if resume else config and config.parent)
+    neighbours = adjacency or (base.adjacency if base else default_adjacency(sampler or "poisson"))
+    known = schema_for(data, asked, epsilon, neighbours, beside=folders[0] if resume else config and config.parent)
+    earlier = base or stored
+    first = seed if seed is not None else 0 if earlier is None else earlier.seed
     for number, folder in enumerate(folders):
-        own = given if seeds is None else {**given, "seed": (seed or 0) + number}
+        own = given if seeds is None else {**given, "seed": first + number}
         with warnings_as_notes(), terminal(stderr=True).status("planning", spinner="dots"):
-            planned = plan(base or stored, epochs=epochs, schema=known, **own)
+            planned = plan(earlier, epochs=epochs, schema=known, **own)
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))
         _train(planned, folder, resume=resume and _begun(folder), quiet=quiet, next_step=seeds is None)
     if as_json:
         print(json.dumps({str(folder): read_json(folder / "summary.json") for folder in folders}, indent=2))
     elif seeds is not None and not quiet:
-        _print_total(folders)
+        _print_total(folders, [] if known is None or known.ledger is None else known.ledger.lines)
 
 
 def _folders(out: Path, seeds: int | None, resume: bool) -> list[Path]:
@@ -225,8 +230,8 @@ def _begun(out: Path) -> bool:
     return folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()
 
 
-def _print_total(folders: list[Path]) -> None:
-    """What runs on the same people have spent together."""
+def _print_total(folders: list[Path], before: list[Line]) -> None:
+    """What runs on the same people have spent together; `before`: what they have in common, spent once."""
     from noisewise.accounting import Ledger
     from noisewise.runs.folder import RunFolder
     from noisewise.runs.summary import read_ledger, read_summary
@@ -234,7 +239,7 @@ def _print_total(folders: list[Path]) -> None:
 
     ledgers = [read_ledger(RunFolder(folder)) for folder in folders]
     delta = read_summary(RunFolder(folders[0]))["privacy"]["delta"]
-    lines = [line for ledger in ledgers for line in ledger.lines]
+    lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]
     total = Ledger(ledgers[0].adjacency, lines, ledgers[0].unit).epsilon(delta)
     terminal().print(
         f"\n[bold]{len(folders)} runs on the same people[/] spent epsilon {number(total)} together, at delta {delta:g}: "
