@@ -1,7 +1,7 @@
 import pytest
 
 from noisewise.errors import ConfigError
-from noisewise.userfiles import load
+from noisewise.userfiles import load, model_maker
 
 
 @pytest.fixture
@@ -43,3 +43,14 @@ def test_what_cannot_be_loaded_is_explained(folder, reference, message):
     (folder / "notes.txt").write_text("model\n")
     with pytest.raises(ConfigError, match=message):
         load(reference)
+
+
+def test_a_model_is_made_of_its_sizes_or_of_nothing(folder):
+    (folder / "makers.py").write_text("number = 3\ndef sized(shape, outputs, deep=2): pass\ndef fixed(*a, **b): pass\n"
+                                      "def three(a, b, c): pass\n")  # fmt: skip
+    assert model_maker("makers.py:sized") == (load("makers.py:sized"), 2)
+    assert model_maker("makers.py:fixed") == (load("makers.py:fixed"), 0)
+    with pytest.raises(ConfigError, match="is a int: must be a function"):
+        model_maker("makers.py:number")
+    with pytest.raises(ConfigError, match="needs 3 arguments"):
+        model_maker("makers.py:three")

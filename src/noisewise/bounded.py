@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisewise._moved import old_names
 from noisewise.accounting import Ledger
-from noisewise.accounting.events import gaussian, joint_multiplier
+from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
 from noisewise.noise import for_the_grid, secure_answer, standard_normal
 from noisewise.randomness import Entropy
@@ -95,11 +95,7 @@ def expose(
     purpose: str,
 ) -> dict[str, Tensor]:
     """Hand out what no bound protects, with noise of `std` if any: the ledger's epsilon is infinite from here on."""
-    import dp_accounting
-
-    ledger.record(
-        dp_accounting.NonPrivateDpEvent(), f"{purpose} (not private)", step, reproducible=entropy.reproducible
-    )
+    ledger.record(not_private(), f"{purpose} (not private)", step, reproducible=entropy.reproducible)
     return _with_noise(Bounded(values, 1.0, support), std, entropy, (step, 0))
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import dp_accounting
 import torch
 from torch import nn
 
 from noisewise.accounting import Ledger, Line, smallest_noise
+from noisewise.accounting.events import not_private
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, RunError
@@ -50,8 +50,7 @@ class Phase:
         """What this phase writes into the ledger."""
         if self.ablation == "private":
             return _known(self.mechanism).lines(first_step)
-        event = dp_accounting.NonPrivateDpEvent()
-        return [Line(event, f"{self.ablation} (not private)", self.mechanism.steps, first_step)]
+        return [Line(not_private(), f"{self.ablation} (not private)", self.mechanism.steps, first_step)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +271,7 @@ def _ledger_of(path: Path) -> Ledger | None:
         return None
     ledger = read_ledger(folder)
     if path.parent == folder.sensitive:
-        ledger.lines = [Line(dp_accounting.NonPrivateDpEvent(), "plain (not private)", 1, 0)]
+        ledger.lines = [Line(not_private(), "plain (not private)", 1, 0)]
     return ledger
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +27,23 @@ def load(reference: str) -> Any:
         known = sorted(key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module))
         raise ConfigError(f"{reference!r}: {path} has no {name!r}. It has: {', '.join(known) or 'nothing'}.")
     return getattr(module, name)
+
+
+def model_maker(reference: str) -> tuple[Callable[..., Any], int]:
+    """What makes a model, and how many arguments it needs: (shape, outputs), or none. A module counts, as one that is made."""
+    made = load(reference)
+    if not callable(made):
+        raise ConfigError(
+            f"model {reference!r} is a {type(made).__name__}: must be a function that makes a torch.nn.Module."
+        )
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p for p in inspect.signature(made).parameters.values() if p.default is p.empty and p.kind not in free]
+    if len(needed) not in (0, 2):
+        raise ConfigError(
+            f"model {reference!r} needs {len(needed)} arguments: must be a function of nothing, or of (shape, outputs), the "
+            "sizes of one input and the number of outputs."
+        )
+    return made, len(needed)
 
 
 def _own(value: Any, module: ModuleType) -> bool:

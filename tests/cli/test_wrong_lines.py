@@ -1,5 +1,8 @@
 """Sixty wrong command lines: each ends with a code, one readable paragraph and nothing left behind; none is silent."""
 
+import subprocess
+import sys
+
 import pytest
 
 CLINIC = "age,sex,outcome\n" + 5 * "30,F,ill\n40,M,well\n50,F,ill\n60,M,well\n"
@@ -109,3 +112,34 @@ def test_wrong_lines_are_answered(noisewise, tmp_path, line):
 
 def test_there_are_enough_of_them():
     assert len(LINES) >= 60
+
+
+NEED_TORCH = (  # what only the model, its repairs or the loaded rows can tell
+    "mine.py:nothing", "lora:rank=x", "moving-average --repair", "ablation=plain", "group-bounds", "--batch-size 50",
+    "--valid 5000", "check mine.py:number",
+)  # fmt: skip
+PROGRAM = """
+import sys
+from typer.testing import CliRunner
+from noisewise.cli.app import app
+for line in sys.stdin.read().splitlines():
+    CliRunner().invoke(app, line.split())
+    if "torch" in sys.modules:
+        sys.exit(f"torch was imported for: {line}")
+"""
+
+
+def test_most_mistakes_are_said_before_torch_is_imported(tmp_path):
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    light = [line for line in LINES if not any(words in line for words in NEED_TORCH)]
+    assert len(light) >= 60
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input="\n".join(light),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr

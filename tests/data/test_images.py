@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from noisewise.data import Data, cifar10, digits, fashion_mnist, images, mnist
 from noisewise.data.files import FILES, Download
@@ -18,6 +19,16 @@ needs_data = pytest.mark.skipif(not os.environ.get("NOISEWISE_DATA"), reason="NO
 
 def rows(data: Data) -> set[bytes]:
     return {x.numpy().tobytes() for x in data.x}
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    bunch = load_digits()
+    parts = digits(valid=100)
+    rows = torch.cat(
+        [torch.cat([part.x.flatten(1), part.y[:, None]], 1) for part in (parts.train, parts.valid, parts.test)]
+    )
+    expected = torch.cat([torch.tensor(bunch.images).flatten(1) / 16, torch.tensor(bunch.target)[:, None]], 1).float()
+    assert sorted(rows.tolist()) == sorted(expected.tolist())
 
 
 def test_digits_are_three_disjoint_parts_of_1797() -> None:

@@ -6,14 +6,14 @@ FAULTS = [
     # published sets, tables, images, recordings, settings, plans
     Mutant(
         "seen: config, engine ignored",
-        "workflow/config.py",
+        "workflow/settings.py",
         "Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)",
         "Runtime(microbatch=self.microbatch)",
         ("whole/test_config_options.py::test_every_setting_of_a_config_acts[engine]",),
     ),
     Mutant(
         "seen: config, microbatch ignored",
-        "workflow/config.py",
+        "workflow/settings.py",
         "Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)",
         "Runtime(engine=cast(Engine, self.engine))",
         ("whole/test_config_options.py::test_every_setting_of_a_config_acts[microbatch]",),
@@ -106,14 +106,14 @@ FAULTS = [
     ),
     Mutant(
         "option: --microbatch lost",
-        "workflow/config.py",
+        "workflow/settings.py",
         "Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)",
         "Runtime(engine=cast(Engine, self.engine))",
         ("whole/test_command_options.py::test_options_of_train[--microbatch]",),
     ),
     Mutant(
         "option: --engine lost",
-        "workflow/config.py",
+        "workflow/settings.py",
         "Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)",
         "Runtime(microbatch=self.microbatch)",
         ("whole/test_command_options.py::test_options_of_train[--engine]",),

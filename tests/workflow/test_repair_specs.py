@@ -7,7 +7,8 @@ import pytest
 from noisewise import repairs
 from noisewise.errors import ConfigError
 from noisewise.workflow import choices
-from noisewise.workflow.repair_specs import BY_SLUG, EXAMPLES, converted, example, parse, slug
+from noisewise.workflow.repair_specs import BY_SLUG, EXAMPLES, example, parse, slug
+from noisewise.workflow.written import converted
 
 
 def test_every_repair_has_a_name_on_the_command_line():

@@ -6,7 +6,7 @@ from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder
 from noisewise.workflow.config import plan
 from noisewise.workflow.execution import execute
-from noisewise.workflow.taken import check_out
+from noisewise.workflow.taken import check_finished, check_out
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,12 @@ def test_a_run_whose_twin_is_missing_is_unfinished(finished, tmp_path):
     copy.config.unlink()  # as a run of Python, which has no twin
     with pytest.raises(RunError, match="a finished run"):
         check_out(copy, resume=False)
+
+
+def test_what_is_no_finished_run_is_not_opened(finished, tmp_path):
+    assert check_finished(finished) is None
+    with pytest.raises(RunError, match="is no run folder: it holds no finished run"):
+        check_finished(RunFolder(tmp_path / "new"))
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"unfinished run. Finish it with `noisewise train --resume --out"):
+        check_finished(RunFolder(tmp_path))

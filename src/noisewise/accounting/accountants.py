@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import ConfigError
@@ -88,11 +89,16 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
 
     The discretisation is refined until that changes epsilon by less than 0.1 %; what is left is far smaller. Every stage
     is an upper bound, and large epsilons, whose fine distributions would not fit in memory, end at a coarse one. What
-    costs more than about a million is called infinite.
+    costs more than about a million is called infinite. Readings are remembered: a plan, its run and its report ask the same.
     """
+    check_delta(delta)
+    return _pld_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
+
+
+@cache
+def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     from dp_accounting.pld import PLDAccountant
 
-    check_delta(delta)
     if _not_private(events):
         return math.inf
     if not events:

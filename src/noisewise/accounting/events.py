@@ -37,13 +37,20 @@ def check_multiplier(sigma: float, name: str) -> None:
         )
 
 
+def not_private() -> DpEvent:
+    """The event of a release that nothing protects: epsilon is infinite from there on."""
+    import dp_accounting
+
+    return dp_accounting.NonPrivateDpEvent()
+
+
 def gaussian(sampler: Sampler, noise_multiplier: float) -> DpEvent:
     """The event of one release with this multiplier: without noise, nothing is private."""
     import dp_accounting
 
     check_multiplier(noise_multiplier, "joint noise multiplier")
     if noise_multiplier == 0:
-        return dp_accounting.NonPrivateDpEvent()
+        return not_private()
     return sampler.event(dp_accounting.GaussianDpEvent(noise_multiplier))
 
 

@@ -10,6 +10,8 @@ import typer
 
 from noisewise.cli.shared import Json, example, note, plain, terminal
 from noisewise.errors import ConfigError, DataError
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.taken import check_finished
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,16 +84,18 @@ def ask(
     `made_by`: model and data of a run that was made in Python.
     """
     from noisewise.audits import AUDITS
-    from noisewise.runs.files import finite
-    from noisewise.runs.summary import read_summary
-    from noisewise.wording import promised
-    from noisewise.workflow import opened
 
     console = terminal()
     for name in only or []:
         if name not in AUDITS:
             raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
+    check_finished(RunFolder(path))
     run = _opened(path, planned, *made_by)
+    from noisewise.runs.files import finite
+    from noisewise.runs.summary import read_summary
+    from noisewise.wording import promised
+    from noisewise.workflow import opened
+
     strength = promised(read_summary(run.folder)).strength
     fitting = [name for name, audit in AUDITS.items() if run.data.test.task == "classification" or not audit.classes]
     results = {}

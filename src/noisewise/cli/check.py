@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noisewise import userfiles
 from noisewise.cli.shared import Json, example, plain, terminal
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def check(
     Runs the files it is given. The batch gives shapes and types only; everything is measured on made-up units.
     Exit code 0: it can; 3: it cannot.
     """
+    for reference in (model, example, loss):
+        if reference is not None:
+            userfiles.load(reference)
     from noisewise.testing.modelcheck import check_user_files
 
     checked = check_user_files(model, example, loss)

@@ -11,6 +11,8 @@ import typer
 
 from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.errors import ConfigError, DataError
+from noisewise.runs.folder import RunFolder
+from noisewise.workflow.taken import check_finished
 
 
 @example("noisewise predict runs/clinic new.csv --out scores.csv")
@@ -34,6 +36,7 @@ def predict(
         raise ConfigError(f"{out.parent} is no folder: --out must lie in one that exists.")
     if not file.is_file():
         raise DataError(f"{file} does not exist. Give the path of a CSV or Parquet file.")
+    check_finished(RunFolder(run))
     from noisewise.workflow.prediction import predict as predicted
 
     try:

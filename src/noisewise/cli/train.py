@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 import typer
 
-from noisewise import runtime
+from noisewise import runtime, userfiles
 from noisewise.accounting.defaults import default_adjacency
 from noisewise.cli.audit import ask
 from noisewise.cli.planned import print_plan
@@ -30,14 +30,14 @@ from noisewise.cli.shared import (
 from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
 from noisewise.errors import Interrupted, RunError
 from noisewise.runs.files import read_json
-from noisewise.workflow.checks import check_settings
+from noisewise.workflow.checks import check_privacy, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
+from noisewise.workflow.settings import Config, parsed_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from noisewise.accounting import Line
-    from noisewise.workflow.config import Config
     from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
 
@@ -186,16 +186,21 @@ def train(
     asked = Asked(label, tuple(group or ()), unit, tuple(column or ()), schema, schema_epsilon, yes, bool(public))
     check_settings({**given, "epochs": epochs, "seeds": seeds})
     check_input(data, asked, resume=resume, config=config)
-    from noisewise.workflow.config import Config, parsed_settings, plan
-
     given |= parsed_settings(settings or [])
     base = None if config is None else Config.read(config)
     stored = _stored(folders[0]) if resume else None
+    check_together(given, epochs)
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
+    if base is None and stored is None:
+        check_privacy(given)
+    if model is not None and ".py:" in model:
+        userfiles.model_maker(model)
     quiet = quiet or as_json
     neighbours = adjacency or (base.adjacency if base else default_adjacency(sampler or "poisson"))
     known = schema_for(data, asked, epsilon, neighbours, beside=folders[0] if resume else config and config.parent)
+    from noisewise.workflow.config import plan
+
     earlier = base or stored
     first = seed if seed is not None else 0 if earlier is None else earlier.seed
     for number, folder in enumerate(folders):
@@ -284,7 +289,6 @@ def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:
 
 def _stored(out: Path) -> Config | None:
     from noisewise.runs.folder import RunFolder
-    from noisewise.workflow.config import Config
 
     path = RunFolder(out).config
     return Config.read(path) if path.exists() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -51,11 +52,12 @@ def digits(seed: int = 0, valid: int = 180) -> Splits:
     A fifth (359) is the test part, `valid` more are held out for choosing settings; the rest, 1258, is trained on.
     Reference: E. Alpaydin, C. Kaynak 1998, UCI Optical Recognition of Handwritten Digits.
     """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
-    y = torch.from_numpy(bunch.target).long()
+    package = importlib.util.find_spec("sklearn")  # importing scikit-learn takes longer than reading its file
+    if package is None or package.origin is None:
+        raise DataError("digits: scikit-learn, which carries them, is not installed.")
+    rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    x = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).float() / 16
+    y = torch.from_numpy(rows[:, -1]).long()
     test, held, train = split(Data(x, y, classes=DIGITS, public=True), seed, 359, valid)
     return Splits(train, held, test)
 

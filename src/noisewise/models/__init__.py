@@ -106,19 +106,7 @@ def _names_a_file(name: str) -> bool:
 
 def _of_file(name: str) -> Callable[..., nn.Module]:
     """A user's function of (shape, outputs), or of nothing; a class counts, and so does a module, which is copied."""
-    made = userfiles.load(name)
+    made, needed = userfiles.model_maker(name)
     if isinstance(made, nn.Module):
         return lambda shape, outputs: copy.deepcopy(made)
-    if not callable(made):
-        raise ConfigError(
-            f"model {name!r} is a {type(made).__name__}: must be a function that makes a torch.nn.Module."
-        )
-    needed = [p for p in inspect.signature(made).parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
-    if not needed:
-        return lambda shape, outputs: made()
-    if len(needed) != 2:
-        raise ConfigError(
-            f"model {name!r} needs {len(needed)} arguments: must be a function of nothing, or of (shape, outputs), the sizes "
-            "of one input and the number of outputs."
-        )
-    return made
+    return made if needed else lambda shape, outputs: made()

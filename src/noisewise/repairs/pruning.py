@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dp_accounting
 import torch
 from torch import Tensor, nn
 
 from noisewise.accounting import Ledger, Line
+from noisewise.accounting.events import not_private
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.recipe import Phase, Recipe, cut, train_openly, with_support
@@ -111,7 +111,7 @@ class MagnitudePruning(Repair):
         if isinstance(self.source, PrivateModel):
             recipe = _composed(recipe, self.source.ledger)
         if isinstance(self.source, PrivateRecords):
-            line = Line(dp_accounting.NonPrivateDpEvent(), "pruning mask from private records (not private)", 1, 0)
+            line = Line(not_private(), "pruning mask from private records (not private)", 1, 0)
             recipe = _composed(recipe, Ledger(recipe.mechanism.adjacency, [line], recipe.mechanism.unit))
         return self._pruned(recipe, scores)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noisewise.accounting import Identity, Ledger, spent
+from noisewise.accounting.events import not_private
 from noisewise.errors import RunError
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder, Status
@@ -75,10 +76,9 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 
 def _readings(ledger: Any, status: Status, delta: float) -> dict[str, float | None]:
     """Epsilon by every accountant, as a summary holds it."""
-    import dp_accounting
-
-    nothing = [(dp_accounting.NonPrivateDpEvent(), 1)]
-    epsilons = spent(nothing if status.status == "not-private" else ledger.events(), delta, ledger.adjacency)
+    epsilons = spent(
+        [(not_private(), 1)] if status.status == "not-private" else ledger.events(), delta, ledger.adjacency
+    )
     return {name: getattr(epsilons, name) for name in READINGS}
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import dp_accounting
-
 from noisewise.accounting import spent
+from noisewise.accounting.events import not_private
 from noisewise.errors import ConfigError
 from noisewise.mechanism import RANKING
 from noisewise.runs.folder import Status
@@ -46,9 +45,8 @@ def summary(state: State, status: Status, delta: float, about: Mapping[str, Any]
     mechanism, sigma = state.mechanism, state.mechanism.noise_multiplier
     open_before = any(not line.event_is_private for line in state.before)  # no plan makes up for it
     plan_epsilon = None if sigma is None else math.inf if open_before else mechanism.epsilon(delta)
-    open_events = [(dp_accounting.NonPrivateDpEvent(), 1)]
     readings = spent(
-        open_events if status.status == "not-private" else state.ledger.events(), delta, mechanism.adjacency
+        [(not_private(), 1)] if status.status == "not-private" else state.ledger.events(), delta, mechanism.adjacency
     )
     return {
         "format": 1,

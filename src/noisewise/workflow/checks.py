@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -12,7 +13,15 @@ from noisewise.runtime import Engine
 from noisewise.sampling import SAMPLERS
 from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, REPAIR_NAMES, takes
 
-WHOLE = {"batch_size": 1, "steps": 1, "microbatch": 1, "valid": 0, "seed": 0, "seeds": 1}  # and the least each may be
+WHOLE = {
+    "batch_size": 1,
+    "steps": 1,
+    "microbatch": 1,
+    "valid": 0,
+    "seed": 0,
+    "insecure_seed": 0,
+    "seeds": 1,
+}  # and the least each may be
 ABOVE_ZERO = {"epsilon": "3", "epochs": "20", "lr": "0.1", "twin_lr": "0.1", "bound": "1", "screen": "10"}
 CHOICES = {
     "clip": tuple(CLIPS), "optimizer": tuple(OPTIMIZERS), "sampler": tuple(SAMPLERS), "adjacency": tuple(ADJACENCIES),
@@ -42,10 +51,35 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"screen={said['screen']} with clip={said['clip']!r}: only global clipping screens.")
     if "delta" in said:
         check_delta(said["delta"])
+    if "device" in said:
+        check_device(said["device"])
     if "model" in said:
         check_model_name(said["model"])
     for text in said.get("repairs", ()):
         check_repair_name(text)
+
+
+def check_together(given: Mapping[str, Any], epochs: float | None) -> None:
+    """Refuse settings of which one follows from the other."""
+    if given.get("steps") is not None and epochs is not None:
+        raise ConfigError(f"epochs={epochs} and steps={given['steps']}: give one of them.")
+    if given.get("epsilon") is not None and given.get("noise_multiplier") is not None:
+        raise ConfigError(
+            f"epsilon={given['epsilon']} and noise_multiplier={given['noise_multiplier']}: one follows from the other; "
+            "give one of them."
+        )
+
+
+def check_privacy(given: Mapping[str, Any]) -> None:
+    """Refuse a run of which nobody said how private it shall be."""
+    if given.get("epsilon") is None and given.get("noise_multiplier") is None:
+        raise ConfigError("how private? Give epsilon (e.g. 3; smaller is more private) or noise_multiplier.")
+
+
+def check_device(name: str) -> None:
+    """A device is a word, with a number after a colon where there are several; torch says which there are."""
+    if not re.fullmatch(r"[a-z]+(:[0-9]+)?", name):
+        raise ConfigError(f"device={name!r}: must be cpu, cuda, cuda:1, ... Leave it out to have one chosen.")
 
 
 def check_model_name(name: str) -> None:

@@ -13,6 +13,7 @@ from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 from noisewise.losses import outputs_for
 from noisewise.sampling import FullBatch, steps_for
+from noisewise.workflow.checks import check_privacy
 from noisewise.workflow.model_specs import named
 from noisewise.workflow.plan import splits_of
 from noisewise.workflow.recommended import recommended
@@ -25,8 +26,7 @@ def filled_in(
     given: Mapping[str, Any], epochs: float | None, schema: Schema | None = None
 ) -> tuple[dict[str, Any], Splits]:
     """All settings of a run from those that were given, and the data, which some of them depend on."""
-    if "epsilon" not in given and "noise_multiplier" not in given:
-        raise ConfigError("how private? Give epsilon (e.g. 3; smaller is more private) or noise_multiplier.")
+    check_privacy(given)
     data, seed = given.get("data", "digits"), given.get("seed", 0)
     known = dict(CATALOG[data].settings) if data in CATALOG else {}
     splits = splits_of({**given, "data": data, "seed": seed, "valid": given.get("valid", known.get("valid"))}, schema)

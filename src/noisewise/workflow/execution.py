@@ -13,9 +13,9 @@ from noisewise.recipe import Recipe, fit
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
-from noisewise.workflow.config import Config
 from noisewise.workflow.plan import Planned, optimizer_of
 from noisewise.workflow.run_readme import own_code, readme
+from noisewise.workflow.settings import Config
 from noisewise.workflow.taken import check_out
 
 

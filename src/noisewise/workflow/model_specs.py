@@ -10,7 +10,7 @@ from torch import nn
 
 from noisewise.errors import ConfigError
 from noisewise.models import MODELS, build
-from noisewise.workflow.repair_specs import converted
+from noisewise.workflow.written import converted
 
 
 def build_model(text: str, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:

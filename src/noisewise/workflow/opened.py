@@ -26,9 +26,10 @@ from noisewise.recipe import load_weights
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.summary import read_status
-from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.plan import Planned
+from noisewise.workflow.settings import Config
+from noisewise.workflow.taken import check_finished
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,7 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
     `planned`: data and mechanism, where the same command has them already; those of other settings are not used.
     """
     folder = RunFolder(path)
-    if not folder.complete:
-        begun = folder.run.exists() or folder.checkpoint.exists()
-        state = "holds an unfinished run" if begun else "is no run folder"
-        remedy = f"Finish it with `noisewise train --resume --out {folder.path}`." if begun else "Check the name."
-        raise RunError(f"{folder.path} {state}. {remedy}")
+    check_finished(folder)
     if not folder.config.exists():
         raise RunError(
             f"{folder.path} was made in Python, so it does not say which model and data it is about. Name both: --model "
@@ -161,8 +158,7 @@ def open_python_run(path: str | os.PathLike[str], model: str, data: str) -> Run:
     function that gives them; `Data` alone is taken as the test part, and audits that need training rows refuse.
     """
     folder = RunFolder(path)
-    if not folder.complete:
-        raise RunError(f"{folder.path} holds no finished run. Check the name, or finish it in Python with resume=True.")
+    check_finished(folder)
     splits = _splits(data)
     shape, known = tuple(splits.test.x.shape[1:]), splits.test
     start = (

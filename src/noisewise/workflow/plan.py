@@ -29,7 +29,7 @@ from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
-    from noisewise.workflow.config import Config
+    from noisewise.workflow.settings import Config
 
 TEST = 0.2  # share of a table that audits look at
 

@@ -20,10 +20,11 @@ from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import load_weights
 from noisewise.repairs import LoRA
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
 from noisewise.workflow.repair_specs import parse
+from noisewise.workflow.settings import Config
+from noisewise.workflow.taken import check_finished
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class Predictor:
 def open_predictor(path: str | os.PathLike[str]) -> Predictor:
     """Model and schema of a finished run on a table, from its folder alone."""
     folder = RunFolder(path)
-    if not folder.complete:
-        raise RunError(f"{folder.path} holds no finished run. Check the name, or finish it with --resume.")
+    check_finished(folder)
     schema = stored_schema(folder)
     if schema is None or not folder.config.exists():
         raise RunError(

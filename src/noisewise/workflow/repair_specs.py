@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from noisewise import userfiles
 from noisewise.adaptive import rule_for
@@ -24,6 +23,7 @@ from noisewise.repairs import (
     PublicTraining,
     Repair,
 )
+from noisewise.workflow.written import converted
 
 SOURCES: dict[str, type] = {"random": AtRandom, "earlier-epochs": EarlierEpochs, "private-records": PrivateRecords}
 FROM_OWN_FILES = ("optimizer", "weights", "augment", "progress")  # settings that only code can give
@@ -139,46 +139,3 @@ def _source(kind: type[Repair], text: str, settings: Mapping[str, str]) -> Any:
         raise ConfigError(f"there is no {extra[0]!r} for source={text}. Known are {', '.join(known)}.")
     given = {key: converted(key, value, hints[key]) for key, value in settings.items()}
     return maker(load(text).train, **given) if maker is PublicTraining else maker(**given)
-
-
-def converted(name: str, text: str, hint: Any) -> Any:
-    """A text as what a type hint asks for: numbers, yes or no, names, lists of them.
-
-    >>> converted("shares", "0.2/0.4", tuple[float, ...])
-    (0.2, 0.4)
-    """
-    kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
-    if len(kinds) < len(_alternatives(hint)) and text == "none":
-        return None
-    for kind in kinds:
-        if get_origin(kind) is Literal and text in get_args(kind):
-            return text
-        if get_origin(kind) in (tuple, list, Sequence):
-            inner = get_args(kind)[0]
-            return tuple(converted(name, part, inner) for part in text.split("/"))
-        if kind is bool and text.lower() in YES_OR_NO:
-            return YES_OR_NO[text.lower()]
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        if kind is str:
-            return text
-    raise ConfigError(f"{name}={text}: must be {_words(kinds)}.")
-
-
-YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _words(kinds: list[Any]) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
-    words = [
-        f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else names.get(kind, "written in code")
-        for kind in kinds
-    ]
-    return " or ".join(words)

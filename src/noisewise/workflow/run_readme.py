@@ -14,7 +14,7 @@ from noisewise.wording import number, promised
 
 if TYPE_CHECKING:
     from noisewise.recipe import Recipe
-    from noisewise.workflow.config import Config
+    from noisewise.workflow.settings import Config
 
 OWN = (Hats, Beside)  # modules of ours whose code is put beside the weights
 PLAIN = (nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d)

@@ -1,4 +1,4 @@
-"""Is a run folder free, or does it hold a run? Light, so that it is said at once."""
+"""Is a run folder free, does it hold a run, is that finished? Light, so that it is said at once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ def check_out(folder: RunFolder, *, resume: bool) -> None:
         if folder.complete and (folder.twin_weights.exists() or not _wants_twin(folder)):
             raise RunError(f"{folder.path} holds a finished run: choose another --out, so that nothing is overwritten.")
         raise RunError(f"{folder.path} holds an unfinished run: go on with --resume, or choose another --out.")
+
+
+def check_finished(folder: RunFolder) -> None:
+    """Refuse what is no folder of a finished run."""
+    if folder.complete:
+        return
+    if folder.run.exists() or folder.checkpoint.exists():
+        raise RunError(
+            f"{folder.path} holds an unfinished run. Finish it with `noisewise train --resume --out {folder.path}`, or in "
+            "Python with resume=True."
+        )
+    raise RunError(f"{folder.path} is no run folder: it holds no finished run. Check the name.")
 
 
 def _wants_twin(folder: RunFolder) -> bool:

@@ -24,7 +24,6 @@ from noisewise.data.tables.kinds import (
     Target,
     centred,
 )
-from noisewise.data.tables.noised import noised_kinds
 from noisewise.data.tables.rows import CHUNK, listed, parts_of, short
 from noisewise.data.tables.schema import MISSING, Schema
 from noisewise.data.tables.survey import survey
@@ -142,6 +141,8 @@ def propose(
     else:
         assert epsilon is not None
         root = Entropy.fresh(secure=True) if entropy is None else entropy
+        from noisewise.data.tables.noised import noised_kinds
+
         found, ledger, delta = noised_kinds(
             Path(path), file.separator, open_columns, unit, epsilon, delta, n, adjacency, root, file.encoding
         )

@@ -14,15 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, get_args
 
 from noisewise.accounting import Ledger
-from noisewise.data.base import Data
 from noisewise.data.tables.checks import check_range, check_type, checked_texts, storable
 from noisewise.data.tables.dates import Date
-from noisewise.data.tables.encode import encoded_inputs, encoded_parts, joined
 from noisewise.data.tables.kinds import (
     KINDS,
     OTHER,
@@ -39,6 +35,11 @@ from noisewise.data.tables.kinds import (
 from noisewise.data.tables.rows import CHUNK, UTF8, check_encoding, check_separator, listed, short
 from noisewise.data.tables.words import Words, bucket
 from noisewise.errors import ConfigError, PrivacyError, RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from noisewise.data.base import Data
 
 __all__ = ["KINDS", "MISSING", "OTHER", "Boolean", "Category", "Classes", "Date", "Feature", "Hashed", "Ignore", "Kind",
            "Number", "Schema", "Target", "Words", "bucket", "check_range", "protected", "read"]  # fmt: skip
@@ -158,14 +159,20 @@ class Schema:
 
         `public`: the rows are published, so that metrics on them may be too.
         """
+        from noisewise.data.tables.encode import joined
+
         return joined(list(self.parts(source, public=public)))
 
     def parts(self, source: Any, *, rows: int = CHUNK, public: bool = False) -> Iterator[Data]:
         """The same in parts of at most `rows` rows: a CSV file of any size is read once, and never held whole."""
+        from noisewise.data.tables.encode import encoded_parts
+
         return encoded_parts(self, source, rows=rows, public=public)
 
     def inputs(self, source: Any) -> Tensor:
         """Only `x`, for predicting: label, groups and unit need not be there, and further columns are not looked at."""
+        from noisewise.data.tables.encode import encoded_inputs
+
         return encoded_inputs(self, source).x
 
     # ------------------------------------------------------------------------------- files
