@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
-from torch import nn
 
+from helpers.audited import ROWS, network, people
 from noisewise.audits import AUDITS
 from noisewise.audits.audit import Audit
 from noisewise.audits.reconstruction import Attack
@@ -17,21 +15,6 @@ from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
 from noisewise.testing import check_audit
-
-ROWS = 90
-
-
-def people(seed=0, **kind) -> Data:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(ROWS, 6, generator=generator)
-    return Data(x, torch.randint(3, (ROWS,), generator=generator), classes=("a", "b", "c"), **kind)
-
-
-@cache
-def network(seed=0, outputs=3) -> nn.Module:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs))
 
 
 def needed(audit: Audit, data: Data) -> dict:

@@ -16,28 +16,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.attacked import BOTH, draws, exact, linear, points
+from helpers.digits_network import trained_on_digits
 from noisewise.attacks import campaign
 from noisewise.attacks.pgd import Space, pgd
 from noisewise.audits.people import Extremes
 from noisewise.audits.robustness import ROWS, TAKES, Robustness, robustness
-from noisewise.data import Data, digits, mnist
+from noisewise.data import Data, mnist
 from noisewise.errors import ConfigError, DataError
 from noisewise.models import build
 
 
 @pytest.fixture(scope="module")
-def trained() -> tuple[nn.Module, Data]:
-    """A small network on the bundled digits, and 1000 of its images."""
-    parts = digits()
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(120):
-        optimizer.zero_grad()
-        cross_entropy(model(parts.train.x), parts.train.y).backward()
-        optimizer.step()
-    return model, replace(parts.train.take(torch.arange(1000)), public=True)
+def trained():
+    return trained_on_digits()
 
 
 UNIT = {"box": (0.0, 1.0), "scale": 1.0}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import honest
 from helpers.oracles import Setup, clipped_sum_by_hand, relative_error, typical_norm, unit_gradients
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
@@ -46,25 +47,7 @@ PUBLISHED = [  # weights: counts that the papers or the models' publishers state
     ("two-layer-linear", (200,), 1, {}, 50 * 201),
 ]
 
-SMALL = {  # each model on the smallest inputs it takes, narrow where it can be
-    "cnn": ((1, 2, 2), {}),
-    "lenet": ((1, 12, 12), {}),
-    "mlp": ((3, 2), {"widths": (5, 4)}),
-    "logistic": ((3, 2), {}),
-    "table": ((3, 2), {"knots": 2, "hidden": 3}),
-    "mnist-cnn": ((1, 14, 14), {}),
-    "cifar-net": ((3, 16, 16), {}),
-    "dp-cnn": ((3, 8, 8), {}),
-    "dp-cnn-s": ((1, 16, 16), {}),
-    "h-cnn": ((81, 2, 2), {}),
-    "h-cnn-s": ((81, 1, 1), {}),
-    "resnet18": ((3, 16, 16), {"width": 2, "stem": "small"}),
-    "resnet34": ((1, 16, 16), {"width": 2, "stem": "small"}),
-    "wrn-16-4": ((3, 8, 8), {"width": 1}),
-    "vit": ((1, 6, 4), {"patch": 2, "width": 8, "depth": 2, "heads": 2}),
-    "two-layer-cnn": ((2, 5), {"filters": 3}),
-    "two-layer-linear": ((5,), {"hidden": 4}),
-}
+SMALL = {**honest.SMALL, "cnn": ((1, 2, 2), {})}  # each model on the smallest inputs it takes
 
 
 def count(model):

@@ -1,13 +1,10 @@
 """Bounds from Gram matrices hold the exact norm, and what vanished in them."""
 
-import math
-
 import pytest
 import torch
 
-from noisewise.persample.convolution import Convolution
-from noisewise.persample.formed import Formed
-from noisewise.persample.gradients import Outer, Rows
+from helpers.in_float64 import in_float64, length
+from noisewise.persample.gradients import Outer
 
 
 def random(*shape, seed, dtype):
@@ -18,25 +15,6 @@ def outer(time, rows, columns):
     return lambda seed, dtype: Outer(
         random(1, time, rows, seed=seed, dtype=dtype), random(1, time, columns, seed=seed + 1, dtype=dtype)
     )
-
-
-def in_float64(gradient):
-    """The same factors as they are, so that the gradient can be formed exactly."""
-    match gradient:
-        case Outer():
-            return Outer(gradient.left.double(), gradient.right.double())
-        case Convolution():
-            settings = (gradient.kernel, gradient.stride, gradient.padding, gradient.dilation, gradient.groups)
-            return Convolution(gradient.input.double(), gradient.grad.double(), *settings)
-        case Rows():
-            return Rows(gradient.index, gradient.rows.double(), gradient.size)
-    return Formed(gradient.grads.double())
-
-
-def length(tensor):
-    """Norm in float64, safe from under- and overflow."""
-    largest = float(tensor.double().abs().max())
-    return largest * float((tensor.double() / largest).norm()) if 0 < largest < math.inf else largest
 
 
 @pytest.mark.parametrize("shape", [(3, 30, 20), (40, 200, 150), (2, 4, 4096)])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.in_float64 import in_float64, length
 from helpers.oracles import Apply, lone, proven
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
@@ -125,25 +126,6 @@ def at_scale(gradient, left, right):
         case Formed():
             return Formed(times(gradient.grads, left))
     raise NotImplementedError(gradient)
-
-
-def in_float64(gradient):
-    """The same factors as they are, so that the gradient can be formed exactly."""
-    match gradient:
-        case Outer():
-            return Outer(gradient.left.double(), gradient.right.double())
-        case Convolution():
-            settings = (gradient.kernel, gradient.stride, gradient.padding, gradient.dilation, gradient.groups)
-            return Convolution(gradient.input.double(), gradient.grad.double(), *settings)
-        case Rows():
-            return Rows(gradient.index, gradient.rows.double(), gradient.size)
-    return Formed(gradient.grads.double())
-
-
-def length(tensor):
-    """Norm in float64, safe from under- and overflow."""
-    largest = float(tensor.double().abs().max())
-    return largest * float((tensor.double() / largest).norm()) if 0 < largest < math.inf else largest
 
 
 def contribution(gradient, rule, mask=None):

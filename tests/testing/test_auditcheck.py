@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,32 +11,17 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.audited import network, people
 from noisewise.audits.audit import Audit
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import large_enough, named_parts
 from noisewise.audits.result import Card, Figure, Result, Table
 from noisewise.audits.show import dress
-from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import Estimate
 from noisewise.runs.folder import Status
 from noisewise.testing import check_audit
-
-ROWS = 90
-
-
-def people(seed=0, **kind) -> Data:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(ROWS, 6, generator=generator)
-    return Data(x, torch.randint(3, (ROWS,), generator=generator), classes=("a", "b", "c"), **kind)
-
-
-@cache
-def network(seed=0, outputs=3) -> nn.Module:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs))
 
 
 # an audit of one's own, and what can be wrong with it

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers.oracles import PROBLEMS, Apply, cross_entropy
+from helpers.users_file import FILE
 from noisewise.errors import ConfigError
 from noisewise.losses import default_loss
 from noisewise.testing import ModelCheck, check_model
@@ -186,42 +187,6 @@ def test_the_answer_is_frozen():
 def test_the_default_loss_is_one_number_per_unit(shape, y):
     width = 1 if y.is_floating_point() and y.dim() == 1 else 2
     assert default_loss(nn.Linear(6, width), (torch.randn(4, *shape), y)).shape == (4,)
-
-
-FILE = """
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-batch = (torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2]))
-model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-def build():
-    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-
-def numbers():
-    return torch.randn(6, 5), torch.randn(6, 3)
-
-def words():
-    return {"x": torch.randn(6, 5)}
-
-def loss_fn(model, batch):
-    return model(batch["x"]).square().mean(1)
-
-def fails():
-    raise OSError("no weights")
-
-def takes(size):
-    return nn.Linear(5, size)
-
-class Flipped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear, self.scale = nn.Linear(5, 3), nn.Parameter(torch.ones(()))
-
-    def forward(self, x):
-        return self.linear(x.flip(0)).flip(0) * self.scale
-"""
 
 
 def test_user_files_can_be_checked_from_python(tmp_path):

@@ -3,54 +3,13 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-from noisewise import Data, Mechanism, Poisson, Runtime, train
+from helpers.drawn_together import clipped, data, expected_weights, loss_fn, model, step
+from noisewise import Mechanism, Poisson, Runtime, train
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.training.ablation import ablated_step
-from noisewise.training.state import State
 
 PEOPLE = torch.tensor([4, 2, 4, 9, 2, 4, 7, 9, 4, 2])  # four people with 3, 4, 1 and 2 rows
-
-
-def loss_fn(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
-def model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-
-
-def data(unit=None, rows=10):
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(rows, 3, generator=generator).double()
-    return Data(x, (x[:, 0] > 0).long(), unit=unit)
-
-
-def clipped(network, losses, bound):
-    grads = torch.autograd.grad(losses.mean(), list(network.parameters()))
-    norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
-    return [grad * min(1.0, bound / norm.item()) for grad in grads]
-
-
-def step(network, units, mechanism, **kwargs):
-    """Weights after one private step without noise, and the units it drew."""
-    state = State.start(mechanism, insecure_seed=5)
-    drawn = next(mechanism.sampler.batches(state.entropy, 0, 1))
-    ablated_step(
-        network, units, loss_fn, torch.optim.SGD(network.parameters(), lr=1.0), state, ablation="clip-only", **kwargs
-    )
-    return [parameter.detach().clone() for parameter in network.parameters()], drawn
-
-
-def expected_weights(network, contributions, batch_size):
-    return [
-        parameter.detach() - sum(parts) / batch_size
-        for parameter, parts in zip(network.parameters(), zip(*contributions, strict=True), strict=True)
-    ]
 
 
 def test_rows_of_people_are_found_whatever_their_order():

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 import torch
 
-from noisewise import cli
+from helpers.command_line import command_line
 from noisewise.audits import disparity
 from noisewise.data import tables
 from noisewise.data.table_parts import load_table
@@ -28,31 +26,10 @@ from noisewise.errors import DataError, PrivacyError
 N = 400
 
 
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def words(self) -> str:
-        return " ".join(f"{self.out} {self.err}".split())
-
-
 @pytest.fixture
 def noisewise(monkeypatch, capsys, tmp_path):
     """Runs the command line in this process, in an empty folder, 80 columns wide."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["noisewise", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return Outcome(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return call
+    return command_line(monkeypatch, capsys, tmp_path, columns=80)
 
 
 def lines(header: str, row, n: int = N) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import tomllib
 from functools import cache
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from helpers import tiny
+from helpers.people_table import people, written
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data.tables import noised as noised_choice
@@ -43,40 +43,15 @@ DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}
 FALSE_ALARM = 1e-6
 
 
-def written(path, table):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([list(table), *zip(*table.values(), strict=True)])
-    return path
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
 
 
-def people(n=4000, seed=0):
-    """Ages 18 to 79, born 1937 to 1998, pay with gaps, three towns and a rare one, a name for everybody."""
-    generator = np.random.default_rng(seed)
-    age = generator.integers(18, 80, n)
-    pay = generator.uniform(-1500, 3000, n).round(2).astype(str)
-    pay[generator.random(n) < 0.3] = "NA"
-    town = generator.choice(["Ulm", "Bonn", "Köln"], n)
-    town[0] = "Secret"
-    return {
-        "age": age.tolist(),
-        "born": (2016 - age).tolist(),
-        "pay": pay.tolist(),
-        "town": town.tolist(),
-        "name": [f"person {k}" for k in range(n)],
-        "sex": generator.choice(["f", "m"], n).tolist(),
-        "hired": generator.choice(["no", "yes"], n).tolist(),
-    }
-
-
+# --- released with noise
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return written(tmp_path_factory.mktemp("people") / "people.csv", people())
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
-
-
-# --- released with noise
 @cache
 def noised(path, epsilon=2.0, seed=0, **more):
     return propose(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.people_table import people, written
 from noisewise.data.tables.dates import Date
 from noisewise.data.tables.guess import rounded
 from noisewise.data.tables.kinds import (
@@ -35,37 +34,12 @@ DECLARED = {"hired": Classes(("no", "yes")), "sex": Category(("f", "m"))}
 DECLARED_PARTS = ("position", "month", "weekday")
 
 
-def written(path, table):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([list(table), *zip(*table.values(), strict=True)])
-    return path
-
-
-def people(n=4000, seed=0):
-    """Ages 18 to 79, born 1937 to 1998, pay with gaps, three towns and a rare one, a name for everybody."""
-    generator = np.random.default_rng(seed)
-    age = generator.integers(18, 80, n)
-    pay = generator.uniform(-1500, 3000, n).round(2).astype(str)
-    pay[generator.random(n) < 0.3] = "NA"
-    town = generator.choice(["Ulm", "Bonn", "Köln"], n)
-    town[0] = "Secret"
-    return {
-        "age": age.tolist(),
-        "born": (2016 - age).tolist(),
-        "pay": pay.tolist(),
-        "town": town.tolist(),
-        "name": [f"person {k}" for k in range(n)],
-        "sex": generator.choice(["f", "m"], n).tolist(),
-        "hired": generator.choice(["no", "yes"], n).tolist(),
-    }
-
-
+# --- read off the rows
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return written(tmp_path_factory.mktemp("people") / "people.csv", people())
 
 
-# --- read off the rows
 def test_what_the_rows_have_is_proposed_and_marked(file, tmp_path) -> None:
     found = propose(file, label="hired", groups=["sex"])
     schema, table = found.schema, people()
