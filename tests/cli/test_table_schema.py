@@ -78,6 +78,9 @@ def test_a_person_confirms_and_it_goes_on(noisewise, clinic, monkeypatch):
     assert found.code == 0
     schema = json.loads(Path("run/schema.json").read_text())
     assert (schema["origin"], schema["confirmed"]) == ("rows", True)
+    assert 'What is marked "from the data" was read off the rows' in found.words
+    assert "confirmed = true" not in found.words  # there is no file to write that into
+    assert "\\n" not in found.words
 
 
 def test_a_person_may_stop(noisewise, clinic, monkeypatch):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from noisewise.cli.shared import plain, terminal
+from noisewise.cli.shared import terminal
 from noisewise.cli.tables import print_schema, proposal_of
 from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError
@@ -120,7 +120,7 @@ def schema_for(
         return proposal.schema
     if unread:
         return _noised(file, asked, epsilon, adjacency)
-    print_schema(proposal)
+    print_schema(proposal, proposal.odd)
     return _agreed(file, asked, epsilon, adjacency, proposal.schema)
 
 
@@ -166,14 +166,11 @@ def _agreed(file: Path, asked: Asked, epsilon: float | None, adjacency: str, sch
         )
     console = terminal()
     console.print(
-        plain(
-            "\\nThe schema is published with the model. Is everything above public knowledge, and would you have written it "
-            "without these rows?"
-        )
+        '\nWhat is marked "from the data" was read off the rows, and a schema is published with the model. Is all of it '
+        "public knowledge, so that you would have written it without these rows?"
     )
-    answer = (
-        typer.prompt("y: yes, it is public   n: choose it with noise instead   q: stop", default="q").strip().lower()
-    )
+    words = "y: yes, it is public   n: no, choose it with noise   q: stop, change something"
+    answer = typer.prompt(words, default="q").strip().lower()
     if answer in ("y", "yes"):
         return replace(schema, confirmed=True)
     if answer in ("n", "noise"):

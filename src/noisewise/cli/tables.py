@@ -83,11 +83,11 @@ def schema(
         text = proposal.to_toml() if target.suffix != ".json" else _as_json(proposal.schema)
         target.write_text(text, "utf-8")
     if as_json:
-        for sentence in proposal.notes:
+        for sentence in (*proposal.notes, *proposal.odd):
             note(sentence)
         typer.echo(_as_json(proposal.schema), nl=False)
     elif target is not None:
-        print_schema(proposal)
+        print_schema(proposal, (*proposal.notes, *proposal.odd))
         width = f"{proposal.schema.width:,} feature{'' if proposal.schema.width == 1 else 's'}"
         terminal().print(f"\n[bold]Schema:[/] {target}  ({width})", soft_wrap=True)
 
@@ -150,8 +150,8 @@ def _as_json(schema: Schema) -> str:
     return json.dumps(schema.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
 
-def print_schema(proposal: Proposal) -> None:
-    """What each column becomes, and from where that is known."""
+def print_schema(proposal: Proposal, sentences: Sequence[str]) -> None:
+    """What each column becomes, from where that is known, and further sentences."""
     from rich.table import Table
 
     console, schema = terminal(), proposal.schema
@@ -171,6 +171,6 @@ def print_schema(proposal: Proposal) -> None:
         add(name, kind.words())
     console.print()
     console.print(table)
-    for sentence in proposal.notes:
+    for sentence in sentences:
         console.print()
         console.print(plain(sentence))

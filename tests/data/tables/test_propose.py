@@ -84,10 +84,10 @@ def test_a_label_of_numbers(tmp_path) -> None:
 def test_numbers_with_commas_are_mentioned(tmp_path) -> None:
     table = {"size": ["1,75", "NA", "2"], "pay": ["1,000", "2,000", "7"], "list": ["1,2,3", "1,2", "4"], "a": [1, 2, 3]}
     found = propose(written(tmp_path / "rows.csv", {**table, "y": ["a", "b", "a"]}), label="y")
-    assert "no comma: 'size', 'pay'. Write 1.75" in found.notes[-1]
+    assert "no comma: 'size', 'pay'. Write 1.75" in found.odd[-1]
     assert isinstance(found.schema.columns["size"], Category)
     plain = written(tmp_path / "plain.csv", {"a": [1, 2, 3], "b": ["x", "1,2", ""], "y": ["a", "b", "a"]})
-    assert not any("comma" in note for note in propose(plain, label="y").notes)
+    assert not any("comma" in note for note in propose(plain, label="y").odd)
 
 
 def test_nobody_learns_from_one_label_or_too_many(tmp_path) -> None:

@@ -121,7 +121,7 @@ def test_what_is_odd_is_said(tmp_path) -> None:
         "town": [f"town {k % 70}" for k in range(N)],
         "nothing": [""] * N,
     }
-    notes = proposed(tmp_path, table).notes
+    notes = proposed(tmp_path, table).odd
     assert "'pay': 12 of 400 values are no numbers, the first is '12 %'. They count as missing" in note(notes, "'pay'")
     assert "'when': 8 of 400 values are no dates" in note(notes, "'when'")
     assert "Identifiers, left out: 'key', 'patient_id'." in notes
@@ -144,8 +144,8 @@ def test_numbers_in_other_clothes_are_no_identifiers(tmp_path) -> None:
     found = proposed(tmp_path, table)
     kinds = found.schema.columns
     assert {name for name in table if kinds[name] == Ignore()} == {"key"}
-    assert "a point and no comma: 'comma'." in note(found.notes, "no comma")
-    assert "since a number stands alone: 'percent', 'money', 'weight'." in note(found.notes, "stands alone")
+    assert "a point and no comma: 'comma'." in note(found.odd, "no comma")
+    assert "since a number stands alone: 'percent', 'money', 'weight'." in note(found.odd, "stands alone")
 
 
 def test_labels_that_are_missing_or_wrong_are_said(tmp_path) -> None:
@@ -155,7 +155,7 @@ def test_labels_that_are_missing_or_wrong_are_said(tmp_path) -> None:
     )
     found = propose(path, label="y")
     assert found.schema.target == Classes(("no", "yes"))
-    assert "6 of 60 rows have no label" in note(found.notes, "--drop-unlabelled")
+    assert "6 of 60 rows have no label" in note(found.odd, "--drop-unlabelled")
     path.write_text("a,y\n" + "".join(f"{k % 9},{'often' if k == 7 else k / 7}\n" for k in range(100)))
     with pytest.raises(ConfigError, match="more than 50 different texts, and not all are numbers: 'often'"):
         propose(path, label="y")

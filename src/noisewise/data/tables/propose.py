@@ -40,7 +40,7 @@ READ = "from the data: confirm from public knowledge"
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schema to be read by its user: a remark on each column's origin, and notes on the whole.
+    """A schema to be read by its user: a remark on each column's origin, and notes on its file and on what is odd.
 
     `to_confirm`: what was read off the rows, column by column. Notes and `to_confirm` speak of private rows: for the
     user's eyes only.
@@ -49,6 +49,7 @@ class Proposal:
     schema: Schema
     remarks: Mapping[str, str]
     notes: tuple[str, ...]
+    odd: tuple[str, ...] = ()
     to_confirm: tuple[ToConfirm, ...] = ()
 
     def confirmed(self) -> Schema:
@@ -166,15 +167,15 @@ def propose(
         counted=None if ledger is None else unit,
     )
     if reads:
-        how, notes = READ, (*_notes_on_reading(len(open_columns)), *odd)
+        how, notes = READ, _notes_on_reading(len(open_columns))
     elif ledger is None or delta is None:
         how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
     else:
         how, notes = RELEASED, _notes_on_spending(ledger, delta)
     remarks = {name: "declared" if name in known else left_out.get(name, "") + how for name in names if name != unit}
     items = [to_confirm(name, roles_of.get(name, "feature"), found[name]) for name in open_columns] if reads else []
-    said = notes if open_columns else (ALL_DECLARED,)
-    return Proposal(schema, remarks, (*said, *file.notes), tuple(items))
+    of_file = notes if open_columns else (ALL_DECLARED,)
+    return Proposal(schema, remarks, of_file, (*odd, *file.notes), tuple(items))
 
 
 def _label_kind(kind: Kind) -> Classes | Target:
