@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.accounting import ADJACENCIES, Ledger, gdp_epsilon, pld_epsilon, rdp_epsilon, spent
-from noisewise.accounting.accountants import FINEST
+from noisewise.accounting.accountants import FINEST, MOST_RELEASES
 from noisewise.errors import ConfigError
 
 DELTA = 1e-5
@@ -163,3 +163,10 @@ def test_coarse_readings_end_where_the_finest_would(rate, sigma, steps):
     events = [(gaussian(sigma) if rate == 1 else poisson(rate, sigma), steps)]
     finest = by_hand(PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, FINEST), events)
     assert finest <= pld_epsilon(events, DELTA, "add-remove") <= finest * (1 + 1e-4)
+
+
+def test_more_releases_than_can_be_composed_are_refused():
+    events = [(dp.GaussianDpEvent(1000.0), MOST_RELEASES)]
+    assert 4 < pld_epsilon(events, 1e-5, "add-remove") < 8
+    with pytest.raises(ConfigError, match="1,000,001 releases: more than 1,000,000 .* Train for fewer steps"):
+        pld_epsilon([*events, (dp.GaussianDpEvent(1000.0), 1)], 1e-5, "add-remove")

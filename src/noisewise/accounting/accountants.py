@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Events = Sequence[tuple[DpEvent, int]]
 
 FINEST = 1e-4  # discretisation of the privacy loss: dp-accounting's default
+MOST_RELEASES = 1_000_000  # seconds; ten times as many take minutes
 ADJACENCIES = {
     "add-remove": "ADD_OR_REMOVE_ONE",
     "zero-out": "REPLACE_SPECIAL",
@@ -92,6 +93,11 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     costs more than about a million is called infinite. Readings are remembered: a plan, its run and its report ask the same.
     """
     check_delta(delta)
+    if (releases := sum(count for _, count in events)) > MOST_RELEASES:
+        raise ConfigError(
+            f"{releases:,} releases: more than {MOST_RELEASES:,} cannot be composed in reasonable time. Train for fewer "
+            "steps; larger batches reach as far in fewer of them."
+        )
     return _pld_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
 
 
