@@ -168,5 +168,5 @@ def test_coarse_readings_end_where_the_finest_would(rate, sigma, steps):
 def test_more_releases_than_can_be_composed_are_refused():
     events = [(dp.GaussianDpEvent(1000.0), MOST_RELEASES)]
     assert 4 < pld_epsilon(events, 1e-5, "add-remove") < 8
-    with pytest.raises(ConfigError, match="1,000,001 releases: more than 1,000,000 .* Train for fewer steps"):
+    with pytest.raises(ConfigError, match=r"1,000,001 releases: more than 1,000,000 .* Train for fewer steps"):
         pld_epsilon([*events, (dp.GaussianDpEvent(1000.0), 1)], 1e-5, "add-remove")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from noisewise.persample.gradients import Convolution, Formed, Outer, Rows
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.gradients import Formed, Outer, Rows
 
 
 def in_float64(gradient):

@@ -6,50 +6,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+from helpers.self_seeding import BOUND, SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
+from noisewise.batches import Views
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum, engines, examine
-from noisewise.persample.chance import random_state, reseed
-from noisewise.testing import reveal
+from noisewise.persample.chance import Seeds, random_state, reseed
+from noisewise.persample.conditions import NotProven
+from noisewise.persample.units_alone import loop
 from noisewise.training.augmentation import check_augment
 
-BOUND = 1e-3
-G = torch.Generator().manual_seed(0)
-X, Y = torch.randn(40, 6, generator=G).double(), torch.randint(0, 3, (40,), generator=G)
 
-
-class Net(nn.Module):
-    """Two layers; what happens in between is given."""
-
-    def __init__(self, between):
-        super().__init__()
-        torch.manual_seed(1)
-        self.body, self.head = nn.Linear(6, 8).double(), nn.Linear(8, 3).double()
-        self.between = between
-
-    def forward(self, x):
-        """Logits."""
-        return self.head(self.between(self, x))
-
-
-def cross_entropy(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
-def moved(model, layout, units):
-    """How far leaving out the first unit moves the clipped sum, in units of the sensitivity."""
-
-    def total(first):
-        batch = (X[first:units], Y[first:units])
-        clipped = clipped_sum(model, cross_entropy, batch, Flat(BOUND), layout=layout, seed=7_000_000_007)
-        return torch.cat([value.flatten() for value in reveal(clipped.grads).values()])
-
-    return float((total(0) - total(1)).norm() / BOUND)
-
-
-def hidden(model, x):
-    return torch.tanh(model.body(x))
+def torch_draw():
+    return torch.rand(())
 
 
 def detached(model, x):
@@ -75,22 +44,7 @@ def test_where_gradients_go_does_not_follow_the_number_of_units(between, units):
     assert moved(model, layout, units) <= 1 + 1e-6
 
 
-def own_generator(model, x):
-    drawn = torch.rand(len(x), 8, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
-    return hidden(model, x) * (drawn > 0.5 if model.training else 1)
-
-
-def seeded(model, x):
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        return F.dropout(hidden(model, x), 0.5, model.training)
-
-
-def seeded_beside_an_unknown_operation(model, x):
-    return seeded(model, x) * torch.linalg.matrix_norm(x.unsqueeze(-1), "nuc").unsqueeze(-1)
-
-
-@pytest.mark.parametrize("between", [own_generator, seeded, seeded_beside_an_unknown_operation])
+@pytest.mark.parametrize("between", SELF_SEEDING)
 @pytest.mark.parametrize("units", [2, 3, 6, 40])
 def test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone(between, units):
     """Leaving out the first unit would give all others the draws of their neighbours, which whoever has the code knows."""
@@ -98,6 +52,44 @@ def test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone(betwe
     layout = examine(model, cross_entropy, (X[:0], Y[:0]))
     assert not layout.proven
     assert moved(model, layout, units) <= 1 + 1e-6
+
+
+def test_what_one_pass_seeds_is_not_taken_for_the_secret_of_the_next():
+    seeds = []
+    for _ in range(2):
+        with random_state([], 5):
+            Seeds()
+            assert torch.initial_seed() == 5
+            for chosen in (0, 0, 5000):
+                torch.manual_seed(chosen)  # as a model might
+                Seeds()
+                seeds.append(torch.initial_seed())
+    assert len(set(seeds)) == 3
+    assert seeds[:3] == seeds[3:]
+    assert not {0, 5, 5000} & set(seeds)
+
+
+@pytest.mark.parametrize(
+    ("draw", "seed"),
+    [(torch_draw, torch.manual_seed), (random.random, random.seed), (np.random.rand, np.random.seed)],
+    ids=["torch", "python", "numpy"],
+)
+def test_no_unit_alone_draws_from_what_the_one_before_it_seeded(draw, seed):
+    seen = []
+
+    def between(model, x):
+        seen.append(float(draw()))
+        seed(0)
+        return hidden(model, x)
+
+    model, runs = Net(between), []
+    for _ in range(2):
+        seen.clear()
+        with random_state([], 5):
+            loop(model, cross_entropy, Views.single((X, Y)), dict(model.named_parameters()))
+        assert len(set(seen)) == len(X)
+        runs.append(list(seen))
+    assert runs[0] == runs[1]
 
 
 def test_ordinary_dropout_is_proven():
@@ -185,3 +177,17 @@ def test_the_largest_of_many_draws_is_not_proven():
         return hidden(model, x) * (largest if model.training else 1)
 
     assert not examine(Net(between), cross_entropy, (X[:0], Y[:0])).proven
+
+
+def test_a_seed_on_one_device_says_nothing_of_another(monkeypatch):
+    class Beside(torch.Generator):
+        """Stands for the generator of a GPU, which a model left with the seed 0."""
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", (Beside().manual_seed(0),))
+    torch.default_generator.manual_seed(7)
+    seeds = Seeds()
+    seeds.check(torch.ops.aten.bernoulli.p, {})
+    torch.default_generator.manual_seed(0)
+    with pytest.raises(NotProven, match="seeds itself"):
+        seeds.check(torch.ops.aten.bernoulli.p, {})

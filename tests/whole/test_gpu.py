@@ -10,13 +10,14 @@ from torch import nn
 from helpers import tiny
 from helpers.hostile import FAMILIES, ROUNDING, carried, movement, variants
 from helpers.oracles import PROBLEMS, lone
+from helpers.self_seeding import SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
 from noisewise.errors import NoisewiseError
 from noisewise.noise import standard_normal
-from noisewise.persample import clipped_sum, formed
+from noisewise.persample import clipped_sum, examine, formed
 from noisewise.randomness import Entropy
 from noisewise.testing import reveal
 
@@ -173,3 +174,20 @@ def test_a_convolutional_model_trains_privately():
     before = F.cross_entropy(model(x.cuda()), y.cuda()).item()
     tiny.run(model, units=(x, y), plan=tiny.mechanism(noise_multiplier=0.1, steps=60), insecure_seed=0)
     assert F.cross_entropy(model(x.cuda()), y.cuda()).item() < before
+
+
+def seeded_on_the_device(model, x):
+    torch.cuda.manual_seed(0)
+    return F.dropout(hidden(model, x), 0.5, model.training)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("between", [*SELF_SEEDING[1:], seeded_on_the_device])
+@pytest.mark.parametrize("units", [2, 6, 40])
+def test_draws_that_a_model_seeds_are_made_for_each_unit_alone(device, between, units):
+    """Seeding all devices leaves the seed behind on those that a pass does not put back."""
+    torch.zeros(1, device="cuda")
+    model = Net(between).to(device)
+    layout = examine(model, cross_entropy, (X[:0].to(device), Y[:0].to(device)))
+    assert layout.proven == (device == "cpu" and between is seeded_on_the_device)  # draws on another device
+    assert layout.proven or moved(model, layout, units) <= 1 + 1e-6

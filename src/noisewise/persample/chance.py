@@ -7,9 +7,13 @@ change the draws of all behind it.
 
 from __future__ import annotations
 
+import hashlib
 import random
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +23,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from noisewise.persample.conditions import NotProven
 
 
+@dataclass
+class _Secret:
+    """Where the draws of a clipped sum come from: the seeds that its generators have, and what further ones are made of."""
+
+    seed: int | None
+    expected: dict[str, int]
+    fresh: bool = True  # nobody has drawn yet
+    further: int = 0
+
+    def another(self) -> int:
+        """A seed that nobody can know beforehand."""
+        self.further += 1
+        text = f"{secrets.randbits(128) if self.seed is None else self.seed}, number {self.further}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+_SECRET: ContextVar[_Secret | None] = ContextVar("noisewise_secret", default=None)
+
+
 def reseed(seed: int) -> None:
     """Seed all generators that a model may draw from without naming one."""
     torch.manual_seed(seed)
+    _reseed_others(seed)
+    if secret := _SECRET.get():
+        secret.expected, secret.fresh = _default_seeds(), True
+
+
+def _reseed_others(seed: int) -> None:
     random.seed(seed)
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
 
@@ -30,41 +59,61 @@ def reseed(seed: int) -> None:
 def random_state(devices: Iterable[int], seed: int | None = None) -> Iterator[None]:
     """Seeded generators, or those at hand; afterwards they are as before."""
     python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(sorted(devices)):
+    with torch.random.fork_rng(sorted(devices)):
+        token = _SECRET.set(_Secret(seed, _default_seeds()))
+        try:
             if seed is not None:
                 reseed(seed)
             yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+        finally:
+            _SECRET.reset(token)
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def draw_in_secret() -> None:
+    """Begin a pass: whatever an earlier one seeded is seeded anew, so that no draw is one which a model has chosen.
+
+    A model that calls `torch.manual_seed(0)` leaves that seed behind. The next pass must neither take it for the secret one
+    nor draw from it: what a unit gets would depend on whether another was there before it.
+    """
+    secret = _SECRET.get()
+    if secret is None:
+        return
+    if _default_seeds() != secret.expected:
+        reseed(secret.another())
+    elif not secret.fresh:
+        _reseed_others(secret.another())  # who seeded these cannot be seen
+    secret.fresh = False
 
 
 class Seeds:
-    """The seeds that a pass begins with; each of its draws must come from one of them.
+    """The seeds that a pass begins with, which are secret; each of its draws must come from one of them.
 
     `generator`: one that is handed to the pass, besides the default ones.
     """
 
     def __init__(self, generator: torch.Generator | None = None):
-        given = () if generator is None else (generator.initial_seed(),)
-        self._known = {*_default_seeds(), *given}
+        draw_in_secret()
+        self._default = _default_seeds()
+        self._named = {*self._default.values(), *(() if generator is None else (generator.initial_seed(),))}
 
     def check(self, func: Any, arguments: Mapping[str, Any]) -> None:
         """`NotProven` if an operation draws from a generator that was seeded in the pass, or brought along."""
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return
         given = arguments.get("generator")
-        seeds = _default_seeds() if given is None else {given.initial_seed()}
-        if not seeds <= self._known:
+        known = _default_seeds() == self._default if given is None else given.initial_seed() in self._named
+        if not known:
             raise NotProven(
                 f"{func} draws from a generator that the model seeds itself: what a unit gets then depends on its place"
             )
 
 
-def _default_seeds() -> set[int]:
+def _default_seeds() -> dict[str, int]:
+    """Of the generator of each device; a seed on one says nothing of another."""
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return {torch.initial_seed(), *(generator.initial_seed() for generator in cuda)}
+    return {"cpu": torch.initial_seed(), **{f"cuda:{place}": each.initial_seed() for place, each in enumerate(cuda)}}
 
 
 class Drawing(TorchDispatchMode):

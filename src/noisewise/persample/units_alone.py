@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.losses import unit_losses
-from noisewise.persample.chance import Drawing
+from noisewise.persample.chance import Drawing, draw_in_secret
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.held import counts, own_tensors
@@ -106,6 +106,7 @@ def loop(model: nn.Module, loss_fn: Any, batch: Views, live: Live) -> dict[str, 
         grads: tuple[Tensor | None, ...] = (None,) * len(live)
         if bool(kept.any()):  # a unit without rows is padding
             rows = take(take(batch.batch, i), kept)
+            draw_in_secret()
             watch.begin(leaves(rows))
             with watch:
                 losses = unit_losses(model, loss_fn, rows)
