@@ -22,6 +22,7 @@ from noisewise.audits.show import (
     row_name,
     share_cell,
     shares_in_words,
+    told,
 )
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
@@ -139,6 +140,9 @@ class Robustness(Result):
             label = {"private": "private model", "twin": "twin"}[which]
             values = [100 * e.value for e in accuracies]
             ax.plot(radii, values, marker=marker, color=colour, markerfacecolor=face, markersize=6, label=label)
+            for point, e in zip(sweep, accuracies, strict=True):
+                (mark,) = ax.plot([point.radius], [100 * e.value], marker, color=colour, markerfacecolor=face, markersize=6)
+                told(mark, f"{label}, {self._spoken(point.radius, norm)}: {percent(e)} ({percent_interval(e)})")
         noisy = [100 * point.noise["private"].value for point in sweep]
         ax.plot(radii, noisy, color=INK, linestyle=":", linewidth=1.5, label="private, random noise")
         ax.axvline(self.settings["radius"][norm], color=INK, linewidth=0.8, linestyle="--")

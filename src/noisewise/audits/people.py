@@ -28,6 +28,7 @@ POOR_TWIN = (
 )
 ALLOWING = "which allows for all comparisons of its kind"
 HOLD = "; those of private − twin hold together for all rows by the same column"
+CROSSED = " × "  # in the name of a partition by two columns
 TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
 
 Rows = Mapping[str, np.ndarray]
@@ -120,7 +121,7 @@ def titled(by: str) -> str:
 
 def crossing(column: str) -> str:
     """The partition by class and a group column."""
-    return f"class × {column}"
+    return f"class{CROSSED}{column}"
 
 
 Kind = TypeVar("Kind")
