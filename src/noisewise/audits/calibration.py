@@ -165,10 +165,12 @@ class Calibration(Result):
             ax.plot([b.low, b.high], [right, right], color=INK, linewidth=2)
         ax.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")
         ax.axhline(0, color=INK, linewidth=1)
-        ax.set_xlim(min(b.low for b in bins if b.n), 1)
         ax.set_ylim(-depth - 0.04, 1.02)
         ticks = [0, 0.2, 0.4, 0.6, 0.8, 1.0]
-        ax.set_xticks(ticks, labels=[f"{100 * t:.0f}" for t in ticks])
+        first = min(b.low for b in bins if b.n)
+        shown = [t for t in ticks if t >= first]
+        ax.set_xticks(shown, labels=[f"{100 * t:.0f}" for t in shown])
+        ax.set_xlim(first, 1)
         ax.set_yticks([-depth, *ticks], labels=[f"{most:,} people", *(f"{100 * t:.0f}" for t in ticks)])
         keys = [
             Patch(facecolor=OVER, alpha=0.85, label="over-confident"),

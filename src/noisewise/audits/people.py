@@ -26,8 +26,8 @@ POOR_TWIN = (
     "The twin is behind, so what privacy cost is not known from it: it is badly tuned for this data (try --twin-lr). Privacy "
     "gains nothing."
 )
-ALLOWING = "which allows for all comparisons of its kind"
-HOLD = "; those of private − twin hold together for all rows by the same column"
+ALLOWING = "adjusted for comparing all of them"
+HOLD = "; private − twin adjusted for comparing all parts by a column"
 CROSSED = " × "  # in the name of a partition by two columns
 TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from noisewise.audits.engine_epsilon import EngineEpsilon
 from noisewise.audits.one_run import OneRun
+from noisewise.report.subject import power
 from noisewise.wording import level, number
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ MISSING = ("one noisy step", "noisewise audit DIR --only engine-epsilon")
 
 
 class Measured(NamedTuple):
-    """Of what, the claimed epsilon, what was proven at least, the verdict; `kept`: nothing exceeds the claim."""
+    """Of what, the claimed epsilon, both in short, what was proven at least, the verdict; `kept`: it is not exceeded."""
 
     what: str
     claimed: str
+    short: str
     proven: str
     verdict: str
     kept: bool
@@ -31,17 +33,18 @@ def measured(results: Sequence[Result]) -> list[Measured]:
     rows = []
     for result in results:
         if isinstance(result, EngineEpsilon):
-            estimate, what = result.headline["empirical epsilon"], "one noisy step, without sampling"
+            estimate, what = result.headline["empirical epsilon"], "one noisy step"
         elif isinstance(result, OneRun):
-            estimate, what = result.headline["lower bound"], "a whole training run with canaries"
+            estimate, what = result.headline["lower bound"], "a run with canaries"
         else:
             continue
-        verdict = "more than claimed: do not publish" if result.exceeds else "the claim holds"
+        verdict = "more than claimed: do not publish" if result.exceeds else "not exceeded"
         low = number(estimate.low) if math.isfinite(estimate.low) else "–"
         rows.append(
             Measured(
                 what,
-                f"{number(result.claimed)} at δ = {number(result.settings['delta'])}",
+                f"{number(result.claimed)} at δ = {power(result.settings['delta'])}",
+                f"at least {low} of {number(result.claimed)} claimed",
                 f"at least {low} ({level(estimate)} sure)",
                 verdict,
                 not result.exceeds,

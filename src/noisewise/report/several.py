@@ -63,7 +63,7 @@ def side_by_side(runs: Sequence[Opened]) -> dict[str, Any]:
                 "facts": run.facts,
                 "model": short_model(run.summary["model"]),
                 "data": data_name(run.summary),
-                "repairs": ", ".join(run.summary.get("repairs", [])) or "none",
+                "repairs": ", ".join(run.summary.get("repairs", [])),
                 "cells": [_cell(_headline(run, name), HEADLINES[name][2]) for name in shown],
             }
             for run in runs

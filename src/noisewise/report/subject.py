@@ -94,7 +94,7 @@ def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     elif not promise.publishable:
         caveats = ["The guarantee is weak: do not publish the model because of it.", *caveats]
     return {
-        "title": f"{model or 'Model'} on {spoken}, trained {how}",
+        "title": f"{'Table model' if model == 'table' else model or 'Model'} on {spoken}, trained {how}",
         "lead": f"A model{kind} was trained on {data['n']:,} {several_units(unit)} of {spoken}{so_that}.",
         "note": public if data.get("public") else "",
         "either": either,
@@ -156,6 +156,7 @@ def made(folder: RunFolder, summary: Mapping[str, Any], about: Mapping[str, Any]
     day = datetime.fromtimestamp(folder.run.stat().st_mtime, UTC)
     public = "published" if data.get("public") else "not published"
     trained = about["versions"].get("noisewise", "unknown")
+    reported = f", reported by {by.rstrip('.')}" if by else ""
     return {
         "by": by or "",
         "rows": [
@@ -164,7 +165,7 @@ def made(folder: RunFolder, summary: Mapping[str, Any], about: Mapping[str, Any]
             ("data", f"{data_name(summary)}: {data['n']:,} {several_units(unit)} for training, {public}"),
             ("noisewise", trained if trained == __version__ else f"{trained}; this page: {__version__}"),
         ],
-        "line": f"Trained {day:%Y-%m-%d} with noisewise {trained}{f', reported by {by}' if by else ''}.",
+        "line": f"Trained {day:%Y-%m-%d} with noisewise {trained}{reported}.",
     }
 
 
