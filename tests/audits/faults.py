@@ -658,4 +658,33 @@ FAULTS = [
         "return np.concatenate([np.empty(0), *(factors[labels >= label]",
         ("audits/test_exact_ratio.py::test_recorded_factors_cover_all_steps",),
     ),
+    # one verdict about chance
+    Mutant(
+        "chance: differences that are compared one by one",
+        "audits/people.py",
+        'shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose, together)',
+        'shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose)',
+        ("audits/test_price.py::test_card_table_figure_and_sentence_agree_about_chance",),
+    ),
+    Mutant(
+        "chance: the card asks another interval",
+        "audits/price.py",
+        'cost = part.accuracy["difference"]',
+        "cost = extremes.cost.largest",
+        ("audits/test_price.py::test_card_table_figure_and_sentence_agree_about_chance",),
+    ),
+    Mutant(
+        "declared: everything may be changed",
+        "audits/declared.py",
+        "torch.tensor([name in columns for name in schema.feature_names])",
+        "torch.tensor([True for name in schema.feature_names])",
+        ("audits/test_declared.py::test_only_numbers_move_and_only_within_their_range",),
+    ),
+    Mutant(
+        "declared: half the range is taken for all of it",
+        "audits/declared.py",
+        "torch.where(moving, 2.0, 0.0)",
+        "torch.where(moving, 1.0, 0.0)",
+        ("audits/test_declared.py::test_a_threshold_misleads_exactly_those_within_the_share_of_the_range",),
+    ),
 ]

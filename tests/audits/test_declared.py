@@ -48,7 +48,10 @@ class Threshold(nn.Module):
 def test_only_numbers_move_and_only_within_their_range():
     data = SCHEMA.encode(people())
     space = space_of(data.x, SCHEMA)
-    assert [name for name, scale in zip(SCHEMA.feature_names, space.scale, strict=True) if scale] == ["Age", "Income EUR"]
+    assert [name for name, scale in zip(SCHEMA.feature_names, space.scale, strict=True) if scale] == [
+        "Age",
+        "Income EUR",
+    ]
     seen = pgd(Threshold(), data.x, data.y, 0.5, "linf", space, torch.Generator().manual_seed(0))
     moved = (seen.x - data.x).abs()
     fixed = [SCHEMA.feature_names.index(name) for name in ("City=Ulm", "City=Rom", "Income EUR missing")]

@@ -222,4 +222,8 @@ def test_differences_that_are_compared_hold_together() -> None:
 def test_a_column_is_called_as_its_table_calls_it() -> None:
     from noisewise.audits.people import crossing, titled
 
-    assert [titled(by) for by in ("class", "Marital STATUS", crossing("SEX"))] == ["Class", "Marital STATUS", "Class × SEX"]
+    assert [titled(by) for by in ("class", "Marital STATUS", crossing("SEX"))] == [
+        "Class",
+        "Marital STATUS",
+        "Class × SEX",
+    ]

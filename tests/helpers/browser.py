@@ -26,7 +26,9 @@ FLAGS = (
     "--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--disable-extensions", "--force-color-profile=srgb", "--remote-debugging-pipe",
 )  # fmt: skip
-LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+LAUNCH = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 
 
 def chromium() -> str | None:
@@ -44,7 +46,16 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         ours, theirs = os.pipe(), os.pipe()
         read, write = (fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (ours[0], theirs[1]))
-        command = [sys.executable, "-c", LAUNCH, str(read), str(write), path, *FLAGS, f"--user-data-dir={self._profile.name}"]
+        command = [
+            sys.executable,
+            "-c",
+            LAUNCH,
+            str(read),
+            str(write),
+            path,
+            *FLAGS,
+            f"--user-data-dir={self._profile.name}",
+        ]
         self._process = subprocess.Popen(
             command, pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -122,7 +133,11 @@ class Browser:
         """Show a file; what it complains of and asks for (itself not counted) is in `errors` and `requests`."""
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 500,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])

@@ -141,7 +141,9 @@ class Robustness(Result):
             values = [100 * e.value for e in accuracies]
             ax.plot(radii, values, marker=marker, color=colour, markerfacecolor=face, markersize=6, label=label)
             for point, e in zip(sweep, accuracies, strict=True):
-                (mark,) = ax.plot([point.radius], [100 * e.value], marker, color=colour, markerfacecolor=face, markersize=6)
+                (mark,) = ax.plot(
+                    [point.radius], [100 * e.value], marker, color=colour, markerfacecolor=face, markersize=6
+                )
                 told(mark, f"{label}, {self._spoken(point.radius, norm)}: {percent(e)} ({percent_interval(e)})")
         noisy = [100 * point.noise["private"].value for point in sweep]
         ax.plot(radii, noisy, color=INK, linestyle=":", linewidth=1.5, label="private, random noise")

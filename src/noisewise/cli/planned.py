@@ -31,7 +31,9 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
     phases = f" in {len(recipe.phases) + 1} phases" if recipe.phases else ""
-    table.add_row("steps", f"{steps:,} of about {config.batch_size:,} {several_units(unit)} ({mechanism.sampler.kind}){phases}")
+    table.add_row(
+        "steps", f"{steps:,} of about {config.batch_size:,} {several_units(unit)} ({mechanism.sampler.kind}){phases}"
+    )
     if recipe.ledger is not None:
         table.add_row(
             "schema", f"chosen with noise: epsilon {number(recipe.ledger.epsilon(config.delta))} of the above"

@@ -17,7 +17,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="HTML file to write. Default: sensitive/report.html in the run folder; needed for several runs."),
+        typer.Option(
+            help="HTML file to write. Default: sensitive/report.html in the run folder; needed for several runs."
+        ),
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who made the report; shown on the page.")] = None,
 ) -> None:

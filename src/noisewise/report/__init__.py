@@ -110,9 +110,7 @@ def facts(folder: RunFolder, by: str | None = None, suggested: Advice | None = N
             "banner": subject.warning(results),
             "next_steps": next_steps(folder, results, promise, suggested),
             "counted": subject.counted(summary, results),
-            "course": [
-                {**_drawn(figure), "sensitive": sensitive} for figure, sensitive in figures_of_course(folder)
-            ],
+            "course": [{**_drawn(figure), "sensitive": sensitive} for figure, sensitive in figures_of_course(folder)],
             "measured": measured(results),
             "unmeasured": MISSING,
             "made": subject.made(folder, summary, about, by),

@@ -152,7 +152,9 @@ def plan_of(config: Config, data: Splits) -> Mechanism:
     """The mechanism, as far as it is known before the model; it protects people where the data say whose rows they are."""
     n, unit = data.train.units, protected(None if data.train.unit is None else "unit")
     if config.sampler == FullBatch.kind and config.batch_size != n:
-        raise ConfigError(f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} {several_units(unit)}.")
+        raise ConfigError(
+            f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} {several_units(unit)}."
+        )
     sampler = FullBatch(n) if config.sampler == FullBatch.kind else SAMPLERS[config.sampler](n, config.batch_size)
     return Mechanism(
         sampler=sampler,
