@@ -475,7 +475,7 @@ FAULTS = [
     Mutant(
         "page: another class pays",
         "audits/price.py",
-        "if part.name == payer)",
+        "if part.name == extremes.cost.name)",
         "if part.name == worst.name)",
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files[classes]",),
     ),
@@ -509,7 +509,7 @@ FAULTS = [
     ),
     Mutant(
         "page: one step and noise swapped",
-        "audits/robustness.py",
+        "audits/misled.py",
         "for attack in (point.fgsm, point.noise))",
         "for attack in (point.noise, point.fgsm))",
         ("report/test_numbers.py::test_tables_of_audits_hold_the_numbers_of_their_files[robustness]",),

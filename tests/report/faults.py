@@ -122,9 +122,9 @@ FAULTS = [
     ),
     Mutant(
         "page: a request",
-        "report/style.css",
-        "* { box-sizing: border-box; }",
-        "* { box-sizing: border-box; } body { background-image: url(other.png); }",
+        "report/page.html",
+        "<style>\n",
+        '<style>\n@import "other.css";\n',
         ("report/test_browser.py::test_the_page_complains_of_nothing_and_asks_for_nothing",),
     ),
 ]

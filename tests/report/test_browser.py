@@ -53,7 +53,8 @@ def table_result() -> Any:
     )
     rows = range(160)
     data = schema.encode({
-        long: [str(i % 50) for i in rows], "Age": [str(20 + i % 70) for i in rows], "City": [("Ulm", "Rom")[i % 2] for i in rows],
+        long: [str(i % 50) for i in rows], "Age": [str(20 + i % 70) for i in rows],
+        "City": [("Ulm", "Rom")[i % 2] for i in rows],
         "Residence status": [("permanent resident since birth", "temporary")[i // 3 % 2] for i in rows],
         "y": [("no", "yes")[i % 50 > 20] for i in rows],
     })  # fmt: skip
