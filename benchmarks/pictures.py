@@ -38,7 +38,12 @@ def command(words: tuple[str, ...], place: Path) -> str:
     environment = os.environ | {"COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     environment["PYTHONPATH"] = str(ROOT / "src")
     done = subprocess.run(
-        [sys.executable, "-m", "noisewise", *words], cwd=place, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "noisewise", *words],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"noisewise {' '.join(words)}: {done.stderr}")
@@ -55,6 +60,8 @@ def terminal(words: tuple[str, ...], printed: str, skip_to: str = "") -> str:
     first = next((place for place, line in enumerate(lines) if skip_to in line), 0)
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     console.print(Text(f"$ noisewise {' '.join(words)}", "bold"))
+    if first:
+        console.print(Text("...", "dim"))
     for line in lines[first:]:
         console.print(Text.from_ansi(line.rstrip()))
     svg = console.export_svg(title="noisewise", theme=MONOKAI, unique_id="terminal")
@@ -80,7 +87,7 @@ def main() -> None:
             print("training")
             (options.out / "train.svg").write_text(terminal(TRAIN, command(TRAIN, place)))
         print("auditing")
-        (options.out / "audit.svg").write_text(terminal(AUDIT[:2], command(AUDIT, place), skip_to="The private model"))
+        (options.out / "audit.svg").write_text(terminal(AUDIT, command(AUDIT, place), skip_to="The private model"))
         for name in OTHERS:
             command((*AUDIT[:3], name), place)
         page = place / "page.html"

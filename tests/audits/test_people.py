@@ -79,6 +79,9 @@ def test_what_is_hidden_is_said() -> None:
     assert Hidden(0, 0).hidden_in_words("classes") == []
     (said,) = Hidden(2, 20).hidden_in_words("classes")
     assert said == "2 classes with fewer than 20 people each (20 people in all) are not shown."
+    assert Hidden(1, 7).hidden_in_words("classes") == [
+        "One of the classes has fewer than 20 people (7) and is not shown."
+    ]
 
 
 def test_every_part_is_described_once_and_small_ones_are_only_counted() -> None:

@@ -262,7 +262,7 @@ class Disparity(Result):
                 f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)}, "
                 f"{ALLOWING}{sure})."
             )
-        parts = several(by) if by in self.partitions else f"cells, {by},"
+        parts = several(by) if by in self.partitions else f"cells of {by}"
         return sentences + extremes.hidden_in_words(parts, self.settings["smallest_part"])
 
     def _fairness_in_words(self, by: str) -> list[str]:

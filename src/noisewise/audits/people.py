@@ -91,6 +91,8 @@ class Hidden:
         """What is not shown, if anything: `several` names the parts."""
         if not self.hidden_parts:
             return []
+        if self.hidden_parts == 1:
+            return [f"One of the {several} has fewer than {smallest} people ({self.hidden_people}) and is not shown."]
         return [
             f"{self.hidden_parts} {several} with fewer than {smallest} people each ({self.hidden_people} people in all) are "
             "not shown."
