@@ -14,7 +14,13 @@ from noisewise.wording import promise
 
 GOOD, WEAK = promise(3.0, 1e-5, 1000), promise(20.0, 1e-5, 1000)
 TWIN, ALONE = SimpleNamespace(has_twin=True), SimpleNamespace(has_twin=False)
-ADVICE = {"advice": "Clip less.", "evidence": "98 % are clipped.", "command": "noisewise train --bound 4", "gain": 0.1}
+ADVICE = {
+    "advice": "Clip less.",
+    "evidence": "98 % are clipped.",
+    "command": "noisewise train --bound 4",
+    "gain": "+1 point",
+    "aim": "x",
+}
 
 
 @pytest.fixture
@@ -42,8 +48,10 @@ def test_without_suggestions_their_command_is_named(folder):
 @pytest.mark.parametrize("content", [[ADVICE], {"format": 1, "suggestions": [ADVICE]}])
 def test_suggestions_of_the_file_are_shown_in_its_place(folder, content):
     (folder.sensitive / FILE).write_text(json.dumps(content))
-    assert next_steps(folder, [TWIN], GOOD) == [Step("Clip less.", "98 % are clipped.", "noisewise train --bound 4")]
-    assert next_steps(folder, [TWIN], GOOD, suggested=[]) == []
+    wanted = Step("Clip less.", "98 % are clipped.", "noisewise train --bound 4", "+1 point")
+    assert next_steps(folder, [TWIN], GOOD) == [wanted]
+    (nothing,) = next_steps(folder, [TWIN], GOOD, suggested=[])
+    assert (nothing.advice, nothing.command) == ("Nothing to repair was found.", "")
 
 
 def test_a_weak_guarantee_comes_first(folder):

@@ -72,3 +72,24 @@ def test_a_page_of_several_runs_needs_a_place_and_each_run_once(runs, tmp_path):
     with pytest.raises(ConfigError, match="no run"):
         report.render([])
     assert report.write(paths, tmp_path / "both.html").read_text().count("<h1>") == 1
+
+
+def test_regressions_show_their_errors(runs, tmp_path):
+    import shutil
+
+    import torch
+
+    from noisewise.audits import disparity
+    from noisewise.data import Data
+    from noisewise.runs.files import write_json
+
+    copy = RunFolder(shutil.copytree(runs[1].path, tmp_path / "copy"))
+    x = torch.arange(60.0).unsqueeze(1) / 60
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        found = disparity(torch.nn.Linear(1, 1), Data(x, x[:, 0]), twin=torch.nn.Linear(1, 1))
+    copy.audits.mkdir()
+    write_json(copy.audit("disparity"), found.to_dict())
+    page = report.render([runs[0].path, copy.path])
+    assert f"<strong>{found.headline['mse'].value:.2f}</strong>" in page
+    assert "cost in squared error" in page

@@ -17,11 +17,13 @@ FILE = "suggestions.json"  # in sensitive/: it was made from audits
 
 
 class Step(NamedTuple):
-    """A piece of advice, the evidence for it, and the command to try it."""
+    """A piece of advice, the evidence for it, the command to try it; where known what it gained elsewhere and costs."""
 
     advice: str
     evidence: str
     command: str
+    gain: str = ""
+    privacy: str = ""
 
 
 def next_steps(
@@ -29,8 +31,8 @@ def next_steps(
 ) -> list[Step]:
     """What to do next, most urgent first: what is missing, then `suggested`, by default those of sensitive/suggestions.json.
 
-    The file holds a list of `{"advice", "evidence", "command"}`, alone or under `suggestions`; further entries of each are
-    left to who made them. Without one the command that makes it is named.
+    The file holds a list of `{"advice", "evidence", "command"}`, if known with `gain` (what to expect) and `privacy` (what
+    trying it costs), alone or under `suggestions`. Without one the command that makes it is named.
     """
     steps = []
     if not promise.publishable:
@@ -60,7 +62,7 @@ def next_steps(
         )
     made = _suggested(folder) if suggested is None else [_step(entry) for entry in suggested]
     if made is not None:
-        return steps + made
+        return steps + made or [Step("Nothing to repair was found.", "No rule fits what the audits have measured.", "")]
     ask = "It reads the audits and says which repair fits, with the evidence and the command to try it."
     return [*steps, Step("Ask which repair fits this run.", ask, "noisewise suggest DIR")]
 
@@ -78,8 +80,9 @@ def _suggested(folder: RunFolder) -> list[Step] | None:
 
 def _step(entry: Any) -> Step:
     try:
-        step = Step(*(entry[name] for name in Step._fields))
-    except (KeyError, TypeError) as error:
+        needed = {name: entry[name] for name in ("advice", "evidence", "command")}
+        step = Step(**needed, gain=entry.get("gain", ""), privacy=entry.get("privacy", ""))
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"a suggestion lacks {error}: it needs advice, evidence and command. Make it anew with `noisewise suggest DIR`."
         ) from None

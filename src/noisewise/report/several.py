@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from noisewise.accounting import Ledger
 from noisewise.report.subject import data_name, power, short_model
 from noisewise.runs.summary import read_ledger
-from noisewise.wording import number, percent, percent_interval, points, points_interval, several_units
+from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval, several_units
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
     from noisewise.estimates.estimate import Estimate
     from noisewise.runs.folder import RunFolder
 
-HEADLINES = {  # of the table: what it is called, in which audit and under which name it is found, is it a difference
-    "accuracy": ("disparity", "accuracy", False),
-    "cost": ("disparity", "cost", True),
-    "worst class": ("disparity", "worst class", False),
-    "calibration error": ("calibration", "ECE", False),
-    "under attack": ("robustness", "robust accuracy", False),
+Kind = Literal["share", "points", "number"]
+HEADLINES: dict[
+    str, tuple[str, str, Kind]
+] = {  # of the table: its name, in which audit and where it is found, its kind
+    "accuracy": ("disparity", "accuracy", "share"),
+    "cost": ("disparity", "cost", "points"),
+    "worst class": ("disparity", "worst class", "share"),
+    "squared error": ("disparity-regression", "mse", "number"),
+    "cost in squared error": ("disparity-regression", "cost", "number"),
+    "calibration error": ("calibration", "ECE", "share"),
+    "under attack": ("robustness", "robust accuracy", "share"),
 }
 
 
@@ -35,7 +40,7 @@ class Opened(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A number with its interval, and where on a scale from 0 to 100 these lie; no bar for a difference."""
+    """A number with its interval, and where on a scale from 0 to 100 these lie; only shares have a bar."""
 
     value: str
     interval: str
@@ -79,10 +84,12 @@ def _headline(run: Opened, name: str) -> Estimate | None:
     return None if result is None else result.headline.get(key)
 
 
-def _cell(estimate: Estimate | None, difference: bool) -> Cell | None:
+def _cell(estimate: Estimate | None, kind: Kind) -> Cell | None:
     if estimate is None:
         return None
-    if difference:
+    if kind == "number":
+        return Cell(fixed(estimate.value), f"{fixed(estimate.low)} to {fixed(estimate.high)}", None)
+    if kind == "points":
         return Cell(f"{points(estimate)} points", points_interval(estimate), None)
     ends = tuple(round(100 * end, 1) for end in (estimate.low, estimate.value, estimate.high))
     return Cell(percent(estimate), percent_interval(estimate), (ends[0], ends[1], ends[2]))
