@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from noisewise.data.tables.schema import Schema
 
 NORMS, RADIUS = ("linf",), {"linf": 0.05}  # each number by at most a twentieth of its range
+RESTARTS = 8  # of the attack: models of tables bend sharply, and are quick to ask
 NAMED = 4  # columns that a sentence names; the table has all
 
 
