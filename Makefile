@@ -1,12 +1,13 @@
 # make demo   set up, train on embedded data, audit, write the report
 # make test   set up, run all tests but the slow and GPU ones
+# make pictures  set up, train, audit and report on Adult, and draw the pictures of the README (needs chromium)
 # make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench mutants kills wheel clean
+.PHONY: demo test lint format bench pictures mutants kills wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,6 +34,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/step.py --out benchmarks/results
+
+pictures: $(STAMP)
+	$(BIN)/python benchmarks/pictures.py
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py

@@ -111,7 +111,7 @@ NAMES = {  # module that is still there: where its names are now
         "persample.watch": "Watch",
     },
     "report": {
-        "audits.price": "CROSSED",
+        "audits.people": "CROSSED",
     },
     "support": {
         "training.course": "Course",

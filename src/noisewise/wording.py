@@ -144,6 +144,15 @@ def promised(summary: Mapping[str, Any]) -> Promise:
     )
 
 
+def several_units(unit: str) -> str:
+    """More than one of what is protected.
+
+    >>> several_units("row"), several_units("person")
+    ('rows', 'people')
+    """
+    return "people" if unit == "person" else f"{unit}s"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A few significant digits; infinity as a sign, nothing as a dash.
 

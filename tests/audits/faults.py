@@ -475,7 +475,7 @@ FAULTS = [
     Mutant(
         "page: another class pays",
         "audits/price.py",
-        "if part.name == payer)",
+        "if part.name == extremes.cost.name)",
         "if part.name == worst.name)",
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files[classes]",),
     ),
@@ -509,7 +509,7 @@ FAULTS = [
     ),
     Mutant(
         "page: one step and noise swapped",
-        "audits/robustness.py",
+        "audits/misled.py",
         "for attack in (point.fgsm, point.noise))",
         "for attack in (point.noise, point.fgsm))",
         ("report/test_numbers.py::test_tables_of_audits_hold_the_numbers_of_their_files[robustness]",),
@@ -657,5 +657,34 @@ FAULTS = [
         "return np.concatenate([np.empty(0), *(factors[labels == label]",
         "return np.concatenate([np.empty(0), *(factors[labels >= label]",
         ("audits/test_exact_ratio.py::test_recorded_factors_cover_all_steps",),
+    ),
+    # one verdict about chance
+    Mutant(
+        "chance: differences that are compared one by one",
+        "audits/people.py",
+        'shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose, together)',
+        'shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose)',
+        ("audits/test_price.py::test_card_table_figure_and_sentence_agree_about_chance",),
+    ),
+    Mutant(
+        "chance: the card asks another interval",
+        "audits/price.py",
+        'cost = part.accuracy["difference"]',
+        "cost = extremes.cost.largest",
+        ("audits/test_price.py::test_card_table_figure_and_sentence_agree_about_chance",),
+    ),
+    Mutant(
+        "declared: everything may be changed",
+        "audits/declared.py",
+        "torch.tensor([name in columns for name in schema.feature_names])",
+        "torch.tensor([True for name in schema.feature_names])",
+        ("audits/test_declared.py::test_only_numbers_move_and_only_within_their_range",),
+    ),
+    Mutant(
+        "declared: half the range is taken for all of it",
+        "audits/declared.py",
+        "torch.where(moving, 2.0, 0.0)",
+        "torch.where(moving, 1.0, 0.0)",
+        ("audits/test_declared.py::test_a_threshold_misleads_exactly_those_within_the_share_of_the_range",),
     ),
 ]

@@ -101,7 +101,7 @@ def test_a_tiny_bound_is_clippings_fault_and_the_minority_pays() -> None:
     assert found.most.name == "minority"
     assert found.most.total.low > 0
     assert result.everyone.effects["clipping"].excludes_zero
-    assert any("Rule minority pays most" in sentence for sentence in result.sentences())
+    assert any("rule minority pays most" in sentence for sentence in result.sentences())
 
 
 def test_huge_noise_under_a_large_bound_is_the_noises_fault() -> None:

@@ -182,7 +182,7 @@ def test_training_with_privacy_is_paid_for_by_a_tenth_that_follows_another_rule(
     assert found.cost.largest.high < -0.2
     assert found.cost.excess_gap.low > 0.2
     assert result.parts("rule")[0].accuracy["difference"].value > -0.1  # the majority pays little
-    assert any("Rule minority pays most" in sentence for sentence in result.sentences())
+    assert any("rule minority pays most" in sentence for sentence in result.sentences())
 
 
 def test_many_cells_are_drawn_up_to_a_limit_and_all_in_tables() -> None:

@@ -52,7 +52,7 @@ def test_errors_of_a_regression_are_scikit_learns(width: int) -> None:
     (figure,) = result.figures()
     assert len(figure.draw(Figure().add_subplot()).lines) == 16
     assert len(result.tables()) == 3
-    assert any("Site c pays most" in sentence for sentence in result.sentences())
+    assert any("site c pays most" in sentence for sentence in result.sentences())
 
 
 def test_a_regression_needs_one_number_per_row() -> None:

@@ -79,19 +79,22 @@ def test_what_is_hidden_is_said() -> None:
     assert Hidden(0, 0).hidden_in_words("classes") == []
     (said,) = Hidden(2, 20).hidden_in_words("classes")
     assert said == "2 classes with fewer than 20 people each (20 people in all) are not shown."
+    assert Hidden(1, 7).hidden_in_words("classes") == [
+        "One of the classes has fewer than 20 people (7) and is not shown."
+    ]
 
 
 def test_every_part_is_described_once_and_small_ones_are_only_counted() -> None:
     seen = []
 
-    def part(by: str, name: str, rows: np.ndarray) -> str:
-        seen.append((by, name, len(rows)))
+    def part(by: str, name: str, rows: np.ndarray, parts: int) -> str:
+        seen.append((by, name, len(rows), parts))
         return name
 
     parts, found = divided(
         crowd(), named_parts(crowd()), part, lambda hidden, parts, shown: (hidden, list(parts), list(shown))
     )
-    assert seen == [("class", "no", 45), ("class", "yes", 45), ("ward", "a", 50), ("ward", "b", 25)]
+    assert seen == [("class", "no", 45, 2), ("class", "yes", 45, 2), ("ward", "a", 50, 2), ("ward", "b", 25, 2)]
     assert parts == ["no", "yes", "a", "b"]
     assert found["ward"] == (Hidden(1, 15), ["a", "b"], ["a", "b"])
 
@@ -111,9 +114,10 @@ def test_models_are_compared_where_both_are_there() -> None:
 def test_a_part_without_losses_has_none() -> None:
     hits, losses = np.arange(40) % 4 > 0, np.arange(40) / 10
     rows = np.arange(20)
-    part = part_of("class", "1", rows, {"private": {"hits": hits}}, 0.95)
+    part = part_of("class", "1", rows, outcomes={"private": {"hits": hits}}, level=0.95)
     assert (part.n, part.accuracy["private"].value, part.loss) == (20, 0.75, {})
-    full = part_of("class", "1", rows, {m: {"hits": hits, "losses": losses} for m in MODELS}, 0.95)
+    outcomes = {m: {"hits": hits, "losses": losses} for m in MODELS}
+    full = part_of("class", "1", rows, outcomes=outcomes, level=0.95)
     assert full.accuracy["private"] == part.accuracy["private"]
     assert full.loss["twin"].value == pytest.approx(0.95)
     assert full.loss["difference"].value == 0
@@ -124,8 +128,8 @@ def test_people_with_several_rows_are_described_as_people() -> None:
     hits, losses, owner = np.arange(40) % 4 > 0, np.arange(40) / 10, np.arange(40).repeat(3)
     outcomes = {m: {"hits": hits, "losses": losses} for m in MODELS}
     often = {m: {"hits": hits[owner], "losses": losses[owner]} for m in MODELS}
-    one = part_of("g", "1", np.arange(40), outcomes, 0.95)
-    part = part_of("g", "1", np.arange(120), often, 0.95, owner)
+    one = part_of("g", "1", np.arange(40), outcomes=outcomes, level=0.95)
+    part = part_of("g", "1", np.arange(120), outcomes=often, level=0.95, owner=owner)
     assert (part.n, part.accuracy["twin"].n) == (40, 40)
     assert part.loss["private"].high == pytest.approx(one.loss["private"].high)
     assert part.accuracy["private"].high > one.accuracy["private"].high
@@ -199,3 +203,30 @@ def test_parts_of_fewer_than_twenty_people_are_hidden(persons, shown, rows_each)
     rows = {"part": np.arange(count)}
     assert list(large_enough(data, rows)) == (["part"] if shown else [])
     assert hidden(data, rows) == (NONE if shown else Hidden(1, persons))
+
+
+def test_differences_that_are_compared_hold_together() -> None:
+    """Of eight parts each difference has the interval of level 1 - 0.05/8; what is not compared keeps its own."""
+    from noisewise.estimates import intervals
+
+    generator = np.random.default_rng(0)
+    hits = {"private": generator.random(200) < 0.6, "twin": generator.random(200) < 0.7}
+    alone, one_of_eight = shares(hits, 0.95), shares(hits, 0.95, together=8)
+    sharper = intervals.share_difference(hits["private"], hits["twin"], 1 - 0.05 / 8)
+    assert one_of_eight["private"] == alone["private"]
+    found = one_of_eight["difference"]
+    assert (found.low, found.high) == (sharper.low, sharper.high)
+    assert (found.level, found.method) == (0.95, f"{sharper.method}, Bonferroni")
+    losses = {which: flags * 1.0 for which, flags in hits.items()}
+    wide, narrow = means(losses, 0.95, together=8)["difference"], means(losses, 0.95)["difference"]
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_a_column_is_called_as_its_table_calls_it() -> None:
+    from noisewise.audits.people import crossing, titled
+
+    assert [titled(by) for by in ("class", "Marital STATUS", crossing("SEX"))] == [
+        "Class",
+        "Marital STATUS",
+        "Class × SEX",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from noisewise.audits.people import POOR_TWIN, Cost, Extremes, WorstError
 from noisewise.audits.price import cards_of_errors
 from noisewise.data import Data
 from noisewise.estimates.estimate import Estimate
+from noisewise.wording import points_interval
 
 
 @pytest.mark.parametrize("order", [("age", "sex"), ("sex", "age")])
@@ -34,6 +36,7 @@ def test_whoever_pays_most_among_all_columns_is_named(order):
             WorstError(costs[by][0], estimate(3.0), estimate(1.0), None),
             Cost(costs[by][0], estimate(costs[by][1]), estimate(1.0), estimate(0.0)),
         ),
+        cost_of=lambda by, name: dict([costs[by]]).get(name) and estimate(costs[by][1]),
     )
     _, pays = cards_of_errors(found)
     assert (pays.place, pays.value) == ("pays", "age over 60")
@@ -70,3 +73,57 @@ def test_a_twin_that_is_behind_is_no_gain_of_privacy():
         assert (POOR_TWIN in " ".join(found.sentences())) == flagged
         assert (POOR_TWIN in found.cards()[0].note) == flagged
         assert "gained" not in " ".join(found.sentences())
+
+
+class Says(nn.Module):
+    """Row i of the data is said to be `answers[i]`."""
+
+    def __init__(self, answers: np.ndarray):
+        super().__init__()
+        self.answers = torch.from_numpy(answers)
+
+    def forward(self, x):
+        return nn.functional.one_hot(self.answers[x[:, 0].long()], 4).float()
+
+
+def judged(seed: int):
+    """Four classes of 60 rows in two groups; privacy costs the first class a little, by a chance of its own."""
+    generator = np.random.default_rng(seed)
+    truth = np.arange(240) % 4
+    private, twin = truth.copy(), truth.copy()
+    for answers, rate in ((private, 0.08 + 0.14 * (truth == 0)), (twin, 0.08)):
+        wrong = generator.random(240) < rate
+        answers[wrong] = (answers[wrong] + 1) % 4
+    side = torch.from_numpy(generator.integers(0, 2, 240))
+    data = Data(torch.arange(240.0).unsqueeze(1), torch.from_numpy(truth), groups={"side": side}, classes=tuple("abcd"))
+    return disparity(Says(private), data, twin=Says(twin))
+
+
+def test_card_table_figure_and_sentence_agree_about_chance():
+    """One interval for each class: what the card calls chance is an open dot, and its interval in the table holds 0."""
+    from matplotlib.colors import to_rgba
+    from matplotlib.figure import Figure
+
+    verdicts, alone = set(), set()
+    for seed in range(40):
+        found = judged(seed)
+        _, pays = found.cards()
+        payer = pays.value.removeprefix("class ")
+        shown = found.cost_of("class", payer)
+        by_chance = any("chance can still explain" in line for line in pays.lines)
+        assert by_chance == (not shown.excludes_zero or shown.value > 0)
+        cells = next(row for row in found.tables()[0].rows if row[0] == f"class {payer}")
+        for text in (pays.lines[0], cells[-1]):
+            assert points_interval(shown) in text
+        (said,) = [s for s in found.sentences() if s.startswith(f"Class {payer} pays most")]
+        assert ("chance can still explain" in said) == by_chance
+        axes = Figure().add_subplot()
+        found.plot_cost(axes)
+        place = [label.get_text() for label in axes.get_yticklabels()].index(payer)
+        dot = next(line for line in axes.lines if line.get_marker() == "o" and line.get_ydata()[0] == place)
+        assert (dot.get_markerfacecolor() != to_rgba(axes.get_facecolor())) == shown.excludes_zero
+        verdicts.add(by_chance)
+        part = next(part for part in found.parts() if part.name == payer).accuracy["difference"]
+        alone.add(part.method.endswith("Bonferroni"))
+    assert verdicts == {True, False}
+    assert alone == {True}

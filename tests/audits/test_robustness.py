@@ -225,7 +225,7 @@ def test_classes_and_groups_are_reported_and_small_ones_hidden(trained) -> None:
     right = pgd(model, data.x[:500], data.y[:500], 0.08, "linf", Space.of(data.x, (0.0, 1.0), 1.0), draws()).right
     ours = result.parts("ward")[1].accuracy["private"].value
     assert ours == pytest.approx(float(right[:300].float().mean()), abs=0.02)
-    assert any("1 groups by ward with fewer than 20 people" in sentence for sentence in result.sentences())
+    assert any("One of the groups by ward has fewer than 20 people" in sentence for sentence in result.sentences())
     mean = sum(part.n * part.accuracy["private"].value for part in result.parts()) / len(data)
     assert mean == pytest.approx(result.headline["robust accuracy"].value)
 

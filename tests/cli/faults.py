@@ -93,8 +93,8 @@ FAULTS = [
     Mutant(
         "option: --out of a report ignored",
         "cli/report.py",
-        "    write_page(run, out)\n",
-        "    write_page(run, None)\n",
+        "    write_page(runs, out, by)\n",
+        "    write_page(runs, None, by)\n",
         ("whole/test_command_options.py::test_out_of_report_and_its_default",),
     ),
     Mutant(

@@ -26,7 +26,7 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     reported = noisewise("report", "runs/a", "--out", "page.html")
     assert reported.code == 0
     assert "page.html" in reported.words
-    assert "Do not publish" in reported.words
+    assert "do not publish" in reported.words
     assert (tmp_path / "page.html").stat().st_size > 10_000
     inside = noisewise("report", "runs/a", "--out", "runs/a/page.html")
     assert "better move it out" in inside.words

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -556,12 +557,24 @@ def test_out_of_report_and_its_default(noisewise, runs: Path) -> None:
     assert (runs / "digits/sensitive/report.html").read_text() == Path("page.html").read_text()
 
 
+def test_by_of_report_and_several_runs(noisewise, runs: Path) -> None:
+    folder = str(runs / "digits")
+    assert noisewise("report", folder, "--out", "named.html", "--by", "Ada & Co")[0] == 0
+    assert "reported by Ada &amp; Co." in Path("named.html").read_text()
+    copy = shutil.copytree(folder, "other")
+    assert noisewise("report", folder, str(copy), "--out", "both.html", "--by", "Ada")[0] == 0
+    page = Path("both.html").read_text()
+    assert "2 runs side by side" in page
+    assert "Reported by Ada." in page
+    assert noisewise("report", folder, str(copy))[0] == 2
+
+
 def test_out_of_demo(noisewise, monkeypatch) -> None:
     where = []
     monkeypatch.setattr(family, "_train", lambda planned, folder, **_: where.append(folder))
     monkeypatch.setattr(family, "print_plan", lambda planned: None)
-    for name in ("ask", "write_page"):
-        monkeypatch.setattr(family, name, lambda folder, *_, **__: where.append(folder))
+    monkeypatch.setattr(family, "ask", lambda folder, *_, **__: where.append(folder))
+    monkeypatch.setattr(family, "write_page", lambda folders, *_, **__: where.extend(folders))
     monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: SimpleNamespace(config=None))
     assert noisewise("demo", "--out", "elsewhere")[0] == 0
     assert noisewise("demo")[0] == 0
@@ -713,7 +726,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     },
     "predict": dict.fromkeys(("--out", "--keep", "--json"), test_options_of_predict),
     **{name: {"--json": test_json_of_lists} for name in ("datasets", "models", "repairs", "audits", "clips")},
-    "report": {"--out": test_out_of_report_and_its_default},
+    "report": {"--out": test_out_of_report_and_its_default, "--by": test_by_of_report_and_several_runs},
     "demo": {"--out": test_out_of_demo},
     "schema": {
         "--label": test_label_group_unit_and_out_of_schema,

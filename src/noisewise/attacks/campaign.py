@@ -33,7 +33,10 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Campaign:
-    """All attacks of one norm on one model: by radius (0 first), without limit, and where there is no gradient."""
+    """All attacks of one norm on one model: by radius (0 first), without limit, and where there is no gradient.
+
+    whole: every input could be changed.
+    """
 
     radii: list[float]
     pgd: list[Answers]
@@ -41,6 +44,7 @@ class Campaign:
     noise: list[Answers]
     unbounded: np.ndarray
     flat: np.ndarray
+    whole: bool = True
 
 
 def refuse_unattackable(outputs: Tensor, which: str) -> None:
@@ -110,13 +114,14 @@ def campaign(
         blind = [noise(model, x, y, generator=draws, known=at, **given) for (x, y), (at, _) in pairs]
         results["noise"].append(_answers(blind))
         advance()
-    whole = ((space.high - space.low) / space.scale).expand(data.x[:1].shape)
-    widest = float(NORMS[norm].size(whole))
+    widest = float(NORMS[norm].size(space.width.expand(data.x[:1].shape)))
     draws = torch.Generator().manual_seed(seed)
     x, y = chunks[0]
     limitless = pgd(model, x, y, widest, norm, space, draws, known=clean[0], stop=True, **settings)
-    flat = torch.cat([(gradient == 0).flatten(1).all(1) for _, gradient in known])
-    return Campaign(radii, **results, unbounded=limitless.right.cpu().numpy(), flat=flat.cpu().numpy())
+    scale = space.to(chunks[0][0]).scale
+    flat = torch.cat([(gradient * scale == 0).flatten(1).all(1) for _, gradient in known])
+    unbounded = limitless.right.cpu().numpy()
+    return Campaign(radii, **results, unbounded=unbounded, flat=flat.cpu().numpy(), whole=space.whole)
 
 
 def _answers(chunks: Sequence[Attacked]) -> Answers:
@@ -169,4 +174,6 @@ def checks(campaign: Campaign, model: str, norm: str) -> list[Check]:
             f"{100 * unbounded:.1f} % of {len(campaign.unbounded)} rows stay right anywhere in the box",
         ),
     }
+    if not campaign.whole:  # inputs that stay as they are may well decide
+        del answers["without a limit hardly anyone stays right"]
     return [Check(question, *answer, model=model, norm=norm) for question, answer in answers.items()]

@@ -95,7 +95,7 @@ class Space:
     """Inputs that can occur (`low` to `high`), and how many model-input units one unit of radius is (`scale`).
 
     Each is one number or one per channel (the first dimension of a row). A change `d` moves `x` to
-    `clamp(x + scale d, low, high)`, and its size is the norm of `d`.
+    `clamp(x + scale d, low, high)`, and its size is the norm of `d`. Where the scale is 0 an input stays as it is.
     """
 
     low: Tensor
@@ -138,7 +138,22 @@ class Space:
 
     def change(self, x: Tensor, moved: Tensor) -> Tensor:
         """What moved `x`, in units of radius."""
-        return (moved - x) / self.scale
+        return self._in_radii(moved - x)
+
+    @property
+    def width(self) -> Tensor:
+        """The largest change that there is, in units of radius."""
+        return self._in_radii(self.high - self.low)
+
+    @property
+    def whole(self) -> bool:
+        """May every input move?"""
+        return bool((self.scale > 0).all())
+
+    def _in_radii(self, way: Tensor) -> Tensor:
+        import torch
+
+        return torch.where(self.scale > 0, way / self.scale, 0.0)
 
 
 def _per_channel(value: Numbers, x: Tensor, name: str) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several
+from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several, titled
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
@@ -194,7 +194,7 @@ class Attribution(Result):
                 sure = "" if largest.low > 0 else ", which chance can still explain"
                 split_up = ", ".join(f"{name} {self._in_words(part.effects[name])}" for name in EFFECTS)
                 sentences.append(
-                    f"{by.capitalize()} {part.name} pays most, {self._in_words(largest)} (interval {self._interval(largest)} "
+                    f"{titled(by)} {part.name} pays most, {self._in_words(largest)} (interval {self._interval(largest)} "
                     f"after allowing for the choice{sure}): {split_up}."
                 )
             sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
@@ -285,7 +285,10 @@ def attribution(
                 note = _to_go(time.monotonic() - began, runs) if first else None
                 advance(label=f"attribution: seed {seed}, {run} done", note=note)
     reach = 1.0 if measure == "accuracy" else math.inf
-    share = partial(_share, scores=scores, level=level, reach=reach)
+
+    def share(by: str, name: str, rows: np.ndarray, _parts: int = 1) -> Share:
+        return _share(by, name, rows, scores=scores, level=level, reach=reach)
+
     parts, of_partitions = divided(
         test,
         named_parts(test),

@@ -30,6 +30,7 @@ from noisewise.audits.confidence import (
 )
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
+    HOLD,
     SMALLEST,
     Estimates,
     large_enough,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from noisewise.repairs.temperature import Temperature
 
 BINS = 15
+ENOUGH = 5  # bins with people enough that a reliability diagram needs
 RESAMPLES = 1000
 OVER, UNDER = "#c8443c", "#2a9d8f"  # more confident than right, and less: readable on light and dark, and without red
 _NAMES = {"private": "private model", "twin": "twin", "scaled": "private model with temperature"}
@@ -106,6 +108,7 @@ class Calibration(Result):
 
     kind: ClassVar[str] = "calibration"
     title: ClassVar[str] = "Does confidence mean what it says"
+    version: ClassVar[int] = 2
 
     values: Values
 
@@ -125,6 +128,9 @@ class Calibration(Result):
     def chance(self, which: str = "private") -> Chance:
         """ECE of a perfectly calibrated model with the same confidences: `mean`, `high` (95 % are below), `p`."""
         return self.values.chance[which]
+
+    def _enough(self, which: str) -> bool:
+        return sum(b.accuracy is not None for b in self.bins(which)) >= ENOUGH
 
     def plot(self, ax: Axes) -> Axes:
         """Reliability diagram of the private model."""
@@ -159,10 +165,12 @@ class Calibration(Result):
             ax.plot([b.low, b.high], [right, right], color=INK, linewidth=2)
         ax.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")
         ax.axhline(0, color=INK, linewidth=1)
-        ax.set_xlim(0, 1)
         ax.set_ylim(-depth - 0.04, 1.02)
         ticks = [0, 0.2, 0.4, 0.6, 0.8, 1.0]
-        ax.set_xticks(ticks, labels=[f"{100 * t:.0f}" for t in ticks])
+        first = min(b.low for b in bins if b.n)
+        shown = [t for t in ticks if t >= first]
+        ax.set_xticks(shown, labels=[f"{100 * t:.0f}" for t in shown])
+        ax.set_xlim(first, 1)
         ax.set_yticks([-depth, *ticks], labels=[f"{most:,} people", *(f"{100 * t:.0f}" for t in ticks)])
         keys = [
             Patch(facecolor=OVER, alpha=0.85, label="over-confident"),
@@ -172,9 +180,11 @@ class Calibration(Result):
         return dress(ax, "confidence, %", "right, %", grid="none")
 
     def figures(self) -> list[Figure]:
-        """A reliability diagram for each model."""
+        """A reliability diagram for each model that has bins enough to show its course."""
         figures = []
         for which in self.models:
+            if not self._enough(which):
+                continue
             caption = (
                 f"Reliability of the {_NAMES[which]}: how often it is right (line, with interval) by its confidence; the "
                 "coloured gap is to the confidence (dashed), bars below count people"
@@ -204,6 +214,12 @@ class Calibration(Result):
             sentences.append(
                 f"Bins of the private model with fewer than {self.settings['smallest_bin']} people ({len(hidden)} of "
                 f"{len(self.bins())}) are counted, not shown, and left out of MCE."
+            )
+        few = [_NAMES[which] for which in self.models if not self._enough(which)]
+        if few:
+            sentences.append(
+                f"No reliability diagram of the {' and the '.join(few)}: fewer than {ENOUGH} bins have "
+                f"{self.settings['smallest_bin']} people or more."
             )
         scaling = self.values.temperature
         if scaling is not None:
@@ -246,10 +262,11 @@ class Calibration(Result):
                 ],
             )
         ]
+        hold = HOLD if "difference" in columns else ""
         if self.values.groups:
             tables.append(
                 Table(
-                    f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals",
+                    f"Over-confidence (mean confidence − accuracy) by group, points, {level} intervals{hold}",
                     ["", "people", *(heads.get(name, name) for name in self.values.groups[0].gap)],
                     [
                         [f"{group.by} {group.name}", f"{group.n:,}", *map(points_cell, group.gap.values())]
@@ -382,11 +399,19 @@ def _groups(data: Data, answers: dict[str, Answers], level: float) -> list[Group
             by,
             name,
             people(data, rows),
-            _in_order(means({w: gap[rows] for w, gap in gaps.items()}, level, owner=of_rows(owner, rows))),
+            _in_order(
+                means(
+                    {w: gap[rows] for w, gap in gaps.items()},
+                    level,
+                    owner=of_rows(owner, rows),
+                    together=len(shown),
+                )
+            ),
         )
         for by, members in named_parts(data).items()
         if by != "class"  # unknown when the model speaks: confidence is not meant to match it by class
-        for name, rows in large_enough(data, members).items()
+        for shown in [large_enough(data, members)]
+        for name, rows in shown.items()
     ]
 
 

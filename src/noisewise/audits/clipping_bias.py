@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from noisewise.support import Support
 
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
+BOUNDS = {
+    "printed": "1 − R/2", "corrected": "(1 − R)/(1 + R)", "one-sided": "all gradients point forward", "general": "general",
+}  # fmt: skip
 ROUNDING = 1e-9  # by which a bound that holds in real numbers may be missed in double precision
 
 
@@ -161,8 +164,8 @@ class ClippingBias(Result):
         grid = np.geomspace(low, high, 200)
         ax.axhline(0, color=FAINT, linewidth=1)
         printed = [max(printed_bound(1, r), -1.2) for r in grid]
-        ax.plot(grid, printed, color=TWIN, linestyle="--", label="printed, false: 1 − R/2")
-        ax.plot(grid, [corrected_bound(1, r) for r in grid], color=INK, label="proven: (1 − R)/(1 + R)")
+        ax.plot(grid, printed, color=TWIN, linestyle="--", label="1 − R/2")
+        ax.plot(grid, [corrected_bound(1, r) for r in grid], color=INK, label="(1 − R)/(1 + R), proven")
         if self.batches:
             alignments = [batch.alignment for batch in self.batches]
             ax.plot(ratios, alignments, "o", color=PRIVATE, markersize=5, label="random batches")
@@ -228,9 +231,9 @@ class ClippingBias(Result):
         ]
         if (kept := self.printed_holds()) is not None:
             sentences.append(
-                f"The published bound 1 − R/2, which is not a theorem, holds in {sum(self._kept('printed'))} of {kept.n} "
-                f"random batches; the proven (1 − R)/(1 + R) in {sum(self._kept('corrected'))}, the general one in "
-                f"{sum(batch.projection >= batch.general - ROUNDING for batch in self.batches)}."
+                f"Of {kept.n} random batches {sum(self._kept('corrected'))} keep the lower bound (1 − R)/(1 + R) on the "
+                f"alignment, {sum(batch.projection >= batch.general - ROUNDING for batch in self.batches)} the general one "
+                f"and {sum(self._kept('printed'))} the estimate 1 − R/2."
             )
         for by in self.partitions:
             parts = self.parts(by)
@@ -255,7 +258,8 @@ class ClippingBias(Result):
         """The bounds; the parts."""
         level = level_of(self.headline["clipped"])
         rows = [
-            [name, number(bound.value), _yes(bound.applies), _yes(bound.holds)] for name, bound in self.bounds.items()
+            [BOUNDS[name], number(bound.value), _yes(bound.applies), _yes(bound.holds)]
+            for name, bound in self.bounds.items()
         ]
         parts = [
             [

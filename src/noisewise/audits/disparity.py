@@ -19,10 +19,13 @@ from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
 from noisewise.audits.fairness import ODDS, PARITY, Fairness, between_groups
 from noisewise.audits.outputs import logits, status_of
 from noisewise.audits.people import (
+    ALLOWING,
+    HOLD,
     POOR_TWIN,
     SMALLEST,
     Extremes,
     Part,
+    crossing,
     divided,
     extremes,
     large_enough,
@@ -78,13 +81,14 @@ class Disparity(Result):
     - twin, so a loss is negative), `largest cost` of a class, `twin gap` and `excess gap` (gap - twin gap); with a
     reference ensemble `extra cost of the hardest tenth` (its cost - that of the easiest tenth).
     Guarantee: intervals of the extremes (worst, gap, ratio, largest cost) and of the fairness measures allow for having
-    picked them among all classes and groups.
+    picked them among all classes and groups; those of private - twin hold together for all parts by the same column, so
+    that card, table and figure say the same about chance.
     Reference: Bagdasaryan et al. 2019, arXiv:1905.12101.
     """
 
     kind: ClassVar[str] = "disparity"
     title: ClassVar[str] = "Who gets how much"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     values: Values
 
@@ -108,7 +112,7 @@ class Disparity(Result):
 
     def cells(self, column: str) -> list[Part]:
         """Each class within each group of a column, where it is large enough to be shown."""
-        return self.parts(_crossing(column))
+        return self.parts(crossing(column))
 
     def cell_extremes(self, column: str) -> Extremes:
         """`extremes` among the cells of a column."""
@@ -127,6 +131,10 @@ class Disparity(Result):
     def difficulty(self) -> Difficulty:
         """`drop` (hardest - easiest tenth, private), `largest_rise` between neighbours, with a twin `extra_cost`."""
         return self.values.difficulty
+
+    def cost_of(self, by: str, name: str) -> Estimate:
+        """What privacy cost a part: the difference that tables, figures and cards show."""
+        return next(part.accuracy["difference"] for part in self.parts(by) if part.name == name)
 
     @property
     def has_twin(self) -> bool:
@@ -173,7 +181,7 @@ class Disparity(Result):
     def figures(self) -> list[Figure]:
         """Accuracy and its cost, by class, by each group column and by class within groups; accuracy by difficulty."""
         figures = []
-        crossings = [_crossing(column) for column in self.values.cells]
+        crossings = [crossing(column) for column in self.values.cells]
         for by in [*self.partitions, *crossings]:
             count = len(self.parts(by))
             rows = min(count, MOST_ROWS)
@@ -195,7 +203,7 @@ class Disparity(Result):
                     for part in reversed(self._lowest_last(by)[-MOST_ROWS:])
                     for e in [part.accuracy["difference"]]
                 )
-                caption = "What privacy took or gave; filled where chance alone does not explain it"
+                caption = f"What privacy took or gave, {kind}; filled where chance alone does not explain it"
                 figures.append(Figure(caption, f"{caption}. {words}.", partial(self._plot_cost, by=by), rows))
         if self.deciles:
             caption = "Accuracy by difficulty for a reference ensemble, easiest tenth of the rows first"
@@ -217,8 +225,12 @@ class Disparity(Result):
             sentences += self._extremes_in_words(by, self.extremes(by))
             sentences += self._fairness_in_words(by)
         for column, crossed in self.values.cells.items():
-            sentences += self._extremes_in_words(_crossing(column), crossed)
+            sentences += self._extremes_in_words(crossing(column), crossed)
         return sentences + self._difficulty_in_words()
+
+    @property
+    def _hold(self) -> str:
+        return HOLD if self.has_twin else ""
 
     def _tested(self) -> str:
         return rows_in_words(self.settings["rows"], self.everyone.n)
@@ -244,13 +256,13 @@ class Disparity(Result):
                 f"{points(worst.gap).lstrip('+')} points apart{times}."
             )
         if extremes.cost is not None:
-            cost = extremes.cost.largest
+            cost = self.cost_of(by, extremes.cost.name)
             sure = "" if cost.high < 0 else ", which chance can still explain"
             sentences.append(
-                f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)} after "
-                f"allowing for the choice{sure})."
+                f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)}, "
+                f"{ALLOWING}{sure})."
             )
-        parts = several(by) if by in self.partitions else f"cells, {by},"
+        parts = several(by) if by in self.partitions else f"cells of {by}"
         return sentences + extremes.hidden_in_words(parts, self.settings["smallest_part"])
 
     def _fairness_in_words(self, by: str) -> list[str]:
@@ -301,8 +313,10 @@ class Disparity(Result):
         """Accuracy, then loss: everyone, each class, each group; extremes, fairness, cells and difficulty."""
         level = level_of(self.everyone.accuracy["private"])
         return [
-            self._accuracy_table(f"Accuracy on the test part in %, {level} intervals", self._all_parts()),
-            self._loss_table(f"Mean loss (cross-entropy) on the test part, {level} intervals", self._all_parts()),
+            self._accuracy_table(f"Accuracy on the test part in %, {level} intervals{self._hold}", self._all_parts()),
+            self._loss_table(
+                f"Mean loss (cross-entropy) on the test part, {level} intervals{self._hold}", self._all_parts()
+            ),
             *self._more_tables(level),
         ]
 
@@ -329,7 +343,7 @@ class Disparity(Result):
             tables.append(Table(caption, columns, [row[: len(columns)] for row in rows]))
         for column in self.values.cells:
             if cells := self.cells(column):
-                where = f"by class and {column}, {level} intervals"
+                where = f"by class and {column}, {level} intervals{self._hold}"
                 tables.append(self._accuracy_table(f"Accuracy in % {where}", cells))
                 tables.append(self._loss_table(f"Mean loss (cross-entropy) {where}", cells))
         if self.deciles:
@@ -386,7 +400,7 @@ def disparity(
     hits, owner = {which: of["hits"] for which, of in outcomes.items()}, owners(data)
     describe = partial(part_of, outcomes=outcomes, level=level, owner=owner)
     by_name = named_parts(data)
-    crossed = {_crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
+    crossed = {crossing(column): _crossed(by_name["class"], by_name[column]) for column in data.groups}
     parts, of_partitions = divided(
         data,
         by_name | crossed,
@@ -410,17 +424,13 @@ def disparity(
         values=Values(
             parts=[everyone, *parts, *deciles],
             extremes={by: of_partitions[by] for by in by_name},
-            cells={column: of_partitions[_crossing(column)] for column in data.groups},
+            cells={column: of_partitions[crossing(column)] for column in data.groups},
             fairness=fairness,
             difficulty=difficulty,
         ),
         settings={"rows": len(data), "level": level, "smallest_part": SMALLEST, "reference_models": len(reference)},
         status=status,
     )
-
-
-def _crossing(column: str) -> str:
-    return f"class × {column}"
 
 
 def _crossed(classes: Mapping[str, np.ndarray], groups: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

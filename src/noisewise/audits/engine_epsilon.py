@@ -296,4 +296,12 @@ def _statistics(coins: np.ndarray, seen: np.ndarray, mu: float, delta: float, le
     return statistics
 
 
-AUDIT = Audit("engine-epsilon", engine_epsilon, takes=TAKES, needs=("mechanism", "loss_fn"), twin=False, model=False)
+AUDIT = Audit(
+    "engine-epsilon",
+    engine_epsilon,
+    takes=TAKES,
+    needs=("mechanism", "loss_fn"),
+    usual=True,
+    twin=False,
+    model=False,
+)

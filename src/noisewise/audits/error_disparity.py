@@ -11,7 +11,9 @@ import numpy as np
 
 from noisewise.audits.outputs import outputs, status_of
 from noisewise.audits.people import (
+    ALLOWING,
     ERROR,
+    HOLD,
     POOR_TWIN,
     SMALLEST,
     Estimates,
@@ -24,11 +26,13 @@ from noisewise.audits.people import (
     owners,
     rows_in_words,
     several,
+    titled,
 )
 from noisewise.audits.price import cards_of_errors
 from noisewise.audits.result import Card, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, dots, dress, fixed_cell, name_rows, row_name
 from noisewise.errors import DataError
+from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed
 from noisewise.wording import level as level_of
 
@@ -68,11 +72,13 @@ class ErrorDisparity(Result):
 
     `mse = mean (f(x) - y)^2`, `mae = mean |f(x) - y|`, `bias = mean (f(x) - y)`; intervals are Student's t.
     headline: `mse`, `mae`, `bias`; with a twin `twin mse` and `cost` (private - twin: here a *positive* cost is a loss).
-    Guarantee: intervals of the extremes allow for having picked them among all groups of a column.
+    Guarantee: intervals of the extremes allow for having picked them among all groups of a column, and those of
+    private - twin hold together for all groups of a column.
     """
 
     kind: ClassVar[str] = "disparity-regression"
     title: ClassVar[str] = "Who gets how much"
+    version: ClassVar[int] = 2
 
     values: Values
 
@@ -93,6 +99,10 @@ class ErrorDisparity(Result):
     def extremes(self, by: str) -> Extremes:
         """The group with the largest squared error, gap and ratio (best / worst); with a twin what privacy cost."""
         return self.values.extremes[by]
+
+    def cost_of(self, by: str, name: str) -> Estimate:
+        """What privacy cost a group: the difference that tables, figures and cards show."""
+        return next(part.mse["difference"] for part in self.parts(by) if part.name == name)
 
     @property
     def has_twin(self) -> bool:
@@ -134,15 +144,15 @@ class ErrorDisparity(Result):
             extremes = self.extremes(by)
             if extremes.worst is not None:
                 sentences.append(
-                    f"{by.capitalize()} {extremes.worst.name} is served worst, {fixed(extremes.worst.served.value)}; the best "
+                    f"{titled(by)} {extremes.worst.name} is served worst, {fixed(extremes.worst.served.value)}; the best "
                     f"and the worst are {fixed(extremes.worst.gap.value)} apart."
                 )
             if extremes.cost is not None:
-                cost = extremes.cost.largest
+                cost = self.cost_of(by, extremes.cost.name)
                 sure = "" if cost.low > 0 else ", which chance can still explain"
                 sentences.append(
-                    f"{by.capitalize()} {extremes.cost.name} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
-                    f"{fixed(cost.high)} after allowing for the choice{sure})."
+                    f"{titled(by)} {extremes.cost.name} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
+                    f"{fixed(cost.high)}, {ALLOWING}{sure})."
                 )
             sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
         return sentences
@@ -157,7 +167,7 @@ class ErrorDisparity(Result):
         columns = ["", "people", "private", *(["twin", "private − twin"] if self.has_twin else [])]
         return [
             Table(
-                f"{words.capitalize()} on the test part, {level} intervals",
+                f"{words.capitalize()} on the test part, {level} intervals{HOLD if self.has_twin else ''}",
                 columns,
                 [
                     [row_name(part), f"{part.n:,}", *(fixed_cell(e) for e in getattr(part, measure).values())]
@@ -211,10 +221,18 @@ def _residuals(model: nn.Module, data: Data) -> np.ndarray:
 
 
 def _error_part(
-    by: str, name: str, rows: np.ndarray, residuals: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None
+    by: str,
+    name: str,
+    rows: np.ndarray,
+    together: int = 1,
+    *,
+    residuals: Mapping[str, np.ndarray],
+    level: float,
+    owner: np.ndarray | None,
 ) -> ErrorPart:
     def measured(change: Callable[[np.ndarray], np.ndarray], floor: float) -> Estimates:
-        return means({which: change(of[rows]) for which, of in residuals.items()}, level, floor, of_rows(owner, rows))
+        changed, whose = {which: change(of[rows]) for which, of in residuals.items()}, of_rows(owner, rows)
+        return means(changed, level, floor, whose, together)
 
     mse = measured(np.square, 0.0)
     return ErrorPart(by, name, mse["private"].n, mse, measured(np.abs, 0.0), measured(lambda r: r, -np.inf))

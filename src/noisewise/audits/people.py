@@ -26,6 +26,9 @@ POOR_TWIN = (
     "The twin is behind, so what privacy cost is not known from it: it is badly tuned for this data (try --twin-lr). Privacy "
     "gains nothing."
 )
+ALLOWING = "adjusted for comparing all of them"
+HOLD = "; private − twin adjusted for comparing all parts by a column"
+CROSSED = " × "  # in the name of a partition by two columns
 TAKEN = ("class", "everyone", "difficulty")  # words that no group column may use
 
 Rows = Mapping[str, np.ndarray]
@@ -88,6 +91,8 @@ class Hidden:
         """What is not shown, if anything: `several` names the parts."""
         if not self.hidden_parts:
             return []
+        if self.hidden_parts == 1:
+            return [f"One of the {several} has fewer than {smallest} people ({self.hidden_people}) and is not shown."]
         return [
             f"{self.hidden_parts} {several} with fewer than {smallest} people each ({self.hidden_people} people in all) are "
             "not shown."
@@ -112,8 +117,13 @@ def rows_in_words(rows: int, people: int) -> str:
 
 
 def titled(by: str) -> str:
-    """`Class`, or the column's name with a capital."""
-    return "Class" if by == "class" else by.capitalize()
+    """`Class`, or the column's name as its table has it."""
+    return f"C{by[1:]}" if by == "class" or by.startswith(crossing("")) else by
+
+
+def crossing(column: str) -> str:
+    """The partition by class and a group column."""
+    return f"class{CROSSED}{column}"
 
 
 Kind = TypeVar("Kind")
@@ -123,18 +133,19 @@ Extreme = TypeVar("Extreme")
 def divided(
     data: Data,
     partitions: Mapping[str, Rows],
-    part: Callable[[str, str, np.ndarray], Kind],
+    part: Callable[[str, str, np.ndarray, int], Kind],
     extremes: Callable[[Hidden, Sequence[Kind], Rows], Extreme],
 ) -> tuple[list[Kind], dict[str, Extreme]]:
-    """Every part that is large enough, made by `part(by, name, rows)`; and of each partition what is hidden and extreme.
+    """Every part that is large enough, made by `part(by, name, rows, parts)`; and of each partition what is extreme.
 
-    The latter by `extremes(hidden, parts, rows)` of the parts that are shown.
+    `parts` counts those of the partition: intervals that are compared allow for so many. The latter by
+    `extremes(hidden, parts, rows)` of the parts that are shown.
     """
     parts: list[Kind] = []
     of_partitions = {}
     for by, rows in partitions.items():
         shown = large_enough(data, rows)
-        members = [part(by, name, index) for name, index in shown.items()]
+        members = [part(by, name, index, len(shown)) for name, index in shown.items()]
         of_partitions[by] = extremes(hidden(data, rows), members, shown)
         parts += members
     return parts, of_partitions
@@ -149,21 +160,35 @@ def pairs(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: pair for name, pair in PAIRS.items() if there.issuperset(pair)}
 
 
-def shares(hits: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None = None) -> Estimates:
-    """Share of true entries by model (Wilson), and paired differences (Tango)."""
+def shares(
+    hits: Mapping[str, np.ndarray], level: float, owner: np.ndarray | None = None, together: int = 1
+) -> Estimates:
+    """Share of true entries by model (Wilson), and paired differences (Tango).
+
+    `together`: so many differences are looked at side by side, so their intervals hold together (Bonferroni): whether
+    chance explains one of them is the same question in a table, a figure and a card.
+    """
     estimates = {which: intervals.share(flags, level, owner) for which, flags in hits.items()}
+    single = intervals.each(level, together)
     for name, (first, second) in pairs(hits).items():
-        estimates[name] = intervals.share_difference(hits[first], hits[second], level, owner)
+        apart = intervals.share_difference(hits[first], hits[second], single, owner)
+        estimates[name] = intervals.one_of(apart, level, together)
     return estimates
 
 
 def means(
-    values: Mapping[str, np.ndarray], level: float, floor: float = -math.inf, owner: np.ndarray | None = None
+    values: Mapping[str, np.ndarray],
+    level: float,
+    floor: float = -math.inf,
+    owner: np.ndarray | None = None,
+    together: int = 1,
 ) -> Estimates:
-    """Mean by model (Student t, no lower than `floor`), and paired differences."""
+    """Mean by model (Student t, no lower than `floor`), and paired differences, `together` as in `shares`."""
     estimates = {which: intervals.mean(column, level, floor, owner) for which, column in values.items()}
+    single = intervals.each(level, together)
     for name, (first, second) in pairs(values).items():
-        estimates[name] = intervals.mean_difference(values[first], values[second], level, owner)
+        apart = intervals.mean_difference(values[first], values[second], single, owner)
+        estimates[name] = intervals.one_of(apart, level, together)
     return estimates
 
 
@@ -171,7 +196,8 @@ def means(
 class Part:
     """A class, group or class in a group, a decile of difficulty, or everyone; `n` people.
 
-    Estimates under `private`, and with a twin `twin` and `difference`; no `loss` where an audit has none for every row.
+    Estimates under `private`, and with a twin `twin` and `difference`, whose intervals hold together for all parts by the
+    same column; no `loss` where an audit has none for every row.
     """
 
     by: str
@@ -182,13 +208,20 @@ class Part:
 
 
 def part_of(
-    by: str, name: str, rows: np.ndarray, outcomes: Outcomes, level: float, owner: np.ndarray | None = None
+    by: str,
+    name: str,
+    rows: np.ndarray,
+    together: int = 1,
+    *,
+    outcomes: Outcomes,
+    level: float,
+    owner: np.ndarray | None = None,
 ) -> Part:
     """Accuracy and mean loss of some rows, from `{model: {"hits": ..., "losses": ...}}`; `losses` may be missing."""
     whose = of_rows(owner, rows)
-    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose)
+    accuracy = shares({which: of["hits"][rows] for which, of in outcomes.items()}, level, whose, together)
     losses = {which: of["losses"][rows] for which, of in outcomes.items() if "losses" in of}
-    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, whose))
+    return Part(by, name, accuracy["private"].n, accuracy, means(losses, level, 0.0, whose, together))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noisewise.audits.people import POOR_TWIN, Extremes, Worst, rows_in_words
+from noisewise.audits.people import ALLOWING, POOR_TWIN, Extremes, Worst, crossing, rows_in_words
 from noisewise.audits.result import Card, Row
 from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed, level, percent, percent_interval, points, points_interval
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from noisewise.audits.disparity import Disparity
     from noisewise.audits.error_disparity import ErrorDisparity
 
-CROSSED = " × "  # in the name of a partition by two columns
 CHANCE = " Chance can explain the difference."
 NO_TWIN = " No twin to compare with."
 
@@ -50,20 +49,39 @@ def cards_of_shares(result: Disparity) -> list[Card]:
 
 def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
     assert extremes.cost is not None
-    largest, payer = extremes.cost.largest, extremes.cost.name
-    part = next(part for part in result.parts() if part.name == payer)
+    part = next(part for part in result.parts() if part.name == extremes.cost.name)
+    cost = part.accuracy["difference"]
     lines = [
         f"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without privacy: "
-        f"{points(largest)} points (interval {points_interval(largest)}, allowing for the choice).",
+        f"{points(cost)} points (interval {points_interval(cost)}, {ALLOWING}).",
     ]
-    if largest.high >= 0:
+    if cost.high >= 0:
         lines.append("With so few test rows per class, chance can still explain it.")
+    if (inside := _hardest_hit(result, cost)) is not None:
+        lines.append(inside)
     note = f"Served worst: class {worst.name}, {percent(worst.served)}. {_apart(worst, extremes)}"
     for by in result.partitions:
-        cost = result.extremes(by).cost
-        if cost is not None and by != "class" and CROSSED not in by:
-            note += f" By {by} {cost.name} pays most: {points(cost.largest)} points."
+        paying = result.extremes(by).cost
+        if paying is not None and by != "class":
+            of_group = result.cost_of(by, paying.name)
+            sure = "" if of_group.high < 0 else ", which chance can explain"
+            note += f" By {by} {paying.name} pays most: {points(of_group)} points{sure}."
     return Card("pays", f"class {part.name}", lines=tuple(lines), note=note)
+
+
+def _hardest_hit(result: Disparity, cost: Estimate) -> str | None:
+    """The class within a group that pays more than any class does, where chance does not explain it."""
+    paying = [
+        (column, most.name, result.cost_of(crossing(column), most.name))
+        for column, of in result.values.cells.items()
+        if (most := of.cost) is not None
+    ]
+    if not paying:
+        return None
+    column, name, change = min(paying, key=lambda cell: cell[2].value)
+    if change.high >= 0 or change.value >= cost.value:
+        return None
+    return f"Hit hardest, by class and {column}: {name}, {points(change)} points (interval {points_interval(change)})."
 
 
 def _apart(worst: Worst, extremes: Extremes) -> str:
@@ -94,11 +112,12 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
     if not paying:
         return [cost]
     by, most, worst = max(paying, key=lambda column: column[1].largest.value)
+    change = result.cost_of(by, most.name)
     lines = [
-        f"Mean squared error {fixed(most.largest.value)} above the twin's (interval {fixed(most.largest.low)} to "
-        f"{fixed(most.largest.high)}, allowing for the choice)."
+        f"Mean squared error {fixed(change.value)} above the twin's (interval {fixed(change.low)} to "
+        f"{fixed(change.high)}, {ALLOWING})."
     ]
-    if most.largest.low <= 0:
+    if change.low <= 0:
         lines.append("Chance can still explain it.")
     note = f"Served worst: {by} {worst.name}, {fixed(worst.served.value)}."
     return [cost, Card("pays", f"{by} {most.name}", lines=tuple(lines), note=note)]

@@ -13,10 +13,12 @@ from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 
 MOST_ROWS = 24  # of a figure; the worst ones are drawn, the tables hold all
+TOLD = "told: "  # how the name of a mark begins that says its value
 LONGEST = 48  # letters of a row's name in a figure; the tables have all of them
 
 
@@ -79,7 +81,15 @@ def dot(ax: Axes, e: Estimate, place: float, colour: str, marker: str = "o", *, 
     line, face = [scale * e.low, scale * e.high], colour if filled else ax.get_facecolor()
     ax.plot(*_turned(line, [place, place], upright), color=colour, linewidth=1.8, zorder=2)
     where = _turned([scale * e.value], [place], upright)
-    ax.plot(*where, marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+    (mark,) = ax.plot(*where, marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+    places = 1 if scale == 100 else 2
+    value, low, high = (fixed(scale * end, places) for end in (e.value, e.low, e.high))
+    told(mark, f"{value} (interval {low} to {high})")
+
+
+def told(artist: Artist, text: str) -> None:
+    """A mark that says its value when it is pointed at, where a page shows the figure."""
+    artist.set_gid(f"{TOLD}{text}")
 
 
 def _turned(values: list[float], places: list[float], upright: bool) -> tuple[list[float], list[float]]:

@@ -41,8 +41,9 @@ def audit(
     """Measure what privacy cost, who pays, and why, on the test part, against the twin.
 
     Without options the audits that take seconds, or minutes for large models: who gets how much, calibration, robustness,
-    membership, clipping, features against noise. None of them retrains. Results go to sensitive/audits/ in the run folder.
-    A run that was made in Python with out= is audited as well: name its --model and --data.
+    membership, clipping, features against noise, measured epsilon. None of them retrains. Results go to
+    sensitive/audits/ in the run folder. A run that was made in Python with out= is audited as well: name its --model and
+    --data.
     """
     if listing:
         _list_audits()

@@ -14,7 +14,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     """What will be promised, by which noise, in how many steps, and how long it will take."""
     from rich.table import Table
 
-    from noisewise.wording import number, promise
+    from noisewise.wording import number, promise, several_units
     from noisewise.workflow.estimate import in_words, seconds
 
     config, recipe = planned.config, planned.recipe
@@ -31,7 +31,9 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
     phases = f" in {len(recipe.phases) + 1} phases" if recipe.phases else ""
-    table.add_row("steps", f"{steps:,} of about {config.batch_size:,} {unit}s ({mechanism.sampler.kind}){phases}")
+    table.add_row(
+        "steps", f"{steps:,} of about {config.batch_size:,} {several_units(unit)} ({mechanism.sampler.kind}){phases}"
+    )
     if recipe.ledger is not None:
         table.add_row(
             "schema", f"chosen with noise: epsilon {number(recipe.ledger.epsilon(config.delta))} of the above"

@@ -270,7 +270,7 @@ def demo(
     print_plan(planned)
     _train(planned, folder, resume=resume, quiet=False, next_step=False)
     ask(folder, None, next_step=False, planned=planned)
-    write_page(folder, None)
+    write_page([folder], None)
 
 
 def _demo_folder(out: Path, config: Config) -> tuple[Path, bool]:

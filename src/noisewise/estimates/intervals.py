@@ -150,6 +150,11 @@ def each(level: float, count: int) -> float:
     return 1 - (1 - level) / count
 
 
+def one_of(estimate: Estimate, level: float, count: int) -> Estimate:
+    """One of `count` intervals, made at the level that `each` gives: together they hold at `level`."""
+    return estimate if count == 1 else replace(estimate, level=level, method=_together([estimate]))
+
+
 def difference(first: Estimate, second: Estimate, level: float) -> Estimate:
     """first - second from two intervals that hold together, whatever dependence there is between them."""
     low, high = first.low - second.high, first.high - second.low

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure
+from noisewise.audits.show import TOLD
 
 SHEET = "#fefefd"  # what hollow marks are filled with; no other ink has this colour
 VARIABLES = {PRIVATE: "--private", TWIN: "--twin", INK: "--ink", FAINT: "--faint", SHEET: "--sheet"}
@@ -31,6 +32,7 @@ def inline_svg(figure: Figure) -> str:
     svg = svg[svg.index("<svg") :]  # without the XML prologue and its DTD
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML knows these
+    svg = re.sub(rf'<g id="{TOLD}([^"]*)">', r"<g><title>\1</title>", svg)  # what a mark says when it is pointed at
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg)  # names of groups: not referred to, not unique on the page
     svg = svg.replace("xlink:href", "href").replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
     for colour, variable in VARIABLES.items():

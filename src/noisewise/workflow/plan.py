@@ -23,7 +23,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.repairs import repaired
 from noisewise.sampling import SAMPLERS, FullBatch
-from noisewise.wording import number
+from noisewise.wording import number, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.repair_specs import parse
@@ -152,7 +152,9 @@ def plan_of(config: Config, data: Splits) -> Mechanism:
     """The mechanism, as far as it is known before the model; it protects people where the data say whose rows they are."""
     n, unit = data.train.units, protected(None if data.train.unit is None else "unit")
     if config.sampler == FullBatch.kind and config.batch_size != n:
-        raise ConfigError(f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} {unit}s.")
+        raise ConfigError(
+            f"batch_size={config.batch_size} with the full-batch sampler: must be all {n} {several_units(unit)}."
+        )
     sampler = FullBatch(n) if config.sampler == FullBatch.kind else SAMPLERS[config.sampler](n, config.batch_size)
     return Mechanism(
         sampler=sampler,
