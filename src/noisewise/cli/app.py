@@ -12,6 +12,7 @@ import typer
 from noisewise import __version__
 from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
+from noisewise.cli.budget import budget
 from noisewise.cli.check import check
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
@@ -22,7 +23,7 @@ from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, report, budget, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
