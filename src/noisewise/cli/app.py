@@ -14,6 +14,7 @@ from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.check import check
+from noisewise.cli.compare import compare
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.report import report
@@ -23,7 +24,7 @@ from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, budget, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, report, compare, budget, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
