@@ -21,10 +21,11 @@ from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
 from noisewise.cli.tables import schema
 from noisewise.cli.train import demo, train
+from noisewise.cli.verify import verify
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, compare, budget, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, report, compare, budget, verify, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
