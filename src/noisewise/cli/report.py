@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from noisewise.cli.share import check_cards, write_shareable
 from noisewise.cli.shared import example, terminal
 
 
@@ -16,12 +17,27 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write. Default: sensitive/report.html in the run folder.")
     ] = None,
+    shareable: Annotated[
+        bool, typer.Option("--shareable", help="Only what may leave, with a model card and a privacy card, into a folder.")
+    ] = False,
+    contact: Annotated[
+        str | None, typer.Option(help="With --shareable: whom the people in the data may ask.", metavar="TEXT")
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option(help="With --shareable: licence of the model, e.g. apache-2.0.", metavar="NAME")
+    ] = None,
 ) -> None:
     """Write one self-contained page: the guarantee in plain words, what it cost, who pays, the ledger, all settings.
 
-    The page is internal: it shows the non-private twin.
+    The page is internal: it shows the non-private twin. With --shareable only what the ledger or public rows cover, into
+    the folder --out (default: shareable/ in the run folder): report.html, a model card README.md with Hugging Face's
+    metadata, and PRIVACY.md in plain words for the people in the data. What is left out is said.
     """
-    write_page(run, out)
+    check_cards(shareable, contact, license)
+    if shareable:
+        write_shareable(run, out, contact, license)
+    else:
+        write_page(run, out)
 
 
 def write_page(path: Path, out: Path | None) -> None:

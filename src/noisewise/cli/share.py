@@ -1,0 +1,42 @@
+"""`noisewise report --shareable`: what may leave, on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noisewise.cli.shared import note, terminal
+from noisewise.errors import ConfigError, RunError
+from noisewise.runs.folder import RunFolder
+
+
+def check_cards(shareable: bool, contact: str | None, license: str | None) -> None:
+    """What stands on the cards goes with the cards."""
+    if not shareable and (contact is not None or license is not None):
+        raise ConfigError("--contact and --license stand on the cards of --shareable: add it, or leave them out.")
+
+
+def write_shareable(run: Path, out: Path | None, contact: str | None, license: str | None) -> None:
+    """Write the page and both cards of a run, say where and what is left out."""
+    if not RunFolder(run).complete:
+        raise RunError(f"{run} holds no finished run: finish it with --resume, or check the name.")
+    from noisewise.report.shareable import subject_of, write
+    from noisewise.workflow.public_results import public_results
+
+    console = terminal()
+    subject_of(run)  # refused before anything is measured
+    with console.status("measuring on public rows", spinner="dots"):
+        measured = public_results(run)
+    given = {"results": measured.results, "why_none": measured.why_none, "contact": contact, "license": license}
+    subject = subject_of(run, **given)
+    paths = write(run, out, **given)
+    console.print()
+    for what, path in zip(("Page", "Model card", "Privacy card"), paths, strict=True):
+        console.print(f"[bold]{what}:[/] {path}", soft_wrap=True)
+    if not subject.promise.publishable:
+        note(f"not to be called publishable: {subject.promise.verdict}")
+    console.print("\nLeft out:")
+    for what, why in subject.left_out:
+        console.print(f"• {what}: {why}", markup=False)
+    if contact is None:
+        note("the cards have a gap for whom to ask: --contact fills it.")
+    console.print("[dim]Read them before you publish them: whether names of columns may be told, only you know.[/]")
