@@ -13,6 +13,7 @@ import pytest
 from helpers import working
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Job, carry_out
+from noisewise.runs.files import hold
 
 SETTINGS = {"progress": False}
 
@@ -47,7 +48,7 @@ def test_several_processes_share_the_work_and_the_cores(tmp_path, monkeypatch):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_failing_job_is_named_and_the_others_are_kept(processes, tmp_path):
     jobs = [*doubles(2), Job("bad", working.fail, {"number": 7})]
-    with pytest.raises(RunError, match="1 of 3 jobs failed.*bad: number=7: is not liked"):
+    with pytest.raises(RunError, match=r"1 of 3 jobs failed.*bad: number=7: is not liked"):
         carry_out(jobs, tmp_path, processes=processes, **SETTINGS)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["job-0.json", "job-1.json"]
 
@@ -65,7 +66,11 @@ def test_a_process_that_dies_is_said_and_what_was_done_is_kept(tmp_path):
 
 
 def test_an_interrupted_job_goes_on_with_the_next_call(tmp_path):
-    jobs = [*doubles(1), Job("stops", working.stop, {"trace": str(tmp_path)}), Job("last", working.double, {"number": 9})]
+    jobs = [
+        *doubles(1),
+        Job("stops", working.stop, {"trace": str(tmp_path)}),
+        Job("last", working.double, {"number": 9}),
+    ]
     with pytest.raises(Interrupted, match="1 of 3 done; nothing is lost"):
         carry_out(jobs, tmp_path / "out", **SETTINGS)
     assert not (tmp_path / "out" / "last.json").exists()
@@ -137,8 +142,6 @@ def test_a_result_of_other_settings_is_not_taken(tmp_path):
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path):
-    from noisewise.runs.files import hold
-
     with hold(tmp_path / ".lock"), pytest.raises(RunError, match="in use by another process"):
         carry_out(doubles(1), tmp_path, **SETTINGS)
 

@@ -50,7 +50,9 @@ class Job:
             raise ConfigError(f"job {self.key!r}: a key has at most 120 letters, digits and . _ = , + - only.")
         home, name = getattr(self.function, "__module__", ""), getattr(self.function, "__qualname__", "")
         if getattr(sys.modules.get(home), name, None) is not self.function:
-            raise ConfigError(f"job {self.key}: {self.function!r} is no function of a module, so no process could find it.")
+            raise ConfigError(
+                f"job {self.key}: {self.function!r} is no function of a module, so no process could find it."
+            )
         try:
             json.dumps(dict(self.settings), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -64,7 +66,12 @@ class Job:
 
 
 def carry_out(
-    jobs: Sequence[Job], folder: str | os.PathLike[str], *, processes: int = 1, progress: bool = True, label: str = "jobs"
+    jobs: Sequence[Job],
+    folder: str | os.PathLike[str],
+    *,
+    processes: int = 1,
+    progress: bool = True,
+    label: str = "jobs",
 ) -> dict[str, Any]:
     """Results of all jobs by key; those that `folder` holds already are read, the others are done and written there.
 

@@ -36,7 +36,11 @@ def test_json_is_what_the_table_says(noisewise, runs):
 
 
 def test_mistakes_are_said(noisewise, runs):
-    for line, words in {"budget nowhere": "no folder", "budget": "Missing argument", "budget runs --delta 2": "delta=2"}.items():
+    for line, words in {
+        "budget nowhere": "no folder",
+        "budget": "Missing argument",
+        "budget runs --delta 2": "delta=2",
+    }.items():
         outcome = noisewise(*line.split())
         assert outcome.code == 2
         assert words in outcome.words

@@ -29,10 +29,19 @@ def private(tmp_path_factory):
     rows = {"age": list(map(str, ages)), "sex": ["f", "m"] * 150, "ill": ["yes" if age > 50 else "no" for age in ages]}
     written(folder / "clinic.csv", rows)
     schema = Schema(
-        label="ill", target=Classes(("no", "yes")), columns={"age": Number(0, 100)}, groups={"sex": Category(("f", "m"))}
+        label="ill",
+        target=Classes(("no", "yes")),
+        columns={"age": Number(0, 100)},
+        groups={"sex": Category(("f", "m"))},
     )
     planned = plan(
-        data=str(folder / "clinic.csv"), schema=schema, model="logistic", noise_multiplier=4.0, steps=3, batch_size=32, valid=40
+        data=str(folder / "clinic.csv"),
+        schema=schema,
+        model="logistic",
+        noise_multiplier=4.0,
+        steps=3,
+        batch_size=32,
+        valid=40,
     )
     run = execute(planned, folder / "run", progress=False)
     audit(open_run(run.path), "disparity")
@@ -51,7 +60,8 @@ def public(tmp_path_factory):
 def shared(run, out):
     """Every file of the shareable report, by name."""
     measured = public_results(run.path)
-    paths = write(run.path, out, results=measured.results, why_none=measured.why_none, contact="Ms Weber")
+    subject = subject_of(run.path, results=measured.results, why_none=measured.why_none, contact="Ms Weber")
+    paths = write(subject, measured.results, out)
     assert [path.name for path in paths] == list(FILES.values())
     return {path.name: path.read_bytes() for path in paths}
 
@@ -106,26 +116,29 @@ def test_public_rows_are_measured_with_the_released_model_alone(public, tmp_path
 def test_results_with_the_twin_or_of_private_rows_are_refused(private, public):
     for run in (private, public):
         opened = open_run(run.path)
-        result = AUDITS["disparity"].run(opened.model, opened.data.test, twin=opened.twin, generator=None, progress=False)
+        result = AUDITS["disparity"].run(
+            opened.model, opened.data.test, twin=opened.twin, generator=None, progress=False
+        )
         with pytest.raises(PrivacyError, match="may not be shared"):
             subject_of(run.path, results=[result])
 
 
-@pytest.mark.parametrize(("how", "words"), [({"insecure_seed": 1}, "noise reproducible"), ({"ablation": "plain"}, "ablation")])
+@pytest.mark.parametrize(
+    ("how", "words"), [({"insecure_seed": 1}, "noise reproducible"), ({"ablation": "plain"}, "ablation")]
+)
 def test_what_is_not_private_is_refused(how, words, tmp_path):
     tiny.run(out=tmp_path / "run", about={"data": {"name": "people"}}, **how)
     with pytest.raises(PrivacyError, match=f"nothing to share: not-private.*{words}"):
-        write(tmp_path / "run")
-    assert not (tmp_path / "run" / "shareable").exists()
+        subject_of(tmp_path / "run")
 
 
 def test_an_epsilon_that_rules_nothing_out_is_refused_and_a_weak_one_labelled(tmp_path):
     tiny.run(out=tmp_path / "none", plan=tiny.mechanism(noise_multiplier=0.05), about={"data": {"name": "people"}})
     with pytest.raises(PrivacyError, match="rules nothing out"):
-        write(tmp_path / "none")
+        subject_of(tmp_path / "none")
     tiny.run(out=tmp_path / "weak", plan=tiny.mechanism(noise_multiplier=0.45), about={"data": {"name": "people"}})
     assert 10 < float(read_json(tmp_path / "weak" / "summary.json")["privacy"]["epsilon"]) < 37
-    for path in write(tmp_path / "weak"):
+    for path in write(subject_of(tmp_path / "weak"), [], tmp_path / "out"):
         text = path.read_text()
         assert ("weak protection" if path.name == "PRIVACY.md" else "Not to be called publishable") in text
         assert "may be published" not in text
@@ -166,13 +179,13 @@ def test_the_page_loads_nothing_and_escapes_names(private, tmp_path):
 
 def test_wrong_places_and_damaged_files_are_said(private, tmp_path):
     with pytest.raises(RunError, match="no finished run"):
-        write(tmp_path)
+        subject_of(tmp_path)
     with pytest.raises(RunError, match="no finished run"):
         public_results(tmp_path)
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "nowhere" / "deeper"):
         with pytest.raises(RunError, match="must be a folder"):
-            write(private.path, out)
+            write(subject_of(private.path), [], out)
     run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
     run.schema.write_text(json.dumps({"columns": []}))
     with pytest.raises(RunError, match="damaged or of another version"):

@@ -122,7 +122,7 @@ def test_unfinished_runs_are_told_apart(runs, tmp_path):
 
 def test_what_is_no_run_and_what_was_edited_is_refused(runs, tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(RunError, match="noisewise train|no folder"):
+        with pytest.raises(RunError, match=r"noisewise train|no folder"):
             run_folders([path])
     copy = RunFolder(shutil.copytree(runs / "a", tmp_path / "a"))
     ledger = read_json(copy.ledger)

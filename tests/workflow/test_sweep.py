@@ -78,10 +78,12 @@ def test_public_rows_choose_by_exact_scores(table, tmp_path):
 
 
 def test_choosing_by_private_rows_is_refused_with_the_ways_out(table):
-    with pytest.raises(PrivacyError, match=r"noised-valid.*\[stand_in\].*take \[choose\] out"):
+    with pytest.raises(PrivacyError, match=r"noised-valid.*\[stand_in\].*leave \[choose\] out"):
         planned(table, '[choose]\nby = "valid"\n')
     with pytest.raises(PrivacyError, match="not public"):
-        plan_sweep(Sweep.from_toml(f'[train]\ndata = "x"\n{SETTINGS}[sweep]\nlr = [1]\n[stand_in]\n{table}'), progress=False)
+        plan_sweep(
+            Sweep.from_toml(f'[train]\ndata = "x"\n{SETTINGS}[sweep]\nlr = [1]\n[stand_in]\n{table}'), progress=False
+        )
     with pytest.raises(ConfigError, match="held-out"):
         planned(table, '[choose]\nby = "noised-valid"\nepsilon = 1.0\n', settings=SETTINGS.replace("60", "0"))
     with pytest.raises(PrivacyError, match="protect different things"):

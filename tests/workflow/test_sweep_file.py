@@ -51,7 +51,7 @@ WRONG = {
     f'{TRAIN}[sweep]\nmodel = ["resnet"]': "Known models",
     f"{TRAIN}[sweep]\nnoise_multiplier = [1]": "one follows from the other",
     f"{TRAIN}steps = 3\nepochs = 2\n[sweep]\nlr = [1]": "epochs and steps",
-    f"{TRAIN}[sweep]\nlr = [{', '.join(map(str, range(1, 41)))}]\nsteps = [{', '.join(map(str, range(1, 41)))}]": "1,600 combinations",
+    f"{TRAIN}[sweep]\nlr = {list(range(1, 41))}\nsteps = {list(range(1, 41))}": "1,600 combinations",
     f"{TRAIN}[[runs]]": "at least one",
     "train = 3\n[sweep]\nlr = [1]": "must be a table",
     '[train]\ndata = "digits"\n[sweep]\nlr = [1]': "how private",

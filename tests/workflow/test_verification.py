@@ -18,7 +18,7 @@ from noisewise.runs.folder import RunFolder
 from noisewise.training import step
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
-from noisewise.workflow.verification import FAILS, NAMES, OK, OPEN, verify
+from noisewise.workflow.verification import FAILS, NAMES, OK, OPEN, verified
 
 TRIALS = 512  # of the engine, which one test asks in earnest
 
@@ -38,7 +38,7 @@ def run(original, tmp_path):
 
 
 def verdicts(folder, names=NAMES):
-    return {check.name: check.verdict for check in verify(folder.path, names=names, trials=TRIALS)}
+    return {check.name: check.verdict for check in verified(folder.path, names=names, trials=TRIALS)}
 
 
 def failing(folder, names=NAMES[:-1]):
@@ -80,7 +80,7 @@ def test_every_changed_file_is_seen(name, run):
 
 def test_a_file_that_came_later_is_seen_or_named(run):
     (run.path / "notes.txt").write_text("mine")
-    assert "notes.txt" in verify(run.path, names=["files"])[0].why
+    assert "notes.txt" in verified(run.path, names=["files"])[0].why
     run.code.write_text("import os")
     assert failing(run, ["files"]) == {"files"}
 
@@ -214,11 +214,11 @@ def test_an_engine_that_adds_too_little_noise_fails(run, monkeypatch):
         return real({name: (bounded, sigma / 50) for name, (bounded, sigma) in parts.items()}, **how)
 
     monkeypatch.setattr(step, "release", little)
-    (check,) = verify(run.path, names=["engine"], trials=4_000)
+    (check,) = verified(run.path, names=["engine"], trials=4_000)
     assert check.verdict == FAILS
     assert "Do not publish" in check.why
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="no finished run"):
-        verify(tmp_path)
+        verified(tmp_path)

@@ -26,7 +26,8 @@ from noisewise.cli.verify import verify
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, compare, budget, sweep, verify, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, report, compare, budget, sweep, verify, predict, demo, schema, check, epsilon, calibrate, datasets, models,
+    repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

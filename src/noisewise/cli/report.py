@@ -18,7 +18,8 @@ def report(
         Path | None, typer.Option(help="HTML file to write. Default: sensitive/report.html in the run folder.")
     ] = None,
     shareable: Annotated[
-        bool, typer.Option("--shareable", help="Only what may leave, with a model card and a privacy card, into a folder.")
+        bool,
+        typer.Option("--shareable", help="Only what may leave, with a model card and a privacy card, into a folder."),
     ] = False,
     contact: Annotated[
         str | None, typer.Option(help="With --shareable: whom the people in the data may ask.", metavar="TEXT")

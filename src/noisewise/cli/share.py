@@ -26,9 +26,8 @@ def write_shareable(run: Path, out: Path | None, contact: str | None, license: s
     subject_of(run)  # refused before anything is measured
     with console.status("measuring on public rows", spinner="dots"):
         measured = public_results(run)
-    given = {"results": measured.results, "why_none": measured.why_none, "contact": contact, "license": license}
-    subject = subject_of(run, **given)
-    paths = write(run, out, **given)
+    subject = subject_of(run, results=measured.results, why_none=measured.why_none, contact=contact, license=license)
+    paths = write(subject, measured.results, run / "shareable" if out is None else out)
     console.print()
     for what, path in zip(("Page", "Model card", "Privacy card"), paths, strict=True):
         console.print(f"[bold]{what}:[/] {path}", soft_wrap=True)

@@ -10,6 +10,7 @@ import typer
 
 from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
+from noisewise.wording import number, promise
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def sweep(
         _print_plan(whole, processes)
     if dry_run:
         if as_json:
-            print(json.dumps({"runs": len(whole.plans), "epsilons": whole.epsilons, "epsilon": _total(whole)}, indent=2))
+            print(
+                json.dumps({"runs": len(whole.plans), "epsilons": whole.epsilons, "epsilon": _total(whole)}, indent=2)
+            )
         return
     try:
         with warnings_as_notes():
@@ -86,7 +89,6 @@ def _total(whole: PlannedSweep) -> float:
 def _print_plan(whole: PlannedSweep, processes: int) -> None:
     from rich.table import Table
 
-    from noisewise.wording import number, promise
     from noisewise.workflow.estimate import in_words, seconds
 
     first, costs, total = whole.plans[0], whole.epsilons, _total(whole)
@@ -107,7 +109,7 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     table.add_row("takes", f"about {in_words(took * len(costs) / processes)}")
     console.print(table)
     if not whole.public and not words.publishable:
-        note(f"together {words.verdict[0].lower()}{words.verdict[1:]} Try fewer settings, or try them on public rows: [stand_in].")
+        note(f"together {words.verdict[0].lower()}{words.verdict[1:]} Try fewer settings, or try them on public rows.")
 
 
 def _choice(whole: PlannedSweep) -> str:
@@ -121,8 +123,6 @@ def _choice(whole: PlannedSweep) -> str:
 
 def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     from rich.table import Table
-
-    from noisewise.wording import number, promise
 
     console = terminal()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -144,7 +144,9 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     total = float(content["epsilon"])
     words = promise(total, content["delta"], content["n"], adjacency=content["adjacency"], unit=content["unit"])
     spent = "would have cost people whose rows are private" if content["public"] else "cost"
-    console.print(f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}.")
+    console.print(
+        f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}."
+    )
     if content["score_deviation"]:
         console.print(f"Noise on each accuracy has a deviation of {100 * content['score_deviation']:.1f} points.")
     if content["chosen"] is None:

@@ -32,10 +32,9 @@ def verify(
     """
     if not RunFolder(run).complete:
         raise RunError(f"{run} holds no finished run: check the name; an unfinished one cannot be verified.")
-    from noisewise.workflow.verification import FAILS, OPEN
-    from noisewise.workflow.verification import verify as checked
+    from noisewise.workflow.verification import FAILS, OPEN, verified
 
-    checks = checked(run, progress=not as_json)
+    checks = verified(run, progress=not as_json)
     failed = [check.name for check in checks if check.verdict == FAILS]
     if as_json:
         print(json.dumps({"holds": not failed, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -43,7 +42,11 @@ def verify(
         _print(checks)
         console, left = terminal(), [check.name for check in checks if check.verdict == OPEN]
         but = f" Not checked: {', '.join(left)}." if left else ""
-        verdict = f"[bold red]Does not hold:[/] {', '.join(failed)}." if failed else "[green]All that can be checked holds.[/]"
+        verdict = (
+            f"[bold red]Does not hold:[/] {', '.join(failed)}."
+            if failed
+            else "[green]All that can be checked holds.[/]"
+        )
         console.print(f"\n{verdict}{but}")
     if failed:
         raise typer.Exit(3)

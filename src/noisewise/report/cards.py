@@ -84,7 +84,9 @@ class Subject:
     def pipeline(self) -> str | None:
         """Hugging Face's word for the task; none where the form of the inputs is not known."""
         shape = self.summary["data"].get("shape")
-        form = "tabular" if self.columns or (shape and len(shape) == 1) else "image" if shape and len(shape) == 3 else None
+        form = (
+            "tabular" if self.columns or (shape and len(shape) == 1) else "image" if shape and len(shape) == 3 else None
+        )
         task = self.summary["task"]
         if form is None or task not in ("classification", "regression") or (form, task) == ("image", "regression"):
             return None
@@ -180,7 +182,11 @@ def _metadata(subject: Subject) -> list[str]:
         lines += ["    dataset:", f"      type: {_quoted(subject.data)}", f"      name: {_quoted(subject.data)}"]
         lines += ["      split: test", "    metrics:"]
         for metric in subject.metrics:
-            lines += [f"    - type: {metric.kind}", f"      value: {metric.value!r}", f"      name: {_quoted(metric.name)}"]
+            lines += [
+                f"    - type: {metric.kind}",
+                f"      value: {metric.value!r}",
+                f"      name: {_quoted(metric.name)}",
+            ]
     return [*lines, "---", ""]
 
 
@@ -215,7 +221,9 @@ def _inputs(subject: Subject) -> list[str]:
 
 def _evaluation(subject: Subject) -> list[str]:
     if not subject.metrics:
-        return ["Not told: exact figures of people who were held out would expose them, and none was released with noise."]
+        return [
+            "Not told: exact figures of people who were held out would expose them, and none was released with noise."
+        ]
     rows = [f"| {metric.name} | {metric.words} |" for metric in subject.metrics]
     return ["On rows that are public:", "", "| | |", "|---|---|", *rows]
 
@@ -232,8 +240,8 @@ def privacy_card(subject: Subject) -> str:
     lines = [
         "# What was done with your records",
         "",
-        f"This page is for the people whose records are in **{_plain(subject.data)}**. It says what was done with them and what "
-        "others can find out about you from the result.",
+        f"This page is for the people whose records are in **{_plain(subject.data)}**. It says what was done with them and "
+        "what others can find out about you from the result.",
         "",
         "## What was done",
         "",
@@ -243,12 +251,15 @@ def privacy_card(subject: Subject) -> str:
         "1. The influence of each single "
         + ("person" if person else word)
         + " on each step of learning was limited to a fixed size, the same for all.",
-        "2. Random noise, matched to that size, was added each time something was learned. It hides single influences as far as "
-        "the next section says.",
+        "2. Random noise, matched to that size, was added each time something was learned. It hides single influences as far "
+        "as the next section says.",
         "",
         "This page speaks of the model alone. "
-        + ("Its data are a public data set, which stands in for private records here."
-           if subject.summary["data"].get("public") else "The records themselves are not part of what is shared with it."),
+        + (
+            "Its data are a public data set, which stands in for private records here."
+            if subject.summary["data"].get("public")
+            else "The records themselves are not part of what is shared with it."
+        ),
         "",
         "## What this means for you",
         "",
@@ -266,7 +277,9 @@ def privacy_card(subject: Subject) -> str:
             *(
                 []
                 if person
-                else [f"People with several {word}s. Each {word} is protected alone; several of them together are protected less."]
+                else [
+                    f"People with several {word}s. Each {word} is protected alone; several of them together are protected less."
+                ]
             ),
             "What else is done with the same records. Each further model or statistic made from them adds to what can be found "
             "out. This page speaks of one model.",

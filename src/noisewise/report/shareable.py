@@ -48,22 +48,9 @@ HEADLINES = {  # of audits: what the cards show, and what Hugging Face calls it
 }
 
 
-def write(
-    run: str | os.PathLike[str],
-    out: str | os.PathLike[str] | None = None,
-    *,
-    results: Sequence[Result] = (),
-    why_none: str = "",
-    contact: str | None = None,
-    license: str | None = None,
-) -> list[Path]:
-    """Write the page and both cards into a folder, by default `shareable/` in the run folder; gives their paths.
-
-    `results`: audits of the released model on public rows, without the twin; others are refused. `why_none`: why there are
-    none. `contact`: whom people may ask. `license`: of the model, by Hugging Face's names.
-    """
-    subject = subject_of(run, results=results, why_none=why_none, contact=contact, license=license)
-    folder = RunFolder(run).path / "shareable" if out is None else Path(out)
+def write(subject: Subject, results: Sequence[Result], out: str | os.PathLike[str]) -> list[Path]:
+    """Write the page and both cards into a folder; gives their paths. `results`: those that the subject was made with."""
+    folder = Path(out)
     if folder.is_file() or not folder.parent.is_dir():
         raise RunError(f"{folder} cannot be used: --out must be a folder (with --shareable), in one that exists.")
     folder.mkdir(exist_ok=True)
@@ -85,7 +72,11 @@ def subject_of(
     contact: str | None = None,
     license: str | None = None,
 ) -> Subject:
-    """All that may be said of a finished run; one without a guarantee is refused."""
+    """All that may be said of a finished run; one without a guarantee is refused.
+
+    `results`: audits of the released model on public rows, without the twin; others are refused. `why_none`: why there are
+    none. `contact`: whom people may ask. `license`: of the model, by Hugging Face's names.
+    """
     folder = RunFolder(run)
     if not folder.complete:
         raise RunError(f"{folder.path} holds no finished run: finish it with --resume, or check the name.")
@@ -195,10 +186,14 @@ def _left_out(settings: Mapping[str, Any], measured: bool, why_none: str) -> lis
         ("Membership, reconstruction and other attacks on the training rows", "they ask the records themselves"),
     ]
     if not settings or settings.get("twin", False):
-        reasons.append(("The model without privacy and every comparison with it", "it was trained on the records openly"))
+        reasons.append(
+            ("The model without privacy and every comparison with it", "it was trained on the records openly")
+        )
     if not measured:
         reasons.insert(0, ("Accuracy, calibration and who is served worst", why_none or exact))
-    reasons.append(("Where the data lie and when the run took place", "paths tell of a machine, and times of drawn batches"))
+    reasons.append(
+        ("Where the data lie and when the run took place", "paths tell of a machine, and times of drawn batches")
+    )
     return reasons
 
 

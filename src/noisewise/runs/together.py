@@ -110,7 +110,9 @@ class Group:
         """What the total takes for granted, and where it counts more than was spent."""
         notes = []
         if self.public:
-            notes.append("These rows were declared public: the numbers say what it would cost people whose rows are not.")
+            notes.append(
+                "These rows were declared public: the numbers say what it would cost people whose rows are not."
+            )
         open_runs = [f"{run.folder.path} ({run.privacy['reason']})" for run in self.runs
                      if run.privacy["status"] != "private"]  # fmt: skip
         if open_runs:

@@ -42,7 +42,9 @@ def trained_model(planned: Planned, folder: RunFolder) -> nn.Module:
 def right_answers(model: nn.Module, data: Data) -> float:
     """Sum over units of the share of their rows that a classifier gets right: one unit moves it by at most 1."""
     if data.task != "classification":
-        raise ConfigError("a noised score is the share of right answers, which a regression does not have: choose by public rows.")
+        raise ConfigError(
+            "a noised score is the share of right answers, which a regression does not have: choose by public rows."
+        )
     with torch.no_grad():
         hits = (model(data.x).argmax(1) == data.y).double()
     if data.unit is None:

@@ -105,9 +105,13 @@ def plan_sweep(sweep: Sweep, *, progress: bool = True) -> PlannedSweep:
             used.append(schema)
             if number == 0:
                 warnings.simplefilter("ignore", OddRows)  # said once
-    whole = PlannedSweep(sweep, tuple(plans), tuple(used), all(plan.data.valid.public and plan.data.train.public for plan in plans))
+    whole = PlannedSweep(
+        sweep, tuple(plans), tuple(used), all(plan.data.valid.public and plan.data.train.public for plan in plans)
+    )
     if len({(plan.mechanism.adjacency, plan.mechanism.unit) for plan in plans}) > 1:
-        raise PrivacyError("the runs protect different things (adjacency or unit), so that their total cannot be told. Use one.")
+        raise PrivacyError(
+            "the runs protect different things (adjacency or unit), so that their total cannot be told. Use one."
+        )
     _check_choice(whole)
     return whole
 
@@ -137,13 +141,15 @@ def _check_choice(whole: PlannedSweep) -> None:
         return
     if sweep.choose.by != NOISED and not whole.public:
         raise PrivacyError(
-            "[choose] by = 'valid' with rows that are not public: the best of many exact scores tells of the people it was "
-            f"measured on. Pay for it (by = {NOISED!r}, epsilon = 0.1), choose on public rows ([stand_in]), or take [choose] out."
+            "[choose] by = 'valid' with rows that are not public: the best of many exact scores tells of held-out people. "
+            f"Pay for it (by = {NOISED!r}, epsilon = 0.1), try settings on public rows ([stand_in]), or leave [choose] out."
         )
     if not len(valid):
         raise ConfigError("[choose] without held-out rows: set valid in [train], e.g. valid = 500.")
     if sweep.choose.by == NOISED and valid.task != "classification":
-        raise ConfigError("[choose] a noised score is a share of right answers, and this is a regression: use [stand_in].")
+        raise ConfigError(
+            "[choose] a noised score is a share of right answers, and this is a regression: use [stand_in]."
+        )
 
 
 def train_one(config: str, out: str, schema: dict[str, Any] | None, score: bool) -> dict[str, Any]:

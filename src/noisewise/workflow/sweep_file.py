@@ -1,4 +1,4 @@
-"""The file of a sweep: which settings are tried, on which rows, and how the best is chosen. Light: mistakes are said at once."""
+"""The file of a sweep: which settings are tried, on which rows, and how the best is chosen. No torch here."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ class Sweep:
                 "runs share stand in [train]."
             )
         if ("sweep" in raw) == ("runs" in raw):
-            raise ConfigError(f"{name}: give [sweep] (every combination) or [[runs]] (one by one), one of them, e.g.\n{EXAMPLE}")
+            raise ConfigError(
+                f"{name}: give [sweep] (every combination) or [[runs]] (one by one), one of them, e.g.\n{EXAMPLE}"
+            )
         shared, stand_in = _table(raw, "train", name), _table(raw, "stand_in", name) if "stand_in" in raw else None
         tried = _grid(_table(raw, "sweep", name), name) if "sweep" in raw else _listed(raw["runs"], name)
         twice = [one for place, one in enumerate(tried) if one in tried[:place]]
@@ -95,7 +97,9 @@ class Sweep:
         for one in runs:
             _check_run(one, name)
         choose = raw.get("choose")
-        if choose is not None and (not isinstance(choose, dict) or not set(choose) <= {"by", "epsilon"} or "by" not in choose):
+        if choose is not None and (
+            not isinstance(choose, dict) or not set(choose) <= {"by", "epsilon"} or "by" not in choose
+        ):
             raise ConfigError(f"{name}: [choose] holds `by` ({EXACT!r} or {NOISED!r}) and `epsilon`, and nothing else.")
         return cls(text, runs, tried, shared, stand_in, None if choose is None else Choose(**choose))
 
@@ -119,9 +123,13 @@ def _grid(entries: Mapping[str, Any], name: str) -> tuple[dict[str, Any], ...]:
         raise ConfigError(f"{name}: [sweep] tries nothing. Give lists, e.g. lr = [0.25, 0.5].")
     for key, values in entries.items():
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"{name}: [sweep] {key} = {values!r} must be a list; what all runs share stands in [train].")
+            raise ConfigError(
+                f"{name}: [sweep] {key} = {values!r} must be a list; what all runs share stands in [train]."
+            )
     if (count := _product(len(values) for values in entries.values())) > MOST:
-        raise ConfigError(f"{name}: {count:,} combinations; at most {MOST:,} are tried. List single runs with [[runs]].")
+        raise ConfigError(
+            f"{name}: {count:,} combinations; at most {MOST:,} are tried. List single runs with [[runs]]."
+        )
     return tuple(dict(zip(entries, values, strict=True)) for values in itertools.product(*entries.values()))
 
 
@@ -141,14 +149,18 @@ def _listed(runs: Any, name: str) -> tuple[dict[str, Any], ...]:
 def _check_run(settings: Mapping[str, Any], name: str) -> None:
     check_settings(settings)
     if "epsilon" in settings and "noise_multiplier" in settings:
-        raise ConfigError(f"{name}: epsilon and noise_multiplier in one run: one follows from the other. Give one of them.")
+        raise ConfigError(
+            f"{name}: epsilon and noise_multiplier in one run: one follows from the other. Give one of them."
+        )
     if "epsilon" not in settings and "noise_multiplier" not in settings:
         raise ConfigError(f"{name}: how private? Give epsilon (e.g. 3; smaller is more private) in [train].")
     if "epochs" in settings and "steps" in settings:
         raise ConfigError(f"{name}: epochs and steps in one run: give one of them.")
     data = settings.get("data")
     if data is None:
-        raise ConfigError(f"{name}: which data? Say data in [train]: a name (noisewise datasets), a CSV file or a folder.")
+        raise ConfigError(
+            f"{name}: which data? Say data in [train]: a name (noisewise datasets), a CSV file or a folder."
+        )
     if not isinstance(data, str) or (data not in CATALOG and not Path(data).exists()):
         raise ConfigError(f"data {data!r}: neither a data set by name (noisewise datasets) nor a file nor a folder.")
     schema = settings.get("schema")
@@ -196,6 +208,8 @@ def check_same(sweep: Sweep, folder: Path) -> None:
     if folder.is_file():
         raise RunError(f"{folder} is a file: --out must be a folder.")
     if path.exists() and path.read_text() != sweep.text:
-        raise RunError(f"{folder} belongs to a sweep of another file ({path}): choose another --out, or restore the file.")
+        raise RunError(
+            f"{folder} belongs to a sweep of another file ({path}): choose another --out, or restore the file."
+        )
     if not path.exists() and folder.is_dir() and any(folder.iterdir()):
         raise RunError(f"{folder} holds something else: choose another --out.")

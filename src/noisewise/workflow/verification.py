@@ -42,10 +42,12 @@ from noisewise.workflow.opened import stored_schema
 from noisewise.workflow.plan import optimizer_of, plan_of, recipe_of
 from noisewise.workflow.repair_specs import parse
 
-OK, FAILS, OPEN = "ok", "fails", "cannot be checked"
 TRIALS = 20_000  # of the engine's audit: seconds
 NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "engine")
 Verdict = Literal["ok", "fails", "cannot be checked"]
+OK: Verdict = "ok"
+FAILS: Verdict = "fails"
+OPEN: Verdict = "cannot be checked"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class _Open(Exception):
     """There is nothing to hold against."""
 
 
-def verify(
+def verified(
     path: str | os.PathLike[str], *, names: Sequence[str] = NAMES, progress: bool = False, trials: int = TRIALS
 ) -> list[Check]:
     """Every check of a finished run folder, without its data and without `sensitive/`; the engine's is asked last."""
@@ -150,7 +152,9 @@ def _plan(folder: RunFolder) -> str:
         tail = written[len(written) - len(planned) :]
         if [_release(line) for line in tail] != [_release(line) for line in planned]:
             raise RunError(f"mechanism.json plans {_in_words(planned)}, the ledger holds {_in_words(written)}.")
-        return f"the ledger ends with what mechanism.json plans: {_in_words(planned)}. (Made in Python: no config.toml.)"
+        return (
+            f"the ledger ends with what mechanism.json plans: {_in_words(planned)}. (Made in Python: no config.toml.)"
+        )
     config = Config.read(folder.config)
     recipe = planned_recipe(folder, config)
     planned, cost = recipe.lines(), recipe.epsilon(config.delta)
@@ -285,7 +289,9 @@ def _engine(folder: RunFolder, *, progress: bool, trials: int) -> str:
     else:
         plan = Mechanism.from_dict(read_json(folder.mechanism))
     if isinstance(plan.clip_at(0), PerLayer):
-        raise _Open("rules per layer name parameters of the run's model. `noisewise audit DIR --only engine-epsilon` asks it.")
+        raise _Open(
+            "rules per layer name parameters of the run's model. `noisewise audit DIR --only engine-epsilon` asks it."
+        )
     if not plan.noise_at(0):
         raise _Open("there is no noise, so nothing is claimed.")
     try:
