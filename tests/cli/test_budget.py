@@ -3,6 +3,7 @@
 import pytest
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise import audits
 from noisewise.data import Data
 from noisewise.runs.files import read_json, write_json

@@ -4,6 +4,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 
 
 @pytest.fixture
@@ -36,6 +37,15 @@ def test_what_may_not_leave_is_refused_with_code_3(noisewise, tmp_path):
     assert not (tmp_path / "open" / "shareable").exists()
 
 
-@pytest.mark.parametrize("line", ["report run --contact me", "report run --license mit", "report nowhere --shareable"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "report run --contact me",
+        "report run --license mit",
+        "report run --score-epsilon 1",
+        "report nowhere --shareable",
+        "report run --shareable --score-epsilon 0",
+    ],
+)
 def test_mistakes_are_said(noisewise, run, line):
     assert noisewise(*line.split()).code == 2

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.errors import Interrupted
 from noisewise.workflow import sweep as module
 

@@ -29,6 +29,7 @@ def subject(summary=None, **changes):
         "origin": "Declared.",
         "code": "import torch",
         "metrics": [Metric("accuracy", "accuracy", 0.875, "87.5 % (95 % interval 85–90 %)")],
+        "noised": "",
         "left_out": [("The twin", "no ledger covers it")],
         "contact": None,
         "license": None,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise import audits
 from noisewise.data import Data
 from noisewise.errors import RunError

@@ -8,17 +8,21 @@ import pytest
 
 from helpers import tiny
 from helpers.people_schema import written
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.audits import AUDITS
 from noisewise.data.tables.kinds import Category, Classes, Number
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import PrivacyError, RunError
+from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.report.shareable import FILES, _nameless, page, subject_of, write
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.scores import read_score
+from noisewise.runs.together import grouped, read_runs
 from noisewise.workflow.config import configure, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import audit, open_run
 from noisewise.workflow.public_results import public_results
+from noisewise.workflow.released_score import release_score
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +207,40 @@ def test_runs_of_python_and_rows_that_are_not_here_tell_no_numbers(private, tmp_
     text = run.config.read_text()
     run.config.write_text(text.replace("clinic.csv", "gone.csv"))
     assert "could not be loaded" in public_results(run.path).why_none
+
+
+def test_a_noised_score_is_released_once_shown_with_its_price_and_counted(private, tmp_path):
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    exact = read_json(run.audit("disparity"))["headline"]["accuracy"]
+    score = release_score(run.path, 20.0)
+    assert abs(score.share - exact["value"]) < 6 * score.deviation
+    assert score.deviation < 0.02
+    assert score.share != exact["value"]
+    delta = read_json(run.summary)["privacy"]["delta"]
+    assert 19.9 < score.ledger.epsilon(delta) <= 20
+    assert (read_score(run), read_json(run.run)["files"].keys() >= {"scores.json"}) == (score, True)
+    content = shared(run, tmp_path / "out")
+    for name in ("README.md", "report.html"):
+        text = content[name].decode()
+        assert f"About {100 * score.share:.1f} % of answers are right on {score.units} rows" in text
+        assert "model and figure together: at most" in text
+        assert "Exact accuracy, calibration" in text
+    assert "model-index" not in content["README.md"].decode()
+    (group,) = grouped(read_runs([run])[0])
+    assert group.epsilon() > max(20 * 0.99, group.runs[0].epsilon)
+    with pytest.raises(ConfigError, match="asking again would cost again"):
+        release_score(run.path, 20.0)
+    assert read_score(run) == score
+
+
+def test_scores_that_cannot_be_released_or_read_are_refused(private, public, tmp_path):
+    with pytest.raises(ConfigError, match="above 0"):
+        release_score(private.path, 0)
+    with pytest.raises(RunError, match="no finished run"):
+        release_score(tmp_path, 1.0)
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    assert read_score(run) is None
+    for rubbish in ("{}", '{"format": 1, "share": "nan", "deviation": 0, "units": 3, "ledger": {}}'):
+        run.scores.write_text(rubbish)
+        with pytest.raises(RunError, match=r"scores.json is damaged|ledger"):
+            read_score(run)

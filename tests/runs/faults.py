@@ -143,8 +143,22 @@ FAULTS = [
     Mutant(
         "sealed: digests are of the run's beginning",
         "runs/folder.py",
-        '        if about.get("files") != files:\n',
-        '        if "files" not in about:\n',
+        "later = {path.name: digests[path.name] for path in paths if path.name in digests}",
+        "later: dict[str, str] = {}",
         ("workflow/test_verification.py::test_a_run_without_its_data_and_secrets_holds",),
+    ),
+    Mutant(
+        "sealed: what was changed before is blessed",
+        "runs/folder.py",
+        '"files": {**about["files"], **later}',
+        '"files": {**digests, **later}',
+        ("workflow/test_verification.py::test_what_is_sealed_later_does_not_bless_what_was_changed_before",),
+    ),
+    Mutant(
+        "together: a noised score costs nothing",
+        "runs/together.py",
+        "        ledger = ledger.composed(score.ledger)\n",
+        "        pass\n",
+        ("report/test_shareable.py::test_a_noised_score_is_released_once_shown_with_its_price_and_counted",),
     ),
 ]

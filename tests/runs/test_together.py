@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.accounting import pld_epsilon
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json, write_json

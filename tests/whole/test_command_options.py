@@ -731,9 +731,12 @@ def test_options_of_sweep(noisewise, monkeypatch) -> None:
     ]
 
 
-def test_shareable_contact_and_license_of_report(noisewise, two) -> None:
-    options = ("--shareable", "--out", "out", "--contact", "Ms Weber", "--license", "mit")
+def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("noisewise.workflow.released_score.release_score", lambda *given: asked.append(given))
+    options = ("--shareable", "--out", "out", "--contact", "Ms Weber", "--license", "mit", "--score-epsilon", "0.5")
     assert noisewise("report", str(two / "people"), *options)[0] == 0
+    assert asked == [(two / "people", 0.5)]
     assert sorted(path.name for path in Path("out").iterdir()) == ["PRIVACY.md", "README.md", "report.html"]
     assert "Ms Weber" in Path("out/PRIVACY.md").read_text()
     assert 'license: "mit"' in Path("out/README.md").read_text()
@@ -782,7 +785,9 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     **{name: {"--json": test_json_of_lists} for name in ("datasets", "models", "repairs", "audits", "clips")},
     "report": {
         "--out": test_out_of_report_and_its_default,
-        **dict.fromkeys(("--shareable", "--contact", "--license"), test_shareable_contact_and_license_of_report),
+        **dict.fromkeys(
+            ("--shareable", "--contact", "--license", "--score-epsilon"), test_shareable_contact_and_license_of_report
+        ),
     },
     "compare": dict.fromkeys(("--plot", "--json"), test_options_of_compare),
     "budget": dict.fromkeys(("--delta", "--same-people", "--json"), test_options_of_budget),

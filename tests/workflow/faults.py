@@ -335,4 +335,11 @@ FAULTS = [
         "    if False:\n",
         ("report/test_shareable.py::test_runs_of_python_and_rows_that_are_not_here_tell_no_numbers",),
     ),
+    Mutant(
+        "share: a score is released again",
+        "workflow/released_score.py",
+        "if read_score(folder) is not None:",
+        "if False:",
+        ("report/test_shareable.py::test_a_noised_score_is_released_once_shown_with_its_price_and_counted",),
+    ),
 ]

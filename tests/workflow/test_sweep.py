@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.people_schema import written
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
@@ -52,6 +53,7 @@ def test_the_price_is_that_of_all_runs_together_before_and_after(table, tmp_path
     assert "score" not in (tmp_path / "out" / "jobs" / "run-01.json").read_text()
 
 
+@pytest.mark.slow
 def test_epsilon_is_calibrated_once_for_plans_that_are_alike(table, monkeypatch):
     calls = []
     real = module.Planned.recipe.func

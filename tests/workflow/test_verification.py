@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers import tiny
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.accounting import Ledger, spent
 from noisewise.errors import RunError
 from noisewise.runs.files import read_json, write_json
@@ -56,6 +57,11 @@ def edit(path, **changes):
             place = place[int(key) if key.isdigit() else key]
         place[last] = value
     write_json(path, content)
+
+
+def sealed(run):
+    """All digests made anew, as a forger would."""
+    write_json(run.run, read_json(run.run) | {"files": run.digests()})
 
 
 def edit_toml(path, **changes):
@@ -120,7 +126,7 @@ EDITS = {  # what is changed, digests included, and who sees it
 def test_files_changed_with_their_digests_are_seen_by_what_they_contradict(name, run):
     change, seen_by = EDITS[name]
     change(run)
-    run.seal()
+    sealed(run)
     seen = failing(run)
     assert "files" not in seen
     if seen_by is None:
@@ -139,7 +145,7 @@ def test_a_ledger_changed_with_epsilon_and_digests_is_seen_by_the_plan(run):
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     lines = [line | {"epsilon": readings.epsilon} for line in lines[-1:]]
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run.seal()
+    sealed(run)
     assert failing(run) == {"plan"}
 
 
@@ -147,11 +153,20 @@ def test_weights_of_another_form_and_broken_ones_are_seen(run):
     weights = load_file(run.model)
     name = next(iter(weights))
     save_file({**weights, "extra": torch.zeros(2)}, run.model)
-    run.seal()
+    sealed(run)
     assert failing(run) == {"weights"}
     save_file({**weights, name: torch.full_like(weights[name], math.nan)}, run.model)
-    run.seal()
+    sealed(run)
     assert failing(run) == {"weights"}
+
+
+def test_what_is_sealed_later_does_not_bless_what_was_changed_before(run):
+    run.readme.write_text("other words")
+    run.scores.write_text("{}")
+    assert failing(run, ["files"]) == {"files"}
+    run.seal(run.scores)
+    (check,) = verified(run.path, names=["files"])
+    assert check.why == "changed since the run ended: README.md. Restore the files from a copy."
 
 
 def test_older_folders_say_what_they_lack(run):
@@ -170,7 +185,7 @@ def test_a_run_of_python_is_held_against_its_mechanism(tmp_path):
     found = verdicts(RunFolder(tmp_path))
     assert (found["plan"], found["epsilon"], found["weights"]) == (OK, OK, OPEN)
     edit(tmp_path / "mechanism.json", steps=3)
-    RunFolder(tmp_path).seal()
+    sealed(RunFolder(tmp_path))
     assert failing(RunFolder(tmp_path)) == {"plan"}
 
 
@@ -184,7 +199,7 @@ def test_a_run_without_noise_claims_nothing(tmp_path):
 @pytest.mark.parametrize(
     "repairs",
     [("random-sparsification:final=0.5",), ("first-phase:epochs=0.1,noise_multiplier=8", "moving-average:decay=0.9"),
-     ("lora:rank=1", "global-adapt")],
+     pytest.param(("lora:rank=1", "global-adapt"), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_repairs_are_planned_anew(repairs, tmp_path):
     config = configure(
@@ -202,7 +217,7 @@ def test_somebody_elses_code_is_not_run(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.py").write_text("raise SystemExit('ran')\n")
     edit_toml(run.config, model="bad.py:make", repairs=["bad.py:repair"])
-    run.seal()
+    sealed(run)
     found = verdicts(run)
     assert {found[name] for name in ("plan", "mechanism", "weights")} == {OPEN}
 

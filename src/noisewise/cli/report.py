@@ -24,6 +24,12 @@ def report(
     contact: Annotated[
         str | None, typer.Option(help="With --shareable: whom the people in the data may ask.", metavar="TEXT")
     ] = None,
+    score_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="With --shareable: release the accuracy on held-out people with noise, once, for this.", metavar="E"
+        ),
+    ] = None,
     license: Annotated[
         str | None, typer.Option(help="With --shareable: licence of the model, e.g. apache-2.0.", metavar="NAME")
     ] = None,
@@ -34,9 +40,9 @@ def report(
     the folder --out (default: shareable/ in the run folder): report.html, a model card README.md with Hugging Face's
     metadata, and PRIVACY.md in plain words for the people in the data. What is left out is said.
     """
-    check_cards(shareable, contact, license)
+    check_cards(shareable, contact, license, score_epsilon)
     if shareable:
-        write_shareable(run, out, contact, license)
+        write_shareable(run, out, contact, license, score_epsilon)
     else:
         write_page(run, out)
 

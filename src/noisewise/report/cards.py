@@ -42,6 +42,7 @@ class Subject:
     code: str
     metrics: Sequence[Metric]
     left_out: Sequence[tuple[str, str]]
+    noised: str
     contact: str | None
     license: str | None
 
@@ -220,6 +221,8 @@ def _inputs(subject: Subject) -> list[str]:
 
 
 def _evaluation(subject: Subject) -> list[str]:
+    if not subject.metrics and subject.noised:
+        return [subject.noised]
     if not subject.metrics:
         return [
             "Not told: exact figures of people who were held out would expose them, and none was released with noise."

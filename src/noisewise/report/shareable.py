@@ -17,11 +17,13 @@ import jinja2
 from markupsafe import Markup
 
 from noisewise import __version__
+from noisewise.accounting import Ledger
 from noisewise.errors import PrivacyError, RunError
 from noisewise.report.cards import Metric, Subject, model_card, privacy_card
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.wording import NEIGHBOURS, fixed, number, percent, percent_interval, promised
 
@@ -40,6 +42,7 @@ EVENTS = {
     "truncated-poisson-gaussian": "Gaussian noise on a Poisson-sampled batch of limited size",
     "gaussian": "Gaussian noise",
 }
+SPREAD = 1.96  # deviations of noise on either side
 LOCAL = ("data", "test", "model", "device", "repairs")  # settings that may name places on a machine
 HEADLINES = {  # of audits: what the cards show, and what Hugging Face calls it
     "disparity": {"accuracy": "accuracy", "worst class": "accuracy"},
@@ -105,7 +108,8 @@ def subject_of(
             origin="" if schema is None else ORIGINS[schema["origin"]],
             code=_code(folder),
             metrics=[metric for result in results for metric in _metrics(result)],
-            left_out=_left_out(settings, bool(results), why_none),
+            noised=_noised(folder, summary),
+            left_out=_left_out(settings, bool(results), why_none, folder.scores.exists()),
             contact=contact,
             license=license,
         )
@@ -167,6 +171,21 @@ def _metrics(result: Result) -> list[Metric]:
     ]
 
 
+def _noised(folder: RunFolder, summary: Mapping[str, Any]) -> str:
+    """A score that was released with noise, and what it cost; nothing where none was."""
+    score = read_score(folder)
+    if score is None:
+        return ""
+    delta = summary["privacy"]["delta"]
+    ledger = Ledger.from_dict(read_json(folder.ledger), unit=summary["privacy"]["unit"]).composed(score.ledger)
+    low, high = (100 * (score.share + sign * SPREAD * score.deviation) for sign in (-1, 1))
+    return (
+        f"About {100 * score.share:.1f} % of answers are right on {score.units:,} {summary['privacy']['unit']}s that were held "
+        f"out (noise: 95 % within {low:.1f} to {high:.1f} %). It was released with noise for epsilon "
+        f"{number(score.ledger.epsilon(delta))}; model and figure together: at most {number(ledger.epsilon(delta))}."
+    )
+
+
 def _spoken(name: str) -> str:
     return {"worst class": "accuracy of the worst class", "ECE": "expected calibration error"}.get(name, name)
 
@@ -178,7 +197,7 @@ def _words(estimate: Estimate, kind: str) -> str:
     return f"{fixed(estimate.value, 3)} ({level} {fixed(estimate.low, 3)} to {fixed(estimate.high, 3)})"
 
 
-def _left_out(settings: Mapping[str, Any], measured: bool, why_none: str) -> list[tuple[str, str]]:
+def _left_out(settings: Mapping[str, Any], measured: bool, why_none: str, noised: bool) -> list[tuple[str, str]]:
     """What is not shown, by kind. It follows from the settings, never from what lies among the run's secrets."""
     exact = "figures of single held-out people expose them; no ledger covers them"
     reasons = [
@@ -190,7 +209,8 @@ def _left_out(settings: Mapping[str, Any], measured: bool, why_none: str) -> lis
             ("The model without privacy and every comparison with it", "it was trained on the records openly")
         )
     if not measured:
-        reasons.insert(0, ("Accuracy, calibration and who is served worst", why_none or exact))
+        what = "Exact accuracy, calibration" if noised else "Accuracy, calibration"
+        reasons.insert(0, (f"{what} and who is served worst", why_none or exact))
     reasons.append(
         ("Where the data lie and when the run took place", "paths tell of a machine, and times of drawn batches")
     )

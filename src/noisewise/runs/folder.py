@@ -25,7 +25,7 @@ from noisewise.runs.files import finite, hold, read_json, temporary, write_atomi
 FORMAT = 1
 RELEASED = (  # files outside of `sensitive/`, beside run.json
     "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "metrics.jsonl",
-    "summary.json", "README.md",
+    "summary.json", "scores.json", "README.md",
 )  # fmt: skip
 
 
@@ -60,6 +60,9 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.schema = self.path / "schema.json"
         self.mechanism = self.path / "mechanism.json"
+        self.scores = (
+            self.path / "scores.json"
+        )  # noised, with a ledger of their own; only where somebody asked for them
         self.readme = self.path / "README.md"
         self.code = self.path / "model.py"
 
@@ -131,11 +134,12 @@ class RunFolder:
         paths = {name: self.path / name for name in RELEASED}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path.is_file()}
 
-    def seal(self) -> None:
-        """Write the digests of the released files into run.json once more, where some were written after it."""
-        about, files = read_json(self.run), self.digests()
-        if about.get("files") != files:
-            write_json(self.run, {**about, "files": files})
+    def seal(self, *paths: Path) -> None:
+        """Put files that were written after run.json under its digests; the others stay as they were sealed."""
+        about, digests = read_json(self.run), self.digests()
+        if "files" in about:  # an older version wrote none, and some of them would look like all
+            later = {path.name: digests[path.name] for path in paths if path.name in digests}
+            write_json(self.run, {**about, "files": {**about["files"], **later}})
 
     def append_metrics(self, line: Mapping[str, Any], *, public: bool) -> None:
         """One line of metrics.jsonl, or of sensitive/metrics.jsonl."""

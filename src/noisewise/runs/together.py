@@ -15,6 +15,7 @@ from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.accounting.accountants import check_delta
 from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_ledger, read_summary
 from noisewise.wording import Promise, promise
 
@@ -120,6 +121,8 @@ class Group:
         places = list(dict.fromkeys(run.source for run in self.runs))
         if len(places) > 1 and len({run.data for run in self.runs}) == 1:
             notes.append(f"Data of one name in several places count as the same people: {', '.join(places)}.")
+        if any(run.folder.scores.exists() for run in self.runs):
+            notes.append("A noised score was released beside a run (scores.json): it is in the total.")
         if len({run.privacy["delta"] for run in self.runs}) > 1:
             notes.append("The runs state several deltas: the total is at the smallest unless --delta is given.")
         if _one_goes_on(self.runs):
@@ -160,6 +163,8 @@ def read_run(folder: RunFolder) -> Finished:
     """A finished run, with its numbers computed anew from its ledger."""
     summary = read_summary(folder)
     ledger = read_ledger(folder, unit=summary["privacy"]["unit"])
+    if (score := read_score(folder)) is not None:
+        ledger = ledger.composed(score.ledger)
     try:
         name = summary["data"].get("name") or NAMELESS
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}

@@ -48,7 +48,7 @@ def execute(
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
-    folder.seal()
+    folder.seal(folder.code, folder.readme)
     if config.twin and not folder.twin_weights.exists():
         work = RunFolder(folder.twin)
         if not work.complete:

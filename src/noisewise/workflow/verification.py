@@ -32,6 +32,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.recipe import Recipe
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RELEASED, RunFolder
+from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
@@ -121,6 +122,8 @@ def _epsilon(folder: RunFolder) -> str:
     privacy, lines = summary["privacy"], Ledger.from_dict(read_json(folder.ledger)).lines
     releases = sum(line.count for line in lines)
     stated = f"epsilon {number(float(privacy['epsilon']))} at delta {privacy['delta']:g}"
+    if (score := read_score(folder)) is not None:  # adds up, or is refused
+        Ledger(privacy["adjacency"], unit=privacy["unit"]).composed(score.ledger)
     if privacy["status"] != "private":
         return f"{privacy['status']} ({privacy['reason']}), and nothing else is claimed."
     return f"{stated} is what the {releases:,} releases of the ledger cost (PLD, computed anew)."
@@ -157,12 +160,12 @@ def _plan(folder: RunFolder) -> str:
         )
     config = Config.read(folder.config)
     recipe = planned_recipe(folder, config)
-    planned, cost = recipe.lines(), recipe.epsilon(config.delta)
+    planned = recipe.lines()
     if planned != written:
         raise RunError(
             f"config.toml plans {_in_words(planned)}, the ledger holds {_in_words(written)}: one of them was changed."
         )
-    if config.epsilon is not None and not cost <= config.epsilon * (1 + 1e-3):
+    if config.epsilon is not None and not (cost := recipe.epsilon(config.delta)) <= config.epsilon * (1 + 1e-3):
         raise RunError(f"the plan costs epsilon {number(cost)}, config.toml allows {number(config.epsilon)}.")
     return f"config.toml gives the ledger's lines: {_in_words(planned)}."
 
