@@ -43,6 +43,8 @@ def test_several_processes_share_the_work_and_the_cores(tmp_path, monkeypatch):
     assert os.getpid() not in {result["process"] for result in results.values()}
     assert {result["threads"] for result in results.values()} == {str(max(1, os.cpu_count() // 2))}
     assert "OMP_NUM_THREADS" not in os.environ
+    assert carry_out(doubles(4), tmp_path, processes=2, **SETTINGS) == results  # nothing is left to do
+    assert carry_out([], tmp_path, processes=2, **SETTINGS) == {}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -120,9 +122,13 @@ def test_stopped_from_outside_every_worker_saves_and_ends(how, tmp_path):
     waited(lambda: len(list(trace.glob("begun-*"))) == 2)
     workers = [int(path.name.rpartition("-")[2]) for path in trace.glob("begun-*")]
     parent.send_signal(how)
-    out, _ = parent.communicate(timeout=20)
-    waited(lambda: len(list(trace.glob("saved-*"))) == 2)
-    waited(lambda: not any(map(alive, workers)))
+    try:
+        out, _ = parent.communicate(timeout=20)
+        waited(lambda: len(list(trace.glob("saved-*"))) == 2)
+        waited(lambda: not any(map(alive, workers)))
+    finally:  # a test that fails leaves nobody behind
+        for worker in filter(alive, workers):
+            os.kill(worker, signal.SIGKILL)
     assert len(list(trace.glob("begun-*"))) == 2  # the third never began
     if how == signal.SIGINT:
         assert parent.returncode == 130

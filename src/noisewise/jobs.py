@@ -135,7 +135,7 @@ def _outcomes(jobs: Sequence[Job], processes: int, before: int, total: int) -> I
     """What becomes of each job, as it ends; Ctrl-C ends in `Interrupted`."""
     ended = before
     try:
-        for pair in _here(jobs) if processes == 1 or len(jobs) == 1 else _in_processes(jobs, processes):
+        for pair in _here(jobs) if processes == 1 or len(jobs) < 2 else _in_processes(jobs, processes):
             if isinstance(pair[1], Interrupted):
                 raise KeyboardInterrupt
             ended += 1

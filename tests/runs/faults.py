@@ -161,4 +161,11 @@ FAULTS = [
         "        pass\n",
         ("report/test_shareable.py::test_a_noised_score_is_released_once_shown_with_its_price_and_counted",),
     ),
+    Mutant(
+        "together: scores of a sweep cost nothing",
+        "runs/together.py",
+        "*(run.ledger for run in self.runs), *self._of_sweeps()]",
+        "*(run.ledger for run in self.runs)]",
+        ("workflow/test_sweep.py::test_noised_scores_are_paid_for_and_drawn_once",),
+    ),
 ]

@@ -13,6 +13,7 @@ from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, Interrupted, PrivacyError
 from noisewise.runs.files import read_json
+from noisewise.runs.together import grouped, read_runs, run_folders
 from noisewise.workflow import sweep as module
 from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
 from noisewise.workflow.sweep_file import Sweep
@@ -104,6 +105,9 @@ def test_noised_scores_are_paid_for_and_drawn_once(table, tmp_path, monkeypatch)
     assert content["epsilon"] == pytest.approx(pld_epsilon(events, whole.delta, "add-remove"), rel=1e-6)
     assert content["epsilon"] > whole.together()
     assert content["epsilon"] == pytest.approx(whole.together(whole.score_lines()), rel=1e-6)
+    (group,) = grouped(read_runs(run_folders([tmp_path / "out"]))[0])
+    assert group.epsilon(whole.delta) == pytest.approx(content["epsilon"], rel=1e-6)  # the budget counts them too
+    assert any("Noised scores" in note for note in group.notes())
     monkeypatch.setattr(module, "noised_scores", None)  # what is released already is not drawn again
     assert carry_out_sweep(whole, tmp_path / "out", progress=False) == content
 

@@ -14,6 +14,7 @@ from typing import Any
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.accounting.accountants import check_delta
 from noisewise.errors import RunError
+from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_ledger, read_summary
@@ -85,9 +86,14 @@ class Group:
     def ledger(self) -> Ledger:
         """One ledger of all that the runs released."""
         whole = Ledger(self.adjacency, unit=self.unit)
-        for run in self.runs:
-            whole = whole.composed(run.ledger)
+        for ledger in [*(run.ledger for run in self.runs), *self._of_sweeps()]:
+            whole = whole.composed(ledger)
         return whole
+
+    def _of_sweeps(self) -> list[Ledger]:
+        """What sweeps released to choose among their runs, each once."""
+        paths = dict.fromkeys(run.folder.path.parent / "scores.json" for run in self.runs)
+        return [_ledger_beside(path) for path in paths if path.exists() and (path.parent / "sweep.toml").exists()]
 
     def epsilon(self, given: float | None = None) -> float:
         """Of everything together by PLD; infinite as soon as one run is not private.
@@ -121,8 +127,10 @@ class Group:
         places = list(dict.fromkeys(run.source for run in self.runs))
         if len(places) > 1 and len({run.data for run in self.runs}) == 1:
             notes.append(f"Data of one name in several places count as the same people: {', '.join(places)}.")
-        if any(run.folder.scores.exists() for run in self.runs):
-            notes.append("A noised score was released beside a run (scores.json): it is in the total.")
+        if any(run.folder.scores.exists() for run in self.runs) or self._of_sweeps():
+            notes.append(
+                "Noised scores were released too (scores.json of a run or of its sweep): they are in the total."
+            )
         if len({run.privacy["delta"] for run in self.runs}) > 1:
             notes.append("The runs state several deltas: the total is at the smallest unless --delta is given.")
         if _one_goes_on(self.runs):
@@ -133,6 +141,13 @@ class Group:
                 "paid it once, and a little less in all."
             )
         return notes
+
+
+def _ledger_beside(path: Path) -> Ledger:
+    try:
+        return Ledger.from_dict(read_json(path)["ledger"])
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error!r}): restore it from a copy.") from None
 
 
 def _one_goes_on(runs: Iterable[Finished]) -> bool:
