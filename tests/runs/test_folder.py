@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,9 @@ def test_the_ledger_can_be_read_back(tmp_path):
 def test_run_json_names_versions_and_hardware_but_no_place(tmp_path):
     tiny.run(out=tmp_path)
     about = read_json(tmp_path / "run.json")
-    assert about.keys() == {"format", "state", "status", "reason", "versions", "hardware"}
+    assert about.keys() == {"format", "state", "status", "reason", "versions", "hardware", "files"}
+    assert about["files"] == RunFolder(tmp_path).digests()
+    assert about["files"]["model.safetensors"] == sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
     assert (about["format"], about["state"], about["status"]) == (1, "complete", "private")
     assert about["versions"]["torch"] == importlib.metadata.version("torch")
     text = (tmp_path / "run.json").read_text()

@@ -20,6 +20,7 @@ import pytest
 import torch
 import typer
 
+from helpers import tiny
 from noisewise import cli
 from noisewise.audits import AUDITS
 from noisewise.cli import train as family
@@ -161,6 +162,7 @@ def door(monkeypatch) -> Door:
     standing = Door()
     monkeypatch.setattr("noisewise.recipe.train", standing)
     monkeypatch.setattr("noisewise.workflow.execution.readme", lambda *_: "")
+    monkeypatch.setattr("noisewise.runs.folder.RunFolder.seal", lambda _: None)
     return standing
 
 
@@ -172,6 +174,7 @@ def unchanged(tmp_path_factory) -> list[dict[str, Any]]:
         patch.chdir(tmp_path_factory.mktemp("base"))
         patch.setattr("noisewise.recipe.train", standing)
         patch.setattr("noisewise.workflow.execution.readme", lambda *_: "")
+        patch.setattr("noisewise.runs.folder.RunFolder.seal", lambda _: None)
         patch.setattr(sys, "argv", ["noisewise", "train", *with_option(BASE, ""), "--quiet"])
         with pytest.raises(SystemExit):
             cli.main()
@@ -685,6 +688,73 @@ def test_example_and_loss_of_check(noisewise) -> None:
     assert [one["name"] for one in facts["parameters"]] == ["weight", "bias"]
 
 
+# --- several runs, and what is shared
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """Two runs on data of two names."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("people", "others"):
+        tiny.run(out=folder / name, delta=1e-3, about={"task": "classification", "data": {"name": name, "classes": 3}})
+    return folder
+
+
+def test_options_of_budget(noisewise, two) -> None:
+    def groups(*options: str) -> list[dict[str, Any]]:
+        return json.loads(noisewise("budget", str(two), "--json", *options)[1])["groups"]
+
+    assert [(len(group["runs"]), group["delta"]) for group in groups()] == [(1, 1e-3), (1, 1e-3)]
+    assert [(len(group["runs"]), group["delta"]) for group in groups("--same-people")] == [(2, 1e-3)]
+    assert [group["delta"] for group in groups("--delta", "1e-6")] == [1e-6, 1e-6]
+
+
+def test_options_of_compare(noisewise, two) -> None:
+    code, printed = noisewise("compare", str(two), "--json")
+    assert (code, len(json.loads(printed)["runs"])) == (0, 2)
+    code, printed = noisewise("compare", str(two), "--plot", "out.png")
+    assert (code, "nothing to draw" in printed) == (2, True)  # asked for, and there is no audit yet
+
+
+def test_json_of_verify(noisewise, two, monkeypatch) -> None:
+    monkeypatch.setattr("noisewise.workflow.verification._engine", lambda *_, **__: "")
+    assert json.loads(noisewise("verify", str(two / "people"), "--json")[1])["holds"]
+
+
+def test_options_of_sweep(noisewise, monkeypatch) -> None:
+    asked: list[Any] = []
+
+    def carried_out(whole: Any, out: Path, **how: Any) -> dict[str, Any]:
+        asked.append((len(whole.plans), out, how))
+        out.mkdir()
+        (out / "sweep.json").write_text("{}")
+        return {}
+
+    monkeypatch.setattr("noisewise.workflow.sweep.carry_out_sweep", carried_out)
+    train = '[train]\ndata = "digits"\nmodel = "logistic"\nnoise_multiplier = 9\nsteps = 2\n'
+    Path("s.toml").write_text(f"{train}[sweep]\nlr = [1, 2]\n")
+    line = ("sweep", "--config", "s.toml", "--out")
+    code, printed = noisewise(*line, "dry", "--dry-run")
+    assert (code, asked, "together" in printed) == (0, [], True)
+    assert noisewise(*line, "a", "--processes", "3", "--quiet") == (0, "")
+    assert noisewise(*line, "b", "--json") == (0, "{}")
+    assert asked == [
+        (2, Path("a"), {"processes": 3, "progress": False}),
+        (2, Path("b"), {"processes": 1, "progress": False}),
+    ]
+
+
+def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("noisewise.workflow.released_score.release_score", lambda *given: asked.append(given))
+    options = ("--shareable", "--out", "out", "--contact", "Ms Weber", "--license", "mit", "--score-epsilon", "0.5")
+    assert noisewise("report", str(two / "people"), *options)[0] == 0
+    assert asked == [(two / "people", 0.5)]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["PRIVACY.md", "README.md", "report.html"]
+    assert "Ms Weber" in Path("out/PRIVACY.md").read_text()
+    assert 'license: "mit"' in Path("out/README.md").read_text()
+
+
 # --- all of them
 
 
@@ -726,7 +796,19 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     },
     "predict": dict.fromkeys(("--out", "--keep", "--json"), test_options_of_predict),
     **{name: {"--json": test_json_of_lists} for name in ("datasets", "models", "repairs", "audits", "clips")},
-    "report": {"--out": test_out_of_report_and_its_default, "--by": test_by_of_report_and_several_runs},
+    "report": {
+        "--out": test_out_of_report_and_its_default,
+        "--by": test_by_of_report_and_several_runs,
+        **dict.fromkeys(
+            ("--shareable", "--contact", "--license", "--score-epsilon"), test_shareable_contact_and_license_of_report
+        ),
+    },
+    "compare": dict.fromkeys(("--plot", "--json"), test_options_of_compare),
+    "budget": dict.fromkeys(("--delta", "--same-people", "--json"), test_options_of_budget),
+    "verify": {"--json": test_json_of_verify},
+    "sweep": dict.fromkeys(
+        ("--config", "--out", "--processes", "--dry-run", "--quiet", "--json"), test_options_of_sweep
+    ),
     "demo": {"--out": test_out_of_demo},
     "schema": {
         "--label": test_label_group_unit_and_out_of_schema,

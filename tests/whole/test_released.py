@@ -17,11 +17,12 @@ from noisewise.workflow.execution import execute
 FILES = ("run.json", "summary.json", "ledger.json", "metrics.jsonl", "mechanism.json")
 ENTRIES = {  # adding one is a decision: it must not depend on what was drawn
     "run.json": "format state status reason versions noisewise python torch numpy dp-accounting "
-    "hardware machine cores threads gpus",
+    "hardware machine cores threads gpus files config.toml mechanism.json model.safetensors ledger.json metrics.jsonl "
+    "summary.json README.md",
     "metrics.jsonl": "step epsilon valid_loss",
     "ledger.json": "format adjacency unit reproducible lines event kind rate noise_multiplier purpose count first_step",
     "summary.json": "format privacy epsilon plan_epsilon delta adjacency unit sampler accountant noise_multiplier steps rate "
-    "rdp_epsilon gdp_epsilon status reason strength task data name public classes n model repairs communication seed "
+    "rdp_epsilon gdp_epsilon status reason strength task data name public classes shape n model repairs communication seed "
     "dense values indices seeds share",
     "config.toml": "format data valid model seed epsilon noise_multiplier delta adjacency sampler batch_size steps clip bound "
     "screen optimizer lr momentum ema twin twin_lr engine microbatch insecure_seed test drop_unlabelled public device secure "
@@ -44,8 +45,12 @@ def test_two_runs_of_a_plan_release_the_same_files_but_for_the_weights(tmp_path)
         watch = [lambda seen, sizes=drawn.setdefault(name, []): sizes.append(len(seen.units))]
         tiny.run(out=tmp_path / name, runtime=runtime, delta=1e-3, recorders=watch)
     assert drawn["a"] != drawn["b"]
-    for file in FILES:
+    for file in FILES[1:]:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+    about = [json.loads((tmp_path / name / "run.json").read_text()) for name in "ab"]
+    digests = [one["files"].pop("model.safetensors") for one in about]  # follow from the weights, which are released
+    assert about[0] == about[1]
+    assert digests[0] != digests[1]
     assert (tmp_path / "a/model.safetensors").read_bytes() != (tmp_path / "b/model.safetensors").read_bytes()
 
 

@@ -34,7 +34,7 @@ def test_a_run_holds_what_the_contract_says(run: RunFolder) -> None:
         "rdp_epsilon", "gdp_epsilon", "status", "reason",
     }  # fmt: skip
     assert (summary["task"], summary["model"], summary["repairs"]) == ("classification", "cnn", [])
-    assert summary["data"] == {"name": "digits", "public": True, "classes": 10, "n": 1258}
+    assert summary["data"] == {"name": "digits", "public": True, "classes": 10, "shape": [1, 8, 8], "n": 1258}
     assert Config.read(run.config) == quick()
     text = "".join(path.read_text() for path in run.path.glob("*.json*"))
     assert str(run.path) not in text

@@ -12,17 +12,22 @@ import typer
 from noisewise import __version__
 from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
+from noisewise.cli.budget import budget
 from noisewise.cli.check import check
+from noisewise.cli.compare import compare
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
+from noisewise.cli.sweep import sweep
 from noisewise.cli.tables import schema
 from noisewise.cli.train import demo, train
+from noisewise.cli.verify import verify
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, report, compare, budget, sweep, verify, predict, demo, schema, check, epsilon, calibrate, datasets, models,
+    repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

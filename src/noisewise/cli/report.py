@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from noisewise.cli.share import check_cards, write_shareable
 from noisewise.cli.shared import example, terminal
+from noisewise.errors import ConfigError
 
 
 @example("noisewise report runs/digits --out report.html")
@@ -22,13 +24,39 @@ def report(
         ),
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who made the report; shown on the page.")] = None,
+    shareable: Annotated[
+        bool,
+        typer.Option("--shareable", help="Only what may leave, with a model card and a privacy card, into a folder."),
+    ] = False,
+    contact: Annotated[
+        str | None, typer.Option(help="With --shareable: whom the people in the data may ask.", metavar="TEXT")
+    ] = None,
+    score_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="With --shareable: release the accuracy on held-out people with noise, once, for this.", metavar="E"
+        ),
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option(help="With --shareable: licence of the model, e.g. apache-2.0.", metavar="NAME")
+    ] = None,
 ) -> None:
     """Write one self-contained page: the guarantee in plain words, what it cost, who pays, what next, ledger and settings.
 
     The page is internal: it shows exact figures of test rows, and the non-private twin where there is one. With several
     folders one page shows them side by side, and what those on the same data have spent together.
+
+    With --shareable only what the ledger or public rows cover, into the folder --out (default: shareable/ in the run
+    folder): report.html, a model card README.md with Hugging Face's metadata, and PRIVACY.md in plain words for the people
+    in the data. What is left out is said.
     """
-    write_page(runs, out, by)
+    check_cards(shareable, contact, license, score_epsilon)
+    if not shareable:
+        write_page(runs, out, by)
+    elif len(runs) > 1:
+        raise ConfigError(f"--shareable with {len(runs)} runs: share each in a folder of its own.")
+    else:
+        write_shareable(runs[0], out, contact, license, score_epsilon)
 
 
 def write_page(paths: list[Path], out: Path | None, by: str | None = None) -> None:

@@ -6,6 +6,7 @@ may be shown; `sensitive/` (mode 700) holds the data's identity, the twin, the c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -22,6 +23,10 @@ from noisewise.errors import RunError
 from noisewise.runs.files import finite, hold, read_json, temporary, write_atomically, write_json
 
 FORMAT = 1
+RELEASED = (  # files outside of `sensitive/`, beside run.json
+    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "metrics.jsonl",
+    "summary.json", "scores.json", "README.md",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.schema = self.path / "schema.json"
         self.mechanism = self.path / "mechanism.json"
+        self.scores = (
+            self.path / "scores.json"
+        )  # noised, with a ledger of their own; only where somebody asked for them
         self.readme = self.path / "README.md"
         self.code = self.path / "model.py"
 
@@ -107,7 +115,7 @@ class RunFolder:
         return isinstance(about, dict) and about.get("state") == "complete"
 
     def write_run(self, state: str, status: Status) -> None:
-        """run.json: format, status, versions and hardware; no paths, no host names."""
+        """run.json: format, status, versions and hardware; no paths, no host names. Of a complete run also digests."""
         write_json(
             self.run,
             {
@@ -117,8 +125,21 @@ class RunFolder:
                 "reason": status.reason,
                 "versions": versions(),
                 "hardware": hardware(),
+                **({"files": self.digests()} if state == "complete" else {}),
             },
         )
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each released file that is there: whoever has run.json sees what was changed later."""
+        paths = {name: self.path / name for name in RELEASED}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path.is_file()}
+
+    def seal(self, *paths: Path) -> None:
+        """Put files that were written after run.json under its digests; the others stay as they were sealed."""
+        about, digests = read_json(self.run), self.digests()
+        if "files" in about:  # an older version wrote none, and some of them would look like all
+            later = {path.name: digests[path.name] for path in paths if path.name in digests}
+            write_json(self.run, {**about, "files": {**about["files"], **later}})
 
     def append_metrics(self, line: Mapping[str, Any], *, public: bool) -> None:
         """One line of metrics.jsonl, or of sensitive/metrics.jsonl."""

@@ -49,10 +49,10 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 
     Guarantee: its epsilons are those of ledger.json, computed anew, its strength (where it says one) is what these are
     called, and its plan is that of config.toml (where there is one); files that disagree are refused, so that no edited
-    number is shown.
+    number is shown. Nothing under `sensitive/` is read.
     """
     status, summary = read_status(folder), read_json(folder.summary)
-    ledger = read_ledger(folder)
+    ledger = Ledger.from_dict(read_json(folder.ledger))
     try:
         privacy = summary["privacy"]
         if privacy["adjacency"] != ledger.adjacency:

@@ -48,6 +48,7 @@ def execute(
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
+    folder.seal(folder.code, folder.readme)
     if config.twin and not folder.twin_weights.exists():
         work = RunFolder(folder.twin)
         if not work.complete:
@@ -97,6 +98,7 @@ def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progre
                 "name": name_of(config.data),
                 "public": recipe.data.train.public,
                 "classes": len(recipe.data.train.classes),
+                "shape": list(recipe.data.train.x.shape[1:]),
             },
             "model": config.model,
         },

@@ -1,0 +1,103 @@
+"""`noisewise compare`: what epsilon bought, run by run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noisewise.cli.shared import Json, example, plain, terminal
+from noisewise.errors import ConfigError, RunError
+from noisewise.runs.files import finite
+from noisewise.runs.together import apart, grouped, read_runs, run_folders
+from noisewise.wording import number
+
+if TYPE_CHECKING:
+    from noisewise.report.comparison import Compared
+
+KINDS = (".png", ".svg", ".pdf")
+
+
+@example("noisewise compare runs/clinic runs/clinic-sparse --plot compare.png")
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw it: FILE.png, .svg or .pdf. Default: a table only.", metavar="FILE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Runs side by side: epsilon against accuracy, the worst group, calibration and robustness.
+
+    From what the runs' summaries and audits hold; what is missing is named with the command that makes it. What all runs on
+    the same people cost together stands beside each run's own epsilon. The numbers come from audits: keep them internal.
+    """
+    if plot is not None and (plot.suffix not in KINDS or not plot.parent.is_dir()):
+        raise ConfigError(f"--plot {plot}: must end in {', '.join(KINDS)} and lie in a folder that exists.")
+    finished, begun = read_runs(run_folders(runs))
+    if not finished:
+        raise RunError(f"no run is finished: noisewise train --resume --out {begun[0].path} goes on with the first.")
+    from noisewise.report.comparison import compared, figure
+
+    rows = compared(finished)
+    if plot is not None:
+        figure(rows).savefig(plot, dpi=150)
+    if as_json:
+        unfinished = [str(folder.path) for folder in begun]
+        print(json.dumps(finite({"runs": [row.to_dict() for row in rows], "unfinished": unfinished}), indent=2))
+        return
+    console = terminal()
+    for data in dict.fromkeys(row.run.data for row in rows):
+        _print_rows(data, [row for row in rows if row.run.data == data])
+    for reason in apart(grouped(finished)):
+        console.print(f"• {reason.replace(': --same-people adds them up', ' to noisewise budget --same-people')}",
+                      markup=False)  # fmt: skip
+    for folder in begun:
+        console.print(f"• Not finished: noisewise train --resume --out {folder.path}", markup=False, soft_wrap=True)
+    if plot is not None:
+        console.print(f"\n[bold]Figure:[/] {plot}", soft_wrap=True)
+    console.print("[dim]Internal: audits on people that no ledger covers. Do not publish these numbers.[/]")
+
+
+def _print_rows(data: str, rows: list[Compared]) -> None:
+    from rich.table import Table
+
+    console, measures = terminal(), rows[0].measures
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("run", overflow="fold")
+    table.add_column("epsilon", justify="right")
+    table.add_column("all runs", justify="right")
+    for measure in measures:
+        table.add_column(measure.name, justify="right")
+    for row in rows:
+        status = row.run.privacy["status"]
+        table.add_row(
+            plain(str(row.run.folder.path)),
+            number(row.run.epsilon) + ("" if status == "private" else f"\n[bold red]{status}[/]"),
+            number(row.together),
+            *(_cell(row, measure) for measure in measures),
+        )
+    console.print()
+    console.print(plain(f"{data}: {len(rows)} {'run' if len(rows) == 1 else 'runs'}"), style="bold")
+    console.print(table)
+    console.print()
+    level = next((f"{100 * e.level:g} %" for row in rows for e in row.values.values()), "95 %")
+    below = f"Below each number its {level} interval. " if any(row.values for row in rows) else ""
+    console.print(
+        f"[dim]{below}all runs: epsilon of all of them together, at delta {rows[0].delta:g}, which is what the people in "
+        "the data paid for this table.[/]"
+    )
+    for row in rows:
+        for command in row.missing:
+            console.print(f"• Not measured yet: {command}", markup=False, soft_wrap=True)
+
+
+def _cell(row: Compared, measure: Any) -> Any:
+    from rich.text import Text
+
+    if measure.name not in row.values:
+        return "–"
+    value, interval = measure.written(row.values[measure.name])
+    part = f"\n{row.worst}" if measure.name == "worst part" and row.worst else ""
+    return Text.assemble(value, (f"\n{interval.removesuffix(' %')}{part}", "dim"))

@@ -1,0 +1,78 @@
+"""`noisewise sweep` on the terminal: the price before and after, the choice, going on."""
+
+import json
+
+import pytest
+
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
+from noisewise.errors import Interrupted
+from noisewise.workflow import sweep as module
+
+FILE = """
+[train]
+data = "digits"
+model = "logistic"
+noise_multiplier = 6.0
+steps = 2
+batch_size = 64
+
+[sweep]
+lr = [0.01, 2.0]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "sweep.toml").write_text(FILE)
+    return tmp_path / "sweep.toml"
+
+
+def test_price_table_and_choice(noisewise, file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    dry = noisewise("sweep", "--config", "sweep.toml", "--out", "out", "--dry-run")
+    assert dry.code == 0
+    assert "together epsilon" in dry.words
+    assert not (file.parent / "out").exists()
+    outcome = noisewise("sweep", "--config", "sweep.toml", "--out", "out")
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    for text in ("lr=2.0", "exact accuracy", "Together the runs", "Chosen: run-", "Next: noisewise audit out/run-"):
+        assert text in outcome.words
+    again = json.loads(noisewise("sweep", "--config", "sweep.toml", "--out", "out", "--json").out)
+    assert [row["run"] for row in again["runs"]] == ["run-01", "run-02"]
+    assert again["chosen"] == max(again["runs"], key=lambda row: row["score"])["run"]
+
+
+def test_a_stand_in_ends_with_the_command_for_the_real_data(noisewise, file):
+    file.write_text(FILE.replace('"digits"', '"clinic.csv"') + '[stand_in]\ndata = "digits"\n')
+    outcome = noisewise("sweep", "--config", "sweep.toml", "--out", "out")
+    assert outcome.code == 0
+    assert "noisewise train --data clinic.csv --set model=logistic --set noise_multiplier=6.0" in outcome.words
+
+
+def test_ctrl_c_says_how_to_go_on(noisewise, file, monkeypatch):
+    def stop(*args, **how):
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(module, "execute", stop)
+    outcome = noisewise("sweep", "--config", "sweep.toml", "--out", "out")
+    assert outcome.code == 130
+    assert "0 of 2 done; nothing is lost. Go on with: noisewise sweep --config sweep.toml --out out" in outcome.words
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sweep", "Missing option"),
+        ("sweep --config nowhere.toml --out out", "cannot be read"),
+        ("sweep --config sweep.toml --out sweep.toml", "is a file"),
+        ("sweep --config sweep.toml --out out --processes 0", "processes"),
+        ("sweep --config bad.toml --out out", "unknown settings colour"),
+    ],
+)
+def test_mistakes_are_said(noisewise, file, line, words):
+    (file.parent / "bad.toml").write_text(FILE + "colour = [1]\n")
+    outcome = noisewise(*line.split())
+    assert outcome.code == 2
+    assert words in outcome.words
+    assert not (file.parent / "out").exists()

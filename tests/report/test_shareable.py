@@ -1,0 +1,246 @@
+"""What may leave holds what the ledger or public rows cover, whatever lies among the secrets."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from helpers import tiny
+from helpers.people_schema import written
+from helpers.remembered import remembered  # noqa: F401  accountants with a memory
+from noisewise.audits import AUDITS
+from noisewise.data.tables.kinds import Category, Classes, Number
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.report.shareable import FILES, _nameless, page, subject_of, write
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.scores import read_score
+from noisewise.runs.together import grouped, read_runs
+from noisewise.workflow.config import configure, plan
+from noisewise.workflow.execution import execute
+from noisewise.workflow.opened import audit, open_run
+from noisewise.workflow.public_results import public_results
+from noisewise.workflow.released_score import release_score
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory):
+    """A run on a table of people that nobody declared public, audited, with a twin."""
+    folder, generator = tmp_path_factory.mktemp("secret place"), np.random.default_rng(0)
+    ages = generator.integers(0, 100, 300)
+    rows = {"age": list(map(str, ages)), "sex": ["f", "m"] * 150, "ill": ["yes" if age > 50 else "no" for age in ages]}
+    written(folder / "clinic.csv", rows)
+    schema = Schema(
+        label="ill",
+        target=Classes(("no", "yes")),
+        columns={"age": Number(0, 100)},
+        groups={"sex": Category(("f", "m"))},
+    )
+    planned = plan(
+        data=str(folder / "clinic.csv"),
+        schema=schema,
+        model="logistic",
+        noise_multiplier=4.0,
+        steps=3,
+        batch_size=32,
+        valid=40,
+    )
+    run = execute(planned, folder / "run", progress=False)
+    audit(open_run(run.path), "disparity")
+    return run
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    """A run on the digits, which are public, audited, with a twin."""
+    config = configure(data="digits", model="logistic", noise_multiplier=4.0, steps=3, batch_size=64)
+    run = execute(config, tmp_path_factory.mktemp("run") / "a", progress=False)
+    audit(open_run(run.path), "disparity")
+    return run
+
+
+def shared(run, out):
+    """Every file of the shareable report, by name."""
+    measured = public_results(run.path)
+    subject = subject_of(run.path, results=measured.results, why_none=measured.why_none, contact="Ms Weber")
+    paths = write(subject, measured.results, out)
+    assert [path.name for path in paths] == list(FILES.values())
+    return {path.name: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("which", ["private", "public"])
+def test_nothing_among_the_secrets_moves_a_byte(which, request, tmp_path):
+    """They are changed, filled with rubbish, and taken away; each time all bytes are the same."""
+    run = RunFolder(shutil.copytree(request.getfixturevalue(which).path, tmp_path / "run"))
+    (tmp_path / "out").mkdir()
+    before = shared(run, tmp_path / "out" / "a")
+    secrets = [path for path in run.sensitive.rglob("*") if path.is_file()]
+    assert {"disparity.json", "identity.json", "twin.safetensors"} <= {path.name for path in secrets}
+    disparity = read_json(run.audit("disparity"))
+    disparity["headline"]["accuracy"]["value"] = 0.123
+    write_json(run.audit("disparity"), disparity)
+    (run.audits / "calibration.json").write_text("{}")
+    assert shared(run, tmp_path / "out" / "b") == before
+    for path in secrets:
+        path.write_bytes(b"rubbish")
+    assert shared(run, tmp_path / "out" / "c") == before
+    shutil.rmtree(run.sensitive)
+    assert shared(run, tmp_path / "out" / "d") == before
+
+
+def test_a_private_run_tells_no_accuracy_and_says_why(private, tmp_path):
+    texts = {name: content.decode() for name, content in shared(private, tmp_path / "out").items()}
+    exact = f"{100 * read_json(private.audit('disparity'))['headline']['accuracy']['value']:.1f} %"
+    for text in texts.values():
+        assert exact not in text
+        assert "secret place" not in text  # where the data lie
+    for name in ("report.html", "README.md"):
+        assert "Not told: exact figures" in texts[name]
+        assert "would expose them; no ledger covers them" in texts[name]
+        assert "The model without privacy" in texts[name]
+        assert "clinic.csv" in texts[name]
+    assert "valid_loss" not in "".join(texts.values())
+
+
+def test_public_rows_are_measured_with_the_released_model_alone(public, tmp_path):
+    results = public_results(public.path).results
+    assert [result.kind for result in results] == ["disparity", "calibration"]
+    assert not any("twin" in name for result in results for name in result.headline)
+    known = read_json(public.audit("disparity"))["headline"]["accuracy"]["value"]  # by the audit that has a twin
+    assert results[0].headline["accuracy"].value == known
+    texts = shared(public, tmp_path / "out")
+    assert f"value: {known!r}" in texts["README.md"].decode()
+    assert b"On rows that are public" in texts["README.md"]
+    assert b"Accuracy, calibration and who" not in texts["README.md"]
+    assert b"<svg" in texts["report.html"]
+
+
+def test_results_with_the_twin_or_of_private_rows_are_refused(private, public):
+    for run in (private, public):
+        opened = open_run(run.path)
+        result = AUDITS["disparity"].run(
+            opened.model, opened.data.test, twin=opened.twin, generator=None, progress=False
+        )
+        with pytest.raises(PrivacyError, match="may not be shared"):
+            subject_of(run.path, results=[result])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [({"insecure_seed": 1}, "noise reproducible"), ({"ablation": "plain"}, "ablation")]
+)
+def test_what_is_not_private_is_refused(how, words, tmp_path):
+    tiny.run(out=tmp_path / "run", about={"data": {"name": "people"}}, **how)
+    with pytest.raises(PrivacyError, match=f"nothing to share: not-private.*{words}"):
+        subject_of(tmp_path / "run")
+
+
+def test_an_epsilon_that_rules_nothing_out_is_refused_and_a_weak_one_labelled(tmp_path):
+    tiny.run(out=tmp_path / "none", plan=tiny.mechanism(noise_multiplier=0.05), about={"data": {"name": "people"}})
+    with pytest.raises(PrivacyError, match="rules nothing out"):
+        subject_of(tmp_path / "none")
+    tiny.run(out=tmp_path / "weak", plan=tiny.mechanism(noise_multiplier=0.45), about={"data": {"name": "people"}})
+    assert 10 < float(read_json(tmp_path / "weak" / "summary.json")["privacy"]["epsilon"]) < 37
+    for path in write(subject_of(tmp_path / "weak"), [], tmp_path / "out"):
+        text = path.read_text()
+        assert ("weak protection" if path.name == "PRIVACY.md" else "Not to be called publishable") in text
+        assert "may be published" not in text
+
+
+def test_settings_show_names_and_no_paths(private):
+    settings = subject_of(private.path).settings
+    assert settings["data"] == "clinic.csv"
+    assert settings["twin"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/a b/clinic.csv", "clinic.csv"),
+        ("..\\mine\\clinic.csv", "clinic.csv"),
+        ("some where/models.py:make", "models.py:make"),
+        ("public-pretraining:source=/home/a b/set,epochs=2", "public-pretraining:source=set,epochs=2"),
+        ("digits", "digits"),
+        (["own/r.py:one", "moving-average"], "r.py:one, moving-average"),
+        (0.2, 0.2),
+    ],
+)
+def test_no_folder_is_left_in_a_setting(text, shown):
+    assert _nameless(text) == shown
+
+
+def test_the_page_loads_nothing_and_escapes_names(private, tmp_path):
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    schema = read_json(run.schema)
+    schema["columns"][0]["name"] = "<script>alert(1)</script>"
+    write_json(run.schema, schema)
+    html = page(subject_of(run.path))
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "http" not in html
+
+
+def test_wrong_places_and_damaged_files_are_said(private, tmp_path):
+    with pytest.raises(RunError, match="no finished run"):
+        subject_of(tmp_path)
+    with pytest.raises(RunError, match="no finished run"):
+        public_results(tmp_path)
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "nowhere" / "deeper"):
+        with pytest.raises(RunError, match="must be a folder"):
+            write(subject_of(private.path), [], out)
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    run.schema.write_text(json.dumps({"columns": []}))
+    with pytest.raises(RunError, match="damaged or of another version"):
+        subject_of(run.path)
+
+
+def test_runs_of_python_and_rows_that_are_not_here_tell_no_numbers(private, tmp_path):
+    tiny.run(out=tmp_path / "python", about={"data": {"name": "people", "public": True}})
+    assert "made in Python" in public_results(tmp_path / "python").why_none
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    summary = read_json(run.summary)
+    summary["data"]["public"] = True
+    write_json(run.summary, summary)
+    assert "not declared public" in public_results(run.path).why_none
+    text = run.config.read_text()
+    run.config.write_text(text.replace("clinic.csv", "gone.csv"))
+    assert "could not be loaded" in public_results(run.path).why_none
+
+
+def test_a_noised_score_is_released_once_shown_with_its_price_and_counted(private, tmp_path):
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    exact = read_json(run.audit("disparity"))["headline"]["accuracy"]
+    score = release_score(run.path, 20.0)
+    assert abs(score.share - exact["value"]) < 6 * score.deviation
+    assert score.deviation < 0.02
+    assert score.share != exact["value"]
+    delta = read_json(run.summary)["privacy"]["delta"]
+    assert 19.9 < score.ledger.epsilon(delta) <= 20
+    assert (read_score(run), read_json(run.run)["files"].keys() >= {"scores.json"}) == (score, True)
+    content = shared(run, tmp_path / "out")
+    for name in ("README.md", "report.html"):
+        text = content[name].decode()
+        assert f"About {100 * score.share:.1f} % of answers are right on {score.units} rows" in text
+        assert "model and figure together: at most" in text
+        assert "Exact accuracy, calibration" in text
+    assert "model-index" not in content["README.md"].decode()
+    (group,) = grouped(read_runs([run])[0])
+    assert group.epsilon() > max(20 * 0.99, group.runs[0].epsilon)
+    with pytest.raises(ConfigError, match="asking again would cost again"):
+        release_score(run.path, 20.0)
+    assert read_score(run) == score
+
+
+def test_scores_that_cannot_be_released_or_read_are_refused(private, public, tmp_path):
+    with pytest.raises(ConfigError, match="above 0"):
+        release_score(private.path, 0)
+    with pytest.raises(RunError, match="no finished run"):
+        release_score(tmp_path, 1.0)
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    assert read_score(run) is None
+    for rubbish in ("{}", '{"format": 1, "share": "nan", "deviation": 0, "units": 3, "ledger": {}}'):
+        run.scores.write_text(rubbish)
+        with pytest.raises(RunError, match=r"scores.json is damaged|ledger"):
+            read_score(run)

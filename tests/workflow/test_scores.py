@@ -1,0 +1,63 @@
+"""Scores of runs on held-out people: exact for public rows, noised and in a ledger for others."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from noisewise.data import Data
+from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.workflow.scores import exact_score, noised_scores, right_answers
+
+
+class Sign(nn.Module):
+    def forward(self, x):
+        return torch.stack([-x[:, 0], x[:, 0]], 1)
+
+
+def people(unit=None, public=False):
+    x = torch.tensor([[1.0], [-1.0], [1.0], [1.0]])
+    return Data(x, torch.tensor([1, 0, 0, 1]), classes=("a", "b"), public=public, unit=unit)
+
+
+def test_right_answers_count_each_unit_once():
+    assert right_answers(Sign(), people()) == 3
+    assert right_answers(Sign(), people(torch.tensor([5, 5, 9, 9]))) == 1.5  # both right, one of two right
+    assert exact_score(Sign(), people(public=True)) == 0.75
+
+
+def test_one_unit_moves_the_scores_by_at_most_what_the_noise_is_scaled_to():
+    units = torch.tensor([0, 0, 1, 2])
+    whole = right_answers(Sign(), people(units))
+    for unit in range(3):
+        keep = units != unit
+        part = Data(people().x[keep], people().y[keep], classes=("a", "b"), unit=units[keep])
+        assert abs(whole - right_answers(Sign(), part)) <= 1
+
+
+def test_noise_has_the_deviation_that_is_said_and_the_mean_is_right():
+    runs = 4_000
+    scores = noised_scores(
+        [50.0] * runs, [100] * runs, epsilon=1.0, delta=1e-5, adjacency="add-remove", unit="row", insecure_seed=3
+    )
+    drawn = np.array(scores.shares)
+    assert drawn.mean() == pytest.approx(0.5, abs=5 * scores.deviation / math.sqrt(runs))
+    assert drawn.std() == pytest.approx(scores.deviation, rel=0.06)
+    sigma = scores.ledger.lines[0].event.noise_multiplier
+    assert scores.deviation == pytest.approx(sigma * math.sqrt(runs) / 100)  # one person moves every score
+    assert scores.ledger.reproducible
+
+
+def test_scores_that_cannot_be_are_refused():
+    number = Data(torch.zeros(3, 1), torch.zeros(3), public=True)
+    with pytest.raises(ConfigError, match="regression"):
+        right_answers(Sign(), number)
+    with pytest.raises(PrivacyError, match="not public"):
+        exact_score(Sign(), people())
+    with pytest.raises(DataError, match="held out"):
+        exact_score(Sign(), people(public=True).take(torch.zeros(0, dtype=torch.long)))
+    with pytest.raises(DataError, match="held out"):
+        noised_scores([0.0], [0], epsilon=1, delta=1e-5, adjacency="add-remove", unit="row")
+    assert exact_score(nn.Linear(1, 1, bias=False), number) == 0
