@@ -17,12 +17,13 @@ from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
+from noisewise.cli.suggest import suggest
 from noisewise.cli.tables import schema
 from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, suggest, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
