@@ -13,6 +13,7 @@ from noisewise import __version__
 from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
 from noisewise.cli.check import check
+from noisewise.cli.forecast import plan
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.report import report
@@ -23,7 +24,7 @@ from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, suggest, report, predict, demo, schema, check, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, suggest, report, predict, demo, schema, check, plan, epsilon, calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
