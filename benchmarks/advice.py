@@ -4,8 +4,8 @@
     NOISEWISE_DATA=FOLDER python benchmarks/advice.py run --cuts FOLDER --log FILE.jsonl [--only NAME ...]
     python benchmarks/advice.py write --logs FILE.jsonl ... [--chosen FILE.jsonl ...]
 
-`cut` makes small sets of MNIST, Fashion-MNIST and CIFAR-10, as of somebody with a few thousand images of their own; in
-`mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest` with audits of the held-out part,
+`cut` makes small sets of MNIST, Fashion-MNIST and CIFAR-10 with half the pixels each way, as of somebody with a few thousand
+small images of their own; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest` with audits of the held-out part,
 types its first command into the command line, and a repair drawn by a public seed among all that apply; the test part is read
 once per run, at the end. Equal seeds have equal splits, initial weights, batches and noise, so differences are paired. `write`
 makes benchmarks/results/advice.json, docs/advice.md and the figures that the package shows as expected gains.
@@ -50,7 +50,7 @@ SIZES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10"), (3_000, 2_000))  # 
 IMAGES = ("mnist-5", "fashion_mnist", "cifar10")
 CASES = (
     ("mnist-5", 3.0), ("fashion_mnist", 3.0), ("cifar10", 3.0), ("digits", 3.0), ("digits", 1.0),
-    ("compas", 3.0), ("compas", 1.0), ("german_credit", 3.0), ("german_credit", 1.0),
+    ("compas", 3.0), ("german_credit", 3.0),
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys(name for name, _ in CASES))
 AUDITED = 200  # held-out rows that `suggest` looks at
@@ -72,7 +72,8 @@ def cut(out: Path) -> None:
         for part, size in zip(("train", "test"), sizes, strict=True):
             data = getattr(whole, part)
             rows = torch.from_numpy(generator.permutation(len(data))[:size])
-            kept[f"{part}_x"] = ((data.x[rows] * std + mean) * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+            pixels = torch.nn.functional.avg_pool2d(data.x[rows] * std + mean, 2)
+            kept[f"{part}_x"] = (pixels * 255).round().clamp(0, 255).to(torch.uint8).numpy()
             kept[f"{part}_y"] = data.y[rows].numpy().astype(np.uint8)
         np.savez_compressed(out / f"{name}.npz", **kept)
 
@@ -189,14 +190,20 @@ def _followed(advice: list[Advice], record: dict) -> dict:
     typed(words)
     changed = open_run(words[words.index("--out") + 1])
     assert changed.config is not None
-    return {"diagnosis": first.diagnosis, "config": settings(changed.config), "test": measured(changed.model, changed.data.test)}
+    return {
+        "diagnosis": first.diagnosis,
+        "config": settings(changed.config),
+        "test": measured(changed.model, changed.data.test),
+    }
 
 
 def _with_repair(job: dict) -> dict:
     out, refused = begin(job), []
     for repair in drawn(job["name"], job["seed"]):
         try:
-            typed(["noisewise", "train", "--config", f"{out}/config.toml", "--repair", repair, "--out", f"{out}-repaired"])
+            typed(
+                ["noisewise", "train", "--config", f"{out}/config.toml", "--repair", repair, "--out", f"{out}-repaired"]
+            )
         except Refused:
             refused.append(repair)
             continue
@@ -224,7 +231,9 @@ def measured(model: torch.nn.Module, data: Data, warm: float = 1.0) -> dict:
     misjudged = sum(abs(float((sure - right)[bins == place].sum())) for place in range(15)) / len(right)
     parts = {"class": data.y, **data.groups}
     worst = {
-        by: min(float(right[labels == label].mean()) for label in labels.unique() if (labels == label).sum() >= SMALLEST)
+        by: min(
+            float(right[labels == label].mean()) for label in labels.unique() if (labels == label).sum() >= SMALLEST
+        )
         for by, labels in parts.items()
     }
     return {"accuracy": float(right.mean()), "ece": misjudged, "over": float((sure - right).mean()), "worst": worst}
@@ -258,7 +267,16 @@ def measure(given: argparse.Namespace) -> None:
                 file.flush()
                 what = result.get("error") or result.get("repair") or result["followed"]["diagnosis"]
                 passed = round(time.perf_counter() - start)
-                print(passed, result["name"], result["epsilon"], result["arm"], result["seed"], what, result["seconds"], flush=True)
+                print(
+                    passed,
+                    result["name"],
+                    result["epsilon"],
+                    result["arm"],
+                    result["seed"],
+                    what,
+                    result["seconds"],
+                    flush=True,
+                )
         except TimeoutError:
             print("out of time: what is missing is done by the same command again", flush=True)
             for process in list(pool._processes.values()):
@@ -276,7 +294,9 @@ def main() -> None:
     parser.add_argument("what", choices=["cut", "run", "write"])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cuts", type=Path, default=Path("cuts"))
-    parser.add_argument("--work", type=Path, default=Path("advice-work"), help="folder for data and runs, deleted by you")
+    parser.add_argument(
+        "--work", type=Path, default=Path("advice-work"), help="folder for data and runs, deleted by you"
+    )
     parser.add_argument("--log", type=Path)
     parser.add_argument("--logs", type=Path, nargs="*", default=[])
     parser.add_argument("--chosen", type=Path, nargs="*", default=[], help="held-out runs by which rules were chosen")

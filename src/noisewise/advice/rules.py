@@ -51,7 +51,11 @@ def noise_bound(evidence: Evidence) -> Advice | None:
 def too_few_people(evidence: Evidence) -> Advice | None:
     """The noise in so many weights is longer than what all people of a class can say."""
     name, classes = "too few people", len(evidence.class_sizes)
-    if classes < 2 or evidence.settings["repairs"] or evidence.settings["model"].partition(":")[0] in ("logistic", "table"):
+    if (
+        classes < 2
+        or evidence.settings["repairs"]
+        or evidence.settings["model"].partition(":")[0] in ("logistic", "table")
+    ):
         return None
     if evidence.drowned < DROWNED * evidence.n / classes:
         return None

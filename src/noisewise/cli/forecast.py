@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from noisewise.cli.shared import PLAN, Json, example, option, plain, terminal
 from noisewise.workflow.plan_inputs import EPSILONS, Asked
 
@@ -27,11 +25,17 @@ def plan(
     epochs: Annotated[float | None, option(PLAN, "Passes over the data. Default: what train would take.")] = None,
     features: Annotated[int | None, option(RECORDS, "Encoded columns of a record.")] = None,
     classes: Annotated[int | None, option(RECORDS, "Classes to tell apart. Default: 2.")] = None,
-    data: Annotated[Path | None, option(RECORDS, "A schema file, which says both; no row is read.", metavar="SCHEMA")] = None,
-    model: Annotated[str | None, option(RECORDS, "By name, or FILE.py:FUNCTION. Default: what train would take.")] = None,
+    data: Annotated[
+        Path | None, option(RECORDS, "A schema file, which says both; no row is read.", metavar="SCHEMA")
+    ] = None,
+    model: Annotated[
+        str | None, option(RECORDS, "By name, or FILE.py:FUNCTION. Default: what train would take.")
+    ] = None,
     stand_in: Annotated[
         str | None,
-        option(REACHED, "A public data set that resembles yours: digits and breast_cancer are embedded.", metavar="NAME"),
+        option(
+            REACHED, "A public data set that resembles yours: digits and breast_cancer are embedded.", metavar="NAME"
+        ),
     ] = None,
     runs: Annotated[
         list[Path] | None, option(REACHED, "Finished and audited runs at hand; may be repeated.", metavar="DIR")
@@ -88,7 +92,8 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
     lines = [f"{result.n:,} people, delta {result.delta:g}."]
     first = result.rows[0]
     lines.append(
-        f"Steps at epsilon {first.epsilon:g}: {first.steps:,} of about {first.batch_size:,} people; {first.coordinates:,} weights."
+        f"At epsilon {first.epsilon:g}: {first.steps:,} steps of about {first.batch_size:,} people, {first.coordinates:,} "
+        "weights."
     )
     if result.source:
         lines.append(f"Accuracy is that of {result.source}: not of your people. Intervals of 95 %.")

@@ -43,7 +43,9 @@ def suggest(
     for number, one in enumerate(advice, 1):
         _print_advice(number, one)
     console.print()
-    console.print(plain(NOTHING if not advice else "Drawn from audits of people: keep it among the secrets."), style="dim")
+    console.print(
+        plain(NOTHING if not advice else "Drawn from audits of people: keep it among the secrets."), style="dim"
+    )
 
 
 def _print_advice(number: int, advice: Advice) -> None:

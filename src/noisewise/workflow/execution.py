@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
+from noisewise.audits import AUDITS
 from noisewise.data.tables.rows import name_of
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, fit
@@ -29,13 +30,17 @@ def execute(
 ) -> RunFolder:
     """Train the private model, then its twin from the same start, into the run folder `out`.
 
-    Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned.
+    Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned. Of a finished
+    run, a `resume` with another `twin_lr` trains the twin anew and leaves the released model alone.
     """
     planned, folder = config, RunFolder(out)
     config = planned if isinstance(planned, Config) else planned.config
     check_out(folder, resume=resume)
     if resume and folder.config.exists():
-        _check_same(Config.read(folder.config), config, folder)
+        stored = Config.read(folder.config)
+        _check_same(stored, config, folder)
+        if folder.complete and stored.twin_lr != config.twin_lr:
+            _forget_twin(folder)
     recipe = prepare(planned)
     folder.create()
     write_atomically(folder.config, config.to_toml().encode())
@@ -65,9 +70,24 @@ def _twin(config: Config, recipe: Recipe) -> Recipe:
     )
 
 
+TWIN_ONLY = ("twin", "twin_lr")  # settings that the released model does not depend on
+
+
+def _forget_twin(folder: RunFolder) -> None:
+    """Delete a twin, and the audits that compare with it."""
+    shutil.rmtree(folder.twin, ignore_errors=True)
+    folder.twin_weights.unlink(missing_ok=True)
+    for name, audit in AUDITS.items():
+        if audit.twin:
+            folder.audit(name).unlink(missing_ok=True)
+
+
 def _check_same(stored: Config, config: Config, folder: RunFolder) -> None:
     before, now = vars(stored), vars(config)
-    changes = ", ".join(f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name])
+    free = TWIN_ONLY if folder.complete else ()
+    changes = ", ".join(
+        f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name] and name not in free
+    )
     if changes:
         raise ConfigError(
             f"{folder.path} was started with other settings: {changes}. Leave them out to go on, or choose another --out."

@@ -16,6 +16,8 @@ from noisewise.adaptive import rule_for
 from noisewise.advice.noise import smallest_class
 from noisewise.audits import read
 from noisewise.audits.disparity import Disparity
+from noisewise.data.tables import schema as schemas
+from noisewise.data.tables.kinds import Classes
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
 from noisewise.losses import outputs_for
@@ -83,7 +85,7 @@ def forecast(asked: Asked, *, progress: bool = False) -> Forecast:
     """What each epsilon buys. With a stand-in, plans are tried on it, each with several seeds."""
     delta = default_delta(asked.n) if asked.delta is None else asked.delta
     points = [_point(run) for run in asked.runs]
-    flat = asked.columns() is not None
+    flat = columns(asked) is not None
     plans = []
     for epsilon in asked.epsilons:
         course, coordinates = _course(asked, epsilon)
@@ -98,7 +100,10 @@ def forecast(asked: Asked, *, progress: bool = False) -> Forecast:
         measure = "accuracy" if parts.train.task == "classification" else "share of variance explained"
         source = f"{asked.stand_in}, a public stand-in of {len(parts.train):,} rows"
         jobs: list[tuple[Mechanism | None, Course]] = [
-            *((plan, _on_stand_in(asked, epsilon)) for epsilon, (plan, _, _) in zip(asked.epsilons, plans, strict=True)),
+            *(
+                (plan, _on_stand_in(asked, epsilon))
+                for epsilon, (plan, _, _) in zip(asked.epsilons, plans, strict=True)
+            ),
             (None, _on_stand_in(asked, CHOSEN_FOR)),
         ]
         *tried, without = scores(asked.stand_in, jobs, flat=flat, n=asked.n, seeds=asked.seeds, progress=progress)
@@ -116,11 +121,21 @@ def forecast(asked: Asked, *, progress: bool = False) -> Forecast:
     return Forecast(asked.n, delta, rows, without, source, measure, points)
 
 
+def columns(asked: Asked) -> tuple[int, int, str] | None:
+    """Encoded columns, outputs and task, where they are given or in a schema."""
+    if asked.schema is None:
+        return None if asked.features is None else (asked.features, asked.classes or 2, "classification")
+    known = schemas.read(asked.schema)
+    if isinstance(known.target, Classes):
+        return known.width, len(known.target.values), "classification"
+    return known.width, 1, "regression"
+
+
 def _course(asked: Asked, epsilon: float) -> tuple[Course, int]:
     """How a run for these people would be trained, and how many numbers learn."""
-    columns = asked.columns()
-    if columns is not None:
-        features, outputs, task = columns
+    known = columns(asked)
+    if known is not None:
+        features, outputs, task = known
         course = _of_columns(asked, epsilon, features, outputs, task)
         return course, _count(course.model, (features,), outputs)
     if asked.stand_in is not None:
@@ -142,7 +157,7 @@ def _of_columns(asked: Asked, epsilon: float, features: int, outputs: int, task:
 def _on_stand_in(asked: Asked, epsilon: float) -> Course:
     """The same plan on the stand-in's own columns, or, where nothing is said of columns, as the stand-in is trained."""
     assert asked.stand_in is not None
-    flat = asked.columns() is not None
+    flat = columns(asked) is not None
     train = opened(asked.stand_in, 0, flat).train
     if flat or asked.stand_in == BREAST_CANCER:
         return _of_columns(asked, epsilon, train.x.shape[1], outputs_for(train), train.task)
@@ -193,7 +208,9 @@ def _point(path: Path) -> Point:
     folder = RunFolder(path)
     written = folder.audit("disparity")
     if not written.exists():
-        raise ConfigError(f"--runs {path}: its accuracy is not known. Ask for it first: noisewise audit {path} --only disparity")
+        raise ConfigError(
+            f"--runs {path}: its accuracy is not known. Ask for it first: noisewise audit {path} --only disparity"
+        )
     result = read(written)
     if not isinstance(result, Disparity):
         raise ConfigError(f"--runs {path}: is a regression. Accuracy can be read off runs with classes only.")
@@ -214,8 +231,8 @@ def between(points: Sequence[Point], signal: float) -> Estimate | None:
         if place and known[place - 1][0] < signal < at:
             before, lower = known[place - 1]
             share = math.log(signal / before) / math.log(at / before)
-            ends = [a + share * (b - a) for a, b in zip(_ends(lower), _ends(score), strict=True)]
-            return Estimate(*ends, min(lower.n, score.n), score.level, "between two runs")
+            value, low, high = (a + share * (b - a) for a, b in zip(_ends(lower), _ends(score), strict=True))
+            return Estimate(value, low, high, min(lower.n, score.n), score.level, "between two runs")
     return None
 
 

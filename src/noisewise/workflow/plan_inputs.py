@@ -9,8 +9,6 @@ from pathlib import Path
 
 from noisewise.accounting.accountants import check_delta
 from noisewise.data.catalog import CATALOG
-from noisewise.data.tables import schema as schemas
-from noisewise.data.tables.kinds import Classes
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.folder import RunFolder
 from noisewise.workflow.checks import check_model_name
@@ -45,7 +43,9 @@ class Asked:
             if value is not None and (type(value) is not int or value < least):
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: must be a whole number >= {least}.")
         if not self.epsilons or not all(0 < epsilon < math.inf for epsilon in self.epsilons):
-            raise ConfigError(f"--epsilon {_listed(self.epsilons)}: must be numbers above 0, e.g. --epsilon 1 --epsilon 3.")
+            raise ConfigError(
+                f"--epsilon {_listed(self.epsilons)}: must be numbers above 0, e.g. --epsilon 1 --epsilon 3."
+            )
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise ConfigError(f"--epochs {self.epochs}: must be a number above 0, e.g. 20.")
         if self.batch_size is not None and self.batch_size > self.n:
@@ -78,16 +78,9 @@ class Asked:
                 "what do the records look like? Give --features (and --classes), --data SCHEMA, --stand-in NAME or --runs DIR."
             )
         if self.schema is not None and not self.schema.is_file():
-            raise ConfigError(f"--data {self.schema} does not exist: `noisewise schema FILE.csv --label NAME` writes one.")
-
-    def columns(self) -> tuple[int, int, str] | None:
-        """Encoded columns, outputs and task, where they are given or in a schema."""
-        if self.schema is not None:
-            known = schemas.read(self.schema)
-            classes = isinstance(known.target, Classes)
-            outputs = len(known.target.values) if isinstance(known.target, Classes) else 1
-            return known.width, outputs, "classification" if classes else "regression"
-        return None if self.features is None else (self.features, self.classes or 2, "classification")
+            raise ConfigError(
+                f"--data {self.schema} does not exist: `noisewise schema FILE.csv --label NAME` writes one."
+            )
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -45,7 +45,9 @@ def opened(name: str, seed: int, flat: bool) -> Splits:
     """A public data set by name, cut by a public seed; `flat`: as columns, whatever shape its rows have."""
     parts = _breast_cancer(seed) if name == BREAST_CANCER else load(name, seed)
     if not parts.train.public:
-        raise PrivacyError(f"stand-in {name!r} is not public: trying plans on it would spend privacy that nobody counts.")
+        raise PrivacyError(
+            f"stand-in {name!r} is not public: trying plans on it would spend privacy that nobody counts."
+        )
     if flat:
         parts = Splits(*(replace(part, x=part.x.flatten(1), schema=None) for part in parts))
     return parts
@@ -114,4 +116,3 @@ def scores(
                 bar.advance()
             estimates.append(mean(values))
     return estimates
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
 
 import torch
 
@@ -32,7 +33,7 @@ def suggest(path: str | os.PathLike[str], *, progress: bool = False) -> tuple[Ev
     return evidence, advice
 
 
-def suggestions(folder: RunFolder) -> os.PathLike[str]:
+def suggestions(folder: RunFolder) -> Path:
     """Where the advice for a run lies."""
     return folder.sensitive / "suggestions.json"
 
@@ -42,7 +43,9 @@ def gathered(run: Run, name: str, *, progress: bool = False) -> Evidence:
     assert run.config is not None
     results, unasked = dict[str, Result](), dict[str, str]()
     fitting = [each for each in AUDITS if run.data.test.task == "classification" or not KNOWN[each].classes]
-    for each in tracked(fitting, "audits", len(fitting), show=progress and not all(_fresh(run, each) for each in fitting)):
+    for each in tracked(
+        fitting, "audits", len(fitting), show=progress and not all(_fresh(run, each) for each in fitting)
+    ):
         try:
             results[each] = _kept(run, each) or audit(run, each)
         except (ConfigError, DataError) as error:
