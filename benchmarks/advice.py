@@ -2,13 +2,14 @@
 
     NOISEWISE_DATA=FOLDER python benchmarks/advice.py cut --out FOLDER
     NOISEWISE_DATA=FOLDER python benchmarks/advice.py run --cuts FOLDER --log FILE.jsonl [--only NAME ...]
-    python benchmarks/advice.py write --logs FILE.jsonl ... [--chosen FILE.jsonl ...]
+    python benchmarks/advice.py write --logs FILE.jsonl ...
 
 `cut` makes small sets of MNIST, Fashion-MNIST and CIFAR-10 with half the pixels each way, as of somebody with a few thousand
-small images of their own; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest` with audits of the held-out part,
-types its first command into the command line, and a repair drawn by a public seed among all that apply; the test part is read
-once per run, at the end. Equal seeds have equal splits, initial weights, batches and noise, so differences are paired. `write`
-makes benchmarks/results/advice.json, docs/advice.md and the figures that the package shows as expected gains.
+small images of their own; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest`
+with audits of the held-out part, types its first command into the command line, and a repair drawn by a public seed among
+all that apply; the test part is read once per run, at the end. Equal seeds have equal splits, initial weights, batches and
+noise, so differences are paired. `write` makes benchmarks/results/advice.json, docs/advice.md and the figures that the package
+shows as expected gains.
 """
 
 from __future__ import annotations
@@ -171,9 +172,9 @@ def _with_advice(job: dict) -> dict:
     advice = advise(gathered(replace(trained, data=trained.data._replace(test=held)), str(out)))
     warm = temperature(trained.model, trained.data.valid).value
     record = {
-        "config": settings(Config.read(out / "config.toml")), "n": trained.data.train.units, "advice": [without_paths(one, out) for one in advice],
-        "test": measured(trained.model, trained.data.test), "temperature": warm,
-        "scaled": measured(trained.model, trained.data.test, warm),
+        "config": settings(Config.read(out / "config.toml")), "n": trained.data.train.units,
+        "advice": [without_paths(one, out) for one in advice],
+        "test": measured(trained.model, trained.data.test), "temperature": warm, "scaled": measured(trained.model, trained.data.test, warm),
     }  # fmt: skip
     return {**record, "followed": _followed(advice, record)}
 
@@ -299,7 +300,6 @@ def main() -> None:
     )
     parser.add_argument("--log", type=Path)
     parser.add_argument("--logs", type=Path, nargs="*", default=[])
-    parser.add_argument("--chosen", type=Path, nargs="*", default=[], help="held-out runs by which rules were chosen")
     parser.add_argument("--only", nargs="*", choices=NAMES)
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--steps", type=int, help="for a short trial")
@@ -312,7 +312,7 @@ def main() -> None:
     elif given.what == "run":
         measure(given)
     else:
-        advice_page.write(given.logs, given.chosen)
+        advice_page.write(given.logs)
 
 
 if __name__ == "__main__":

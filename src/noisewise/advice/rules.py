@@ -62,8 +62,8 @@ def too_few_people(evidence: Evidence) -> Advice | None:
     return Advice(
         diagnosis=name,
         advice="Train a smaller model, here a linear one; or collect more people, or allow a larger epsilon.",
-        evidence=f"Noise on {evidence.coordinates:,} weights is as long as what {number(evidence.drowned)} people can say over the "
-        f"run; a class of average size has {number(evidence.n / classes)}.{_cost(evidence)}",
+        evidence=f"Noise on {evidence.coordinates:,} weights is as long as what {number(evidence.drowned)} people can say over "
+        f"the run; a class of average size has {number(evidence.n / classes)}.{_cost(evidence)}",
         aim="accuracy",
         gain=gain(name, "accuracy"),
         command=rerun(evidence, "smaller-model", "--model", "logistic"),
@@ -85,8 +85,8 @@ def clipping_bound(evidence: Evidence) -> Advice | None:
     return Advice(
         diagnosis=name,
         advice="Scale all gradients alike instead of clipping the long ones (Global-Adapt): for calibration, not for accuracy.",
-        evidence=f"Mean confidence is {points(over)} points from accuracy (interval {points_interval(over)}). Clipping shortens "
-        f"{percent(clipped)} of the people (interval {percent_interval(clipped)}){turned}.",
+        evidence=f"Mean confidence is {points(over)} points from accuracy (interval {points_interval(over)}). Clipping "
+        f"shortens {percent(clipped)} of the people (interval {percent_interval(clipped)}){turned}.",
         aim="calibration",
         gain=gain(name, "ece"),
         command=rerun(evidence, "global-adapt", "--repair", f"global-adapt:screen={SCREEN * settings['bound']:g}"),
@@ -134,8 +134,8 @@ def miscalibrated(evidence: Evidence) -> Advice | None:
     return Advice(
         diagnosis=name,
         advice="Divide the outputs by a temperature that is fitted to held-out people; no decision changes.",
-        evidence=f"Mean confidence is {points(over)} points from accuracy (interval {points_interval(over)}); calibration error "
-        f"{percent(ece)} (interval {percent_interval(ece)}).",
+        evidence=f"Mean confidence is {points(over)} points from accuracy (interval {points_interval(over)}); calibration "
+        f"error {percent(ece)} (interval {percent_interval(ece)}).",
         aim="calibration",
         gain=gain(name, "ece"),
         command=shlex.join(["python", "-c", code]),

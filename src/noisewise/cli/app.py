@@ -24,7 +24,8 @@ from noisewise.cli.train import demo, train
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, suggest, report, predict, demo, schema, check, plan, epsilon, calibrate, datasets, models, repairs, audits, clips,
+    train, audit, suggest, report, predict, demo, schema, check, plan, epsilon, calibrate, datasets, models, repairs,
+    audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

@@ -71,41 +71,44 @@ def plan(
 def _print_forecast(result: Forecast, plot: Path | None) -> None:
     from rich.table import Table
 
-    from noisewise.wording import certainty, number
+    from noisewise.wording import number, percent_at_most
 
     console = terminal()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("epsilon", justify="right")
-    for heading in ("a guess is right", "noise multiplier", "noise per coordinate", "smallest class"):
+    for heading in ("a guess is right", "noise / bound", "noise per weight", "weights", "smallest class"):
         table.add_column(heading, justify="right")
     table.add_column(result.measure if result.source else "")
     for row in result.rows:
         table.add_row(
-            f"[bold]{row.epsilon:g}[/]", f"{100 * certainty(row.epsilon, result.delta):.1f} %", number(row.noise_multiplier),
-            f"{row.step_noise:.2g}", f"{row.smallest_class:,.0f}", _cell(row.score) if result.source else "",
+            f"[bold]{row.epsilon:g}[/]", f"{percent_at_most(row.epsilon, result.delta)} %", number(row.noise_multiplier),
+            f"{row.step_noise:.2g}", f"{row.coordinates:,}", f"{row.smallest_class:,.0f}", _cell(row.score) if result.source else "",
         )  # fmt: skip
     if result.without is not None:
-        table.add_row("[dim]none[/]", "", "0", "0", "", _cell(result.without))
+        table.add_row("[dim]no privacy[/]", "", "", "", "", "", _cell(result.without))
     console.print()
     console.print(table)
     console.print()
-    lines = [f"{result.n:,} people, delta {result.delta:g}."]
-    first = result.rows[0]
-    lines.append(
-        f"At epsilon {first.epsilon:g}: {first.steps:,} steps of about {first.batch_size:,} people, {first.coordinates:,} "
-        "weights."
-    )
-    if result.source:
-        lines.append(f"Accuracy is that of {result.source}: not of your people. Intervals of 95 %.")
-    else:
-        lines.append("Accuracy is not known: name a public data set that resembles yours (--stand-in), or --runs.")
+    first, last = result.rows[0], result.rows[-1]
+    lines = [
+        f"{result.n:,} people, delta {result.delta:g}; {_span(first.steps, last.steps)} steps of about "
+        f"{_span(first.batch_size, last.batch_size)} people. Noise per weight: of a step's mean gradient.",
+        "A smaller class drowns: all its people's clipped gradients together are shorter than the noise of all steps.",
+        f"The {result.measure} is that of {result.source}, not of your people; intervals of 95 %."
+        if result.source
+        else "Accuracy is not known: name a public data set that resembles yours (--stand-in), or --runs.",
+    ]
     for line in lines:
         console.print(plain(line), style="dim")
     if plot is not None:
         console.print(f"[bold]Plot:[/] {plot}", soft_wrap=True)
 
 
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
 def _cell(score: Estimate | None) -> str:
     if score is None:
         return "not measured"
-    return f"{100 * score.value:.1f} % ({100 * max(score.low, -9.99):.1f}–{100 * min(score.high, 9.99):.1f})"
+    return f"{100 * score.value:.1f} % ({100 * score.low:.1f}–{100 * score.high:.1f})"

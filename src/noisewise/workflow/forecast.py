@@ -275,6 +275,10 @@ def _draw_scores(ax: Axes, result: Forecast, scored: list[Row]) -> None:
 
 def _draw_classes(ax: Axes, result: Forecast) -> None:
     ax.plot([row.epsilon for row in result.rows], [row.smallest_class for row in result.rows], color=COLOUR, marker="o")
-    ax.set_yscale("log")
+    for row in result.rows:
+        text = f"{row.smallest_class:,.0f}\n({row.coordinates:,} weights)"
+        ax.annotate(text, (row.epsilon, row.smallest_class), (4, 6), textcoords="offset points", fontsize=7)
+    ax.set_ylim(0, 1.25 * max(row.smallest_class for row in result.rows))
+    ax.set_xmargin(0.18)
     ax.set_ylabel("people of the smallest class")
     ax.set_title("Smaller classes drown in the noise", loc="left", fontsize=9)

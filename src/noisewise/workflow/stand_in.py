@@ -114,5 +114,11 @@ def scores(
             for seed in range(seeds):
                 values.append(reached(name, plan, course, flat=flat, n=n, seed=seed))
                 bar.advance()
-            estimates.append(mean(values))
+            estimates.append(_bounded(mean(values), opened(name, 0, flat).train.task))
     return estimates
+
+
+def _bounded(estimate: Estimate, task: str) -> Estimate:
+    """An interval that ends where values end: at 1, and for shares of people at 0."""
+    low = max(estimate.low, 0.0) if task == "classification" else estimate.low
+    return replace(estimate, low=low, high=min(estimate.high, 1.0))
