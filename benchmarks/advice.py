@@ -174,7 +174,8 @@ def _with_advice(job: dict) -> dict:
     record = {
         "config": settings(Config.read(out / "config.toml")), "n": trained.data.train.units,
         "advice": [without_paths(one, out) for one in advice],
-        "test": measured(trained.model, trained.data.test), "temperature": warm, "scaled": measured(trained.model, trained.data.test, warm),
+        "test": measured(trained.model, trained.data.test), "temperature": warm,
+        "scaled": measured(trained.model, trained.data.test, warm),
     }  # fmt: skip
     return {**record, "followed": _followed(advice, record)}
 

@@ -82,7 +82,8 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
     for row in result.rows:
         table.add_row(
             f"[bold]{row.epsilon:g}[/]", f"{percent_at_most(row.epsilon, result.delta)} %", number(row.noise_multiplier),
-            f"{row.step_noise:.2g}", f"{row.coordinates:,}", f"{row.smallest_class:,.0f}", _cell(row.score) if result.source else "",
+            f"{row.step_noise:.2g}", f"{row.coordinates:,}", f"{row.smallest_class:,.0f}",
+            _cell(row.score) if result.source else "",
         )  # fmt: skip
     if result.without is not None:
         table.add_row("[dim]no privacy[/]", "", "", "", "", "", _cell(result.without))
