@@ -284,8 +284,8 @@ def _small_classes(price: dict) -> list[str]:
             "`noisewise plan` calls a class too small, and `suggest` calls people too few, by one rule. In each of T steps a "
             "class of m people is drawn at rate q and brings at most C for each of them, in one direction at best: `m q T C` "
             "over the run. The noise of T steps is `sigma C sqrt(T d)` long, for d weights. A class drowns below the m at "
-            "which both are equal, `m = sigma sqrt(d) / (q sqrt(T))`; C and the learning rate cancel. It is no theorem: people of a "
-            "class do not agree, and noise in most directions does no harm. Held against the measurement of "
+            "which both are equal, `m = sigma sqrt(d) / (q sqrt(T))`; C and the learning rate cancel. It is no theorem: people "
+            "of a class do not agree, and noise in most directions does no harm. Held against the measurement of "
             "`benchmarks/price.py` (LeNet on MNIST, epsilon 3, class 5 cut, five seeds), to which nothing was fitted:"
         ),
         "| people of class 5 | their gradients / noise | accuracy of class 5 | twin |",
@@ -296,8 +296,8 @@ def _small_classes(price: dict) -> list[str]:
         ),
         "",
         *wrapped(
-            "Below 1 the class is lost, above 1 it is learned, and its price goes on falling. Take it as an order of magnitude: "
-            "for the cnn on digits at epsilon 3 the rule says 142 people, and classes of 126 are learned. So `suggest` calls "
+            "Below 1 the class is lost, above 1 it is learned, and its price goes on falling. Take it as an order of "
+            "magnitude: for the cnn on digits at epsilon 3 the rule says 142 people, and classes of 126 are learned. So `suggest` calls "
             "people too few at twice the rule only."
         )[:-1],
     ]
