@@ -5,7 +5,7 @@
     python benchmarks/advice.py write --logs FILE.jsonl ...
 
 `cut` makes small sets of MNIST, Fashion-MNIST and CIFAR-10 with half the pixels each way, as of somebody with a few thousand
-small images of their own; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest`
+small images of their own, as columns; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest`
 with audits of the held-out part, types its first command into the command line, and a repair drawn by a public seed among
 all that apply; the test part is read once per run, at the end. Equal seeds have equal splits, initial weights, batches and
 noise, so differences are paired. `write` makes benchmarks/results/advice.json, docs/advice.md and the figures that the package
@@ -90,7 +90,7 @@ def images(name: str, seed: int, cuts: Path, work: Path) -> str:
     for part in ("train", "test"):
         x = torch.from_numpy(raw[f"{part}_x"]).float() / 255
         labels = torch.from_numpy(raw[f"{part}_y"]).long()
-        parts.append(Data((x - mean) / std, labels, classes=tuple("0123456789"), public=True))
+        parts.append(Data(((x - mean) / std).flatten(1), labels, classes=tuple("0123456789"), public=True))
     held, rest = split(parts[0], seed, len(parts[0]) // 5)
     if name.endswith("-5"):
         fives = (rest.y == 5).nonzero()[:, 0]
@@ -143,7 +143,7 @@ def drawn(name: str, seed: int) -> list[str]:
     choices = REPAIRS
     if name in GROUPS:
         choices += (f"group-bounds:group={GROUPS[name]}",)
-    if name in IMAGES or name == "digits":
+    if name == "digits":
         choices += ("augmentation:views=4",)
     order = np.random.default_rng([NAMES.index(name), seed]).permutation(len(choices))
     return [choices[place] for place in order]
