@@ -5,11 +5,11 @@
     python benchmarks/advice.py write --logs FILE.jsonl ...
 
 `cut` makes small sets of MNIST, Fashion-MNIST and CIFAR-10 with half the pixels each way, as of somebody with a few thousand
-small images of their own, as columns; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks `suggest`
-with audits of the held-out part, types its first command into the command line, and a repair drawn by a public seed among
-all that apply; the test part is read once per run, at the end. Equal seeds have equal splits, initial weights, batches and
-noise, so differences are paired. `write` makes benchmarks/results/advice.json, docs/advice.md and the figures that the package
-shows as expected gains.
+small images of their own, as columns; in `mnist-5` class 5 is cut to a tenth. `run` trains with the library's defaults, asks
+`suggest` with audits of the held-out part, types its first command into the command line, and a repair drawn by a public seed
+among all that apply; the test part is read once per run, at the end. Equal seeds have equal splits, initial weights, batches
+and noise, so differences are paired. `write` makes benchmarks/results/advice.json, docs/advice.md and the figures that the
+package shows as expected gains.
 """
 
 from __future__ import annotations

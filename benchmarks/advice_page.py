@@ -148,7 +148,7 @@ def page(results: dict, price: dict) -> str:
         *wrapped(
             "What somebody gets who types the first command of `suggest`, against doing nothing (the library's defaults) and "
             "against a repair drawn by a public seed among all that apply. Equal epsilon; equal seeds have equal splits, "
-            "initial weights, batches and noise. Images are small cuts with half the pixels each way (see "
+            "initial weights, batches and noise. Images are small cuts with half the pixels each way, as columns (see "
             "`benchmarks/advice.py`). Audits looked at held-out training rows, figures are of the test part. Paired "
             "differences over seeds with Student's t; the intervals of 95 % hold together for the "
             f"{results['comparisons']} rows (Bonferroni), bold where 0 is outside."
@@ -297,8 +297,8 @@ def _small_classes(price: dict) -> list[str]:
         "",
         *wrapped(
             "Below 1 the class is lost, above 1 it is learned, and its price goes on falling. Take it as an order of "
-            "magnitude: for the cnn on digits at epsilon 3 the rule says 142 people, and classes of 126 are learned. So `suggest` calls "
-            "people too few at twice the rule only."
+            "magnitude: for the cnn on digits at epsilon 3 the rule says 142 people, and classes of 126 are learned. So "
+            "`suggest` calls people too few at twice the rule only."
         )[:-1],
     ]
 

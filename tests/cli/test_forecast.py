@@ -54,10 +54,9 @@ def test_the_table_says_all_of_it_in_eighty_columns(noisewise, asked, monkeypatc
         "0.01",
         "402",
         "143",
-        "81.0 %",
-        "(79.0–83.0)",
+        "81.0 (79.0–83.0)",
         "not measured",
-        "90.0 %",
+        "90.0 (89.0–91.0)",
         "50 to 400",
     ):
         assert text in printed.words, text

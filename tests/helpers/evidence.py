@@ -19,8 +19,8 @@ from noisewise.mechanism import Mechanism
 from noisewise.sampling import Poisson
 
 SETTINGS: dict[str, Any] = {
-    "sampler": "poisson", "batch_size": 500, "steps": 100, "repairs": (), "model": "table:knots=2", "clip": "flat", "bound": 0.5,
-    "twin_lr": 0.3, "epsilon": 3.0,
+    "sampler": "poisson", "batch_size": 500, "steps": 100, "repairs": (), "model": "table:knots=2", "clip": "flat",
+    "bound": 0.5, "twin_lr": 0.3, "epsilon": 3.0,
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_two_runs_are_composed_by_the_ledger(run: RunFolder, asked) -> None:
 def test_advice_lies_among_the_secrets_and_nowhere_else(run: RunFolder, asked) -> None:
     assert read_json(run.sensitive / "suggestions.json") == [one.to_dict() for one in asked[1]]
     assert "suggestions.json" not in {path.name for path in run.path.iterdir()}
-    assert [one.diagnosis for one in asked[1]][0] == "noise-bound"
+    assert asked[1][0].diagnosis == "noise-bound"
 
 
 def test_the_command_can_be_planned_and_costs_what_the_run_cost(run: RunFolder, asked) -> None:

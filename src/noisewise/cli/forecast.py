@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from noisewise.cli.shared import PLAN, Json, example, option, plain, terminal
+from noisewise.runs.files import finite
+from noisewise.wording import number, percent_at_most
 from noisewise.workflow.plan_inputs import EPSILONS, Asked
 
 if TYPE_CHECKING:
@@ -61,8 +63,6 @@ def plan(
     if plot is not None:
         draw(result, plot)
     if as_json:
-        from noisewise.runs.files import finite
-
         print(json.dumps(finite(result.to_dict()), indent=2))
     else:
         _print_forecast(result, plot)
@@ -71,14 +71,12 @@ def plan(
 def _print_forecast(result: Forecast, plot: Path | None) -> None:
     from rich.table import Table
 
-    from noisewise.wording import number, percent_at_most
-
     console = terminal()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("epsilon", justify="right")
     for heading in ("a guess is right", "noise / bound", "noise per weight", "weights", "smallest class"):
         table.add_column(heading, justify="right")
-    table.add_column(result.measure if result.source else "")
+    table.add_column(f"{result.measure}, %" if result.source else "", no_wrap=result.measure == "accuracy")
     for row in result.rows:
         table.add_row(
             f"[bold]{row.epsilon:g}[/]", f"{percent_at_most(row.epsilon, result.delta)} %", number(row.noise_multiplier),
@@ -86,7 +84,7 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
             _cell(row.score) if result.source else "",
         )  # fmt: skip
     if result.without is not None:
-        table.add_row("[dim]no privacy[/]", "", "", "", "", "", _cell(result.without))
+        table.add_row("[dim]none[/]", "", "", "", "", "", _cell(result.without))
     console.print()
     console.print(table)
     console.print()
@@ -112,4 +110,4 @@ def _span(first: int, last: int) -> str:
 def _cell(score: Estimate | None) -> str:
     if score is None:
         return "not measured"
-    return f"{100 * score.value:.1f} % ({100 * score.low:.1f}–{100 * score.high:.1f})"
+    return f"{100 * score.value:.1f} ({100 * score.low:.1f}–{100 * score.high:.1f})"
