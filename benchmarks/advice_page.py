@@ -112,6 +112,8 @@ def stratified(cases: list[list[float]], level: float) -> Estimate:
     """
     means, parts = [sum(case) / len(case) for case in cases], [np.var(case, ddof=1) / len(case) for case in cases]
     value, total = sum(means) / len(means), float(sum(parts))
+    if total == 0:
+        return Estimate(value, value, value, sum(map(len, cases)), level, "no change in any run")
     freedom = total**2 / sum(part**2 / (len(case) - 1) for part, case in zip(parts, cases, strict=True))
     half = float(t.ppf((1 + level) / 2, freedom)) * math.sqrt(total) / len(cases)
     return Estimate(value, value - half, value + half, sum(map(len, cases)), level, "stratified t")
@@ -131,7 +133,7 @@ def _by_case(results: dict, diagnosis: str, metric: str) -> tuple[dict, set]:
             change = value(after, metric) - value(run["test"], metric)
             by_case.setdefault((run["name"], run["epsilon"]), []).append(change)
             seeds.add(run["seed"])
-    return by_case, seeds
+    return {case: values for case, values in by_case.items() if len(values) > 1}, seeds  # one run has no interval
 
 
 def page(results: dict, tried: dict, price: dict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from helpers.evidence import evidence
@@ -21,6 +22,7 @@ def test_what_another_run_costs_is_said() -> None:
     text = another_run(evidence())
     assert "epsilon 3.00 each" in text
     assert "4.50 for both" in text
+    assert "not private" in another_run(evidence(epsilon=math.inf))
 
 
 def test_the_json_form_has_what_the_report_reads() -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_1samp, ttest_ind
 
 from noisewise.advice import measured
 from noisewise.advice.rules import RULES
@@ -53,8 +54,18 @@ def test_a_gain_is_a_mean_over_data_sets_by_hand() -> None:
                 if run["arm"] == "nothing" and run["followed"]["diagnosis"] == diagnosis:
                     change = page.value(run["followed"]["test"], metric) - page.value(run["test"], metric)
                     by_case.setdefault((run["name"], run["epsilon"]), []).append(change)
-            means = [sum(values) / len(values) for values in by_case.values()]
+            means = [sum(values) / len(values) for values in by_case.values() if len(values) > 1]
             assert entry["change"]["value"] == pytest.approx(sum(means) / len(means))
+
+
+def test_intervals_over_data_sets_are_welchs_for_two_and_students_for_one() -> None:
+    first, second = [1.0, 2.0, 4.0, 3.0], [0.5, 0.7, 0.2]
+    alone = page.stratified([first], 0.95)
+    assert (alone.low, alone.high) == pytest.approx(ttest_1samp(first, 0).confidence_interval(0.95))
+    both = page.stratified([first, [-value for value in second]], 0.95)
+    welch = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (2 * both.low, 2 * both.high) == pytest.approx((welch.low, welch.high))
+    assert page.stratified([[0.0, 0.0]], 0.95).high == 0.0
 
 
 def test_what_was_not_measured_is_said_so(monkeypatch) -> None:

@@ -84,6 +84,11 @@ def test_larger_batches_are_as_many_passes_and_at_most_half_the_people() -> None
     assert "--set batch_size=248 --set steps=2" in advice.command
 
 
+def test_no_accuracy_is_promised_to_a_regression() -> None:
+    (advice,) = advise(evidence(task="regression", class_sizes={}, results={}, settings={"batch_size": 50}))
+    assert (advice.aim, advice.gain) == ("squared error", "not measured")
+
+
 def test_the_noise_is_no_reason_where_the_gradient_is_longer() -> None:
     signal = NOISY.results["feature-noise"]
     loud = [replace(part, whole=estimate(2.0)) for part in signal.values.parts]

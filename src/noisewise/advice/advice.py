@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import asdict, dataclass
 
@@ -46,6 +47,8 @@ def rerun(evidence: Evidence, name: str, *changes: str) -> str:
 
 def another_run(evidence: Evidence) -> str:
     """What a further run on the same people costs."""
+    if math.isinf(evidence.epsilon):
+        return "This run is not private, and neither would another be that is made like it."
     return (
         f"Another run on the same people: epsilon {number(evidence.epsilon)} each, {number(evidence.twice)} for both together "
         "if both are seen or the better one is chosen."

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from noisewise.advice.advice import FREE, Advice, another_run, rerun
 from noisewise.advice.evidence import Evidence
-from noisewise.advice.measured import gain
+from noisewise.advice.measured import NOT_MEASURED, gain
 from noisewise.estimates.estimate import Estimate
 from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval
 
@@ -36,13 +36,14 @@ def noise_bound(evidence: Evidence) -> Advice | None:
         f" The people's common gradient is {fixed(signal.everyone.whole.value, 3)} times as long as the noise of a step "
         f"(interval {_interval(signal.everyone.whole, 3)})."
     )  # fmt: skip
+    classes = evidence.task == "classification"
     return Advice(
         diagnosis=name,
         advice=f"Take batches of {batch:,} instead of {settings['batch_size']:,}, and as many passes over the data.",
         evidence=f"A step sees {100 * evidence.rate:.2g} % of the {evidence.n:,} people, and there are {settings['steps']:,} "
         f"steps, each with noise.{heard}{_cost(evidence)}",
-        aim="accuracy",
-        gain=gain(name, "accuracy"),
+        aim="accuracy" if classes else "squared error",
+        gain=gain(name, "accuracy") if classes else NOT_MEASURED,
         command=rerun(evidence, "larger-batches", "--set", f"batch_size={batch}", "--set", f"steps={steps}"),
         privacy=another_run(evidence),
     )
@@ -113,8 +114,8 @@ def imbalanced(evidence: Evidence) -> Advice | None:
         f"{points_interval(cost.largest)}), everyone {points(overall)}. The noise is as long as what "
         f"{number(evidence.drowned)} people can say.",
         aim="the smallest class",
-        gain="not measured",
-        command=f"noisewise plan --n {evidence.n} --runs {evidence.folder}",
+        gain=NOT_MEASURED,
+        command=shlex.join(["noisewise", "plan", "--n", str(evidence.n), "--runs", evidence.folder]),
         privacy="None: it reads results of runs, not people.",
     )
 
@@ -158,7 +159,7 @@ def twin_badly_tuned(evidence: Evidence) -> Advice | None:
         f"points (interval {points_interval(change)}). Privacy gains nothing, so the twin is behind what it could be.",
         aim="the twin",
         gain=gain(name, "twin accuracy"),
-        command=f"noisewise train --resume --out {evidence.folder} --twin-lr {rate:.2g}",
+        command=shlex.join(["noisewise", "train", "--resume", "--out", evidence.folder, "--twin-lr", f"{rate:.2g}"]),
         privacy=FREE,
     )
 
