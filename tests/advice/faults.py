@@ -27,7 +27,7 @@ FAULTS = [
     Mutant(
         "advice: more passes with larger batches",
         "advice/rules.py",
-        'max(1, -(-settings["steps"] * settings["batch_size"] // batch))',
+        '-(-settings["steps"] * settings["batch_size"] // batch)',
         'settings["steps"]',
         ("advice/test_rules.py::test_larger_batches_are_as_many_passes_and_at_most_half_the_people",),
     ),

@@ -26,7 +26,7 @@ def test_what_another_run_costs_is_said() -> None:
 
 
 def test_the_json_form_has_what_the_report_reads() -> None:
-    advice = noise_bound(evidence(settings={"batch_size": 50}))
+    advice = noise_bound(evidence(settings={"batch_size": 50, "steps": 1000}))
     assert advice is not None
     raw = advice.to_dict()
     assert {"advice", "evidence", "gain", "command"} <= set(raw)

@@ -52,7 +52,8 @@ def test_a_gain_is_a_mean_over_data_sets_by_hand() -> None:
             by_case: dict = {}
             for run in RESULTS["runs"]:
                 if run["arm"] == "nothing" and run["followed"]["diagnosis"] == diagnosis:
-                    change = page.value(run["followed"]["test"], metric) - page.value(run["test"], metric)
+                    before, after = (page.value(test, metric) for test in (run["test"], run["followed"]["test"]))
+                    change = (after - before) / (before if metric == "ece" else 1)
                     by_case.setdefault((run["name"], run["epsilon"]), []).append(change)
             means = [sum(values) / len(values) for values in by_case.values() if len(values) > 1]
             assert entry["change"]["value"] == pytest.approx(sum(means) / len(means))

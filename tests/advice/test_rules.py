@@ -13,7 +13,7 @@ from noisewise.advice.rules import RULES, advise
 from noisewise.workflow.repair_specs import parse
 
 SURE = {"calibration": {"over-confidence": estimate(0.2)}, "clipping-bias": {"clipped": estimate(0.4)}}
-NOISY = evidence(settings={"batch_size": 50})
+NOISY = evidence(settings={"batch_size": 50, "steps": 1000})
 FEW = evidence(coordinates=10_000_000, settings={"model": "cnn"})
 CLIPPED = evidence(headlines=SURE)
 BEHIND = with_shares(evidence(), difference=estimate(0.05))
@@ -54,9 +54,10 @@ def test_each_diagnosis_is_made_by_its_own_evidence(seen: Evidence, expected: li
 @pytest.mark.parametrize(
     "seen",
     [
-        evidence(settings={"batch_size": 50, "sampler": "shuffle"}),
-        evidence(settings={"batch_size": 50, "repairs": ("lora",)}),
-        evidence(settings={"batch_size": 251}),
+        evidence(settings={"batch_size": 50, "steps": 1000, "sampler": "shuffle"}),
+        evidence(settings={"batch_size": 50, "steps": 1000, "repairs": ("lora",)}),
+        evidence(settings={"batch_size": 251, "steps": 1000}),
+        evidence(settings={"batch_size": 50, "steps": 236}),
         evidence(coordinates=10_000_000),  # its model is made for few people
         evidence(coordinates=10_000_000, settings={"model": "logistic"}),
         evidence(coordinates=10_000, settings={"model": "cnn"}),
@@ -79,13 +80,15 @@ def test_clipping_is_blamed_only_where_people_are_clipped() -> None:
 
 def test_larger_batches_are_as_many_passes_and_at_most_half_the_people() -> None:
     (advice,) = advise(NOISY)
-    assert "--set batch_size=200 --set steps=25" in advice.command
-    (advice,) = advise(evidence(n=500, settings={"batch_size": 62, "steps": 7}))
-    assert "--set batch_size=248 --set steps=2" in advice.command
+    assert "--set batch_size=200 --set steps=250" in advice.command
+    (advice,) = advise(evidence(n=490, settings={"batch_size": 61, "steps": 301}))
+    assert "--set batch_size=244 --set steps=76" in advice.command
 
 
 def test_no_accuracy_is_promised_to_a_regression() -> None:
-    (advice,) = advise(evidence(task="regression", class_sizes={}, results={}, settings={"batch_size": 50}))
+    (advice,) = advise(
+        evidence(task="regression", class_sizes={}, results={}, settings={"batch_size": 50, "steps": 1000})
+    )
     assert (advice.aim, advice.gain) == ("squared error", "not measured")
 
 

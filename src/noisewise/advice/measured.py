@@ -13,7 +13,7 @@ from noisewise.wording import points, points_interval
 NOT_MEASURED = "not measured"
 METRICS = {
     "accuracy": "points of accuracy",
-    "ece": "points of calibration error",
+    "ece": "% of the calibration error",
     "twin accuracy": "points of the twin's accuracy",
 }
 

@@ -16,6 +16,7 @@ from noisewise.wording import fixed, number, percent, percent_interval, points, 
 
 SMALL_RATE = 1 / 8  # of people in a step; below it larger batches were found to pay
 LARGER = 4
+FEWEST = 60  # steps that larger batches must leave: with 50 of them digits lost
 MISJUDGED = 0.05  # over-confidence that is worth a run
 SCREEN = 10  # times the bound: where global clipping begins to look for a screen
 DROWNED = 2.0  # times the people that there are in a class of average size
@@ -31,7 +32,9 @@ def noise_bound(evidence: Evidence) -> Advice | None:
     if signal is not None and signal.everyone.whole.low >= 1:
         return None
     batch = min(LARGER * settings["batch_size"], evidence.n // 2)
-    steps = max(1, -(-settings["steps"] * settings["batch_size"] // batch))
+    steps = -(-settings["steps"] * settings["batch_size"] // batch)
+    if steps < FEWEST:
+        return None
     heard = "" if signal is None else (
         f" The people's common gradient is {fixed(signal.everyone.whole.value, 3)} times as long as the noise of a step "
         f"(interval {_interval(signal.everyone.whole, 3)})."
