@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -153,3 +155,26 @@ def test_resume_does_only_what_is_missing(tmp_path) -> None:
 def test_all_rows_can_be_trained_on(tmp_path) -> None:
     folder = execute(quick(valid=0, twin=False, steps=1), tmp_path / "a", progress=False)
     assert read_json(folder.summary)["data"]["n"] == 1438
+
+
+# --- another twin
+def test_a_finished_run_gets_another_twin_and_nothing_else(tmp_path) -> None:
+    config = quick()
+    folder = execute(config, tmp_path / "a", progress=False)
+    model, twin, ledger = (path.read_bytes() for path in (folder.model, folder.twin_weights, folder.ledger))
+    folder.audits.mkdir()
+    for name in ("disparity", "engine-epsilon"):  # the second compares with no twin
+        folder.audit(name).write_text("{}")
+    execute(replace(config, twin_lr=config.twin_lr / 3), folder.path, resume=True, progress=False)
+    assert (folder.model.read_bytes(), folder.ledger.read_bytes()) == (model, ledger)
+    assert folder.twin_weights.read_bytes() != twin
+    assert Config.read(folder.config).twin_lr == config.twin_lr / 3
+    assert not folder.changed(folder.config)
+    assert not folder.audit("disparity").exists()
+    assert folder.audit("engine-epsilon").exists()
+    with pytest.raises(ConfigError, match="lr was"):
+        execute(replace(config, lr=config.lr / 3), folder.path, resume=True, progress=False)
+    edited = replace(config, momentum=0.1, twin_lr=config.twin_lr / 3)
+    folder.config.write_text(edited.to_toml())
+    with pytest.raises(RunError, match="is not what the run wrote"):
+        execute(replace(edited, twin_lr=1.0), folder.path, resume=True, progress=False)

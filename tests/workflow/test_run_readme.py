@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from noisewise import models
+from noisewise.repairs import LoRA
 from noisewise.workflow.config import plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import open_run
@@ -62,3 +63,11 @@ def test_modules_of_ones_own_are_not_made_up():
 
     assert layers(Own(2, 2)) is None
     assert layers(nn.Sequential(nn.Linear(2, 2), Own(2, 2))) is None
+
+
+def test_additions_within_a_module_of_ours_are_no_plain_layers() -> None:
+    model = models.build("table", (3,), 2, 0, knots=1, hidden=4)
+    assert layers(model) is not None
+    changed, _ = LoRA(rank=2).added(model)
+    assert layers(changed) is None
+    assert "9, 4, 2" in repr(changed)

@@ -15,10 +15,12 @@ from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.check import check
 from noisewise.cli.compare import compare
+from noisewise.cli.forecast import plan
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
+from noisewise.cli.suggest import suggest
 from noisewise.cli.sweep import sweep
 from noisewise.cli.tables import schema
 from noisewise.cli.train import demo, train
@@ -26,8 +28,8 @@ from noisewise.cli.verify import verify
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, report, compare, budget, sweep, verify, predict, demo, schema, check, epsilon, calibrate, datasets, models,
-    repairs, audits, clips,
+    train, audit, suggest, report, compare, budget, sweep, verify, predict, demo, schema, check, plan, epsilon, calibrate,
+    datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

@@ -50,6 +50,7 @@ class Beside(nn.Module):
     def __init__(self, features: int, hidden: int, outputs: int):
         """Only the hidden layer's own weights start at random."""
         super().__init__()
+        self.sizes = (features, hidden, outputs)
         self.straight = nn.Linear(features, outputs)
         self.inner = nn.Linear(features, hidden)
         self.outer = nn.Linear(hidden, outputs, bias=False)
@@ -59,7 +60,7 @@ class Beside(nn.Module):
 
     def extra_repr(self) -> str:
         """What it was made with."""
-        return f"{self.inner.in_features}, {self.inner.out_features}, {self.straight.out_features}"
+        return ", ".join(map(str, self.sizes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Both, added."""

@@ -134,6 +134,11 @@ class RunFolder:
         paths = {name: self.path / name for name in RELEASED}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path.is_file()}
 
+    def changed(self, path: Path) -> bool:
+        """Is a released file another one than run.json says? Of what it says nothing about, nothing is known."""
+        sealed = read_json(self.run).get("files", {}).get(path.name)
+        return sealed is not None and sealed != self.digests().get(path.name)
+
     def seal(self, *paths: Path) -> None:
         """Put files that were written after run.json under its digests; the others stay as they were sealed."""
         about, digests = read_json(self.run), self.digests()

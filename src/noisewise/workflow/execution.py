@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from noisewise.audits import AUDITS
 from noisewise.data.tables.rows import name_of
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import Recipe, fit
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
@@ -29,13 +31,20 @@ def execute(
 ) -> RunFolder:
     """Train the private model, then its twin from the same start, into the run folder `out`.
 
-    Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned.
+    Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned. Of a finished
+    run, a `resume` with another `twin_lr` trains the twin anew and leaves the released model alone.
     """
     planned, folder = config, RunFolder(out)
     config = planned if isinstance(planned, Config) else planned.config
     check_out(folder, resume=resume)
+    renewed: tuple[Path, ...] = ()
     if resume and folder.config.exists():
-        _check_same(Config.read(folder.config), config, folder)
+        stored = Config.read(folder.config)
+        _check_same(stored, config, folder)
+        if folder.complete and stored.twin_lr != config.twin_lr:
+            _check_sealed(folder)
+            renewed = (folder.config,)
+            _forget_twin(folder)
     recipe = prepare(planned)
     folder.create()
     write_atomically(folder.config, config.to_toml().encode())
@@ -48,7 +57,7 @@ def execute(
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
-    folder.seal(folder.code, folder.readme)
+    folder.seal(folder.code, folder.readme, *renewed)
     if config.twin and not folder.twin_weights.exists():
         work = RunFolder(folder.twin)
         if not work.complete:
@@ -66,9 +75,32 @@ def _twin(config: Config, recipe: Recipe) -> Recipe:
     )
 
 
+TWIN_ONLY = ("twin", "twin_lr")  # settings that the released model does not depend on
+
+
+def _forget_twin(folder: RunFolder) -> None:
+    """Delete a twin, and the audits that compare with it."""
+    shutil.rmtree(folder.twin, ignore_errors=True)
+    folder.twin_weights.unlink(missing_ok=True)
+    for name, audit in AUDITS.items():
+        if audit.twin:
+            folder.audit(name).unlink(missing_ok=True)
+
+
+def _check_sealed(folder: RunFolder) -> None:
+    """A config that somebody has edited must not be sealed anew."""
+    if folder.changed(folder.config):
+        raise RunError(
+            f"{folder.config} is not what the run wrote: restore it from a copy before the twin is trained anew."
+        )
+
+
 def _check_same(stored: Config, config: Config, folder: RunFolder) -> None:
     before, now = vars(stored), vars(config)
-    changes = ", ".join(f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name])
+    free = TWIN_ONLY if folder.complete else ()
+    changes = ", ".join(
+        f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name] and name not in free
+    )
     if changes:
         raise ConfigError(
             f"{folder.path} was started with other settings: {changes}. Leave them out to go on, or choose another --out."

@@ -97,7 +97,7 @@ def layers(module: nn.Module) -> str | None:
     >>> layers(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
     'torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))'
     """
-    if type(module) in OWN:
+    if type(module) in OWN and all(layers(child) is not None for child in module.children()):
         return f"ours.{type(module).__name__}({module.extra_repr()})"
     if type(module) not in PLAIN:
         return None

@@ -1,0 +1,113 @@
+"""`noisewise plan`: what epsilon buys, before any training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from noisewise.cli.shared import PLAN, Json, example, option, plain, terminal
+from noisewise.runs.files import finite
+from noisewise.wording import number, percent_at_most
+from noisewise.workflow.plan_inputs import EPSILONS, Asked
+
+if TYPE_CHECKING:
+    from noisewise.estimates.estimate import Estimate
+    from noisewise.workflow.forecast import Forecast
+
+RECORDS, REACHED = "Records", "Accuracy"  # panels of --help
+
+
+@example("noisewise plan --n 5000 --features 40 --classes 2 --stand-in breast_cancer")
+def plan(
+    n: Annotated[int, option(PLAN, "People (or rows) to be protected; a number you declare public.", "--n")],
+    epsilon: Annotated[list[float] | None, option(PLAN, "May be repeated. Default: 0.5, 1, 3 and 10.")] = None,
+    delta: Annotated[float | None, option(PLAN, "Default: the largest power of ten at most 1/(10 n).")] = None,
+    batch_size: Annotated[int | None, option(PLAN, "Expected rows per step. Default: what train would take.")] = None,
+    epochs: Annotated[float | None, option(PLAN, "Passes over the data. Default: what train would take.")] = None,
+    features: Annotated[int | None, option(RECORDS, "Encoded columns of a record.")] = None,
+    classes: Annotated[int | None, option(RECORDS, "Classes to tell apart. Default: 2.")] = None,
+    data: Annotated[
+        Path | None, option(RECORDS, "A schema file, which says both; no row is read.", metavar="SCHEMA")
+    ] = None,
+    model: Annotated[
+        str | None, option(RECORDS, "By name, or FILE.py:FUNCTION. Default: what train would take.")
+    ] = None,
+    stand_in: Annotated[
+        str | None,
+        option(
+            REACHED, "A public data set that resembles yours: digits and breast_cancer are embedded.", metavar="NAME"
+        ),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None, option(REACHED, "Finished and audited runs at hand; may be repeated.", metavar="DIR")
+    ] = None,
+    seeds: Annotated[int, option(REACHED, "Runs on the stand-in for each epsilon.")] = 3,
+    plot: Annotated[Path | None, option(REACHED, "Draw it too, as .png, .svg or .pdf.", metavar="FILE")] = None,
+    as_json: Json = False,
+) -> None:
+    """What epsilon buys, before any training: accuracy, noise, and the smallest class that can be learned.
+
+    No private row is read. Accuracy comes from a public stand-in, on which the plan for your number of people is tried, or
+    from runs at hand. A class is called too small when the clipped gradients of all its people, over all steps, are
+    together shorter than the noise of all steps: m < sigma sqrt(d) / (q sqrt(T)), for d weights, T steps and a share q of
+    the people in each.
+    """
+    asked = Asked(
+        n=n, epsilons=tuple(sorted(set(epsilon or EPSILONS))), features=features, classes=classes, schema=data, model=model,
+        delta=delta, batch_size=batch_size, epochs=epochs, stand_in=stand_in, runs=tuple(runs or ()), seeds=seeds, plot=plot,
+    )  # fmt: skip
+    from noisewise.workflow.forecast import draw, forecast
+
+    result = forecast(asked, progress=not as_json)
+    if plot is not None:
+        draw(result, plot)
+    if as_json:
+        print(json.dumps(finite(result.to_dict()), indent=2))
+    else:
+        _print_forecast(result, plot)
+
+
+def _print_forecast(result: Forecast, plot: Path | None) -> None:
+    from rich.table import Table
+
+    console = terminal()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("epsilon", justify="right")
+    for heading in ("a guess is right", "noise / bound", "noise per weight", "weights", "smallest class"):
+        table.add_column(heading, justify="right")
+    table.add_column(f"{result.measure}, %" if result.source else "", no_wrap=result.measure == "accuracy")
+    for row in result.rows:
+        table.add_row(
+            f"[bold]{row.epsilon:g}[/]", f"{percent_at_most(row.epsilon, result.delta)} %", number(row.noise_multiplier),
+            f"{row.step_noise:.2g}", f"{row.coordinates:,}", f"{row.smallest_class:,.0f}",
+            _cell(row.score) if result.source else "",
+        )  # fmt: skip
+    if result.without is not None:
+        table.add_row("[dim]none[/]", "", "", "", "", "", _cell(result.without))
+    console.print()
+    console.print(table)
+    console.print()
+    first, last = result.rows[0], result.rows[-1]
+    lines = [
+        f"{result.n:,} people, delta {result.delta:g}; {_span(first.steps, last.steps)} steps of about "
+        f"{_span(first.batch_size, last.batch_size)} people. Noise per weight: of a step's mean gradient.",
+        "A smaller class drowns: all its people's clipped gradients together are shorter than the noise of all steps.",
+        f"The {result.measure} is that of {result.source}, not of your people; intervals of 95 %."
+        if result.source
+        else "Accuracy is not known: name a public data set that resembles yours (--stand-in), or --runs.",
+    ]
+    for line in lines:
+        console.print(plain(line), style="dim")
+    if plot is not None:
+        console.print(f"[bold]Plot:[/] {plot}", soft_wrap=True)
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _cell(score: Estimate | None) -> str:
+    if score is None:
+        return "not measured"
+    return f"{100 * score.value:.1f} ({100 * score.low:.1f}–{100 * score.high:.1f})"
