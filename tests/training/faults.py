@@ -659,8 +659,8 @@ FAULTS = [
     Mutant(
         "fresh: the bar's epsilon is never read again",
         "training/loop.py",
-        "if self._reading[0] != self.state.step:",
-        "if math.isnan(self._reading[1]):",
+        "for at, epsilon in self._readings.items() if at >= step)",
+        "for at, epsilon in self._readings.items())",
         ("training/test_run.py::test_epsilon_in_the_history_is_that_of_its_step",),
     ),
     Mutant(

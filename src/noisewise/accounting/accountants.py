@@ -10,14 +10,15 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    Events = Sequence[tuple[DpEvent, int]]
+Events: TypeAlias = "Sequence[tuple[DpEvent, int]]"
 
 FINEST = 1e-4  # discretisation of the privacy loss: dp-accounting's default
 ADJACENCIES = {
@@ -88,11 +89,16 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
 
     The discretisation is refined until that changes epsilon by less than 0.1 %; what is left is far smaller. Every stage
     is an upper bound, and large epsilons, whose fine distributions would not fit in memory, end at a coarse one. What
-    costs more than about a million is called infinite.
+    costs more than about a million is called infinite. What was asked before is remembered.
     """
+    check_delta(delta)
+    return _pld_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
+
+
+@lru_cache(maxsize=256)
+def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     from dp_accounting.pld import PLDAccountant
 
-    check_delta(delta)
     if _not_private(events):
         return math.inf
     if not events:
