@@ -55,6 +55,10 @@ class Seeds:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return
         given = arguments.get("generator")
+        if _capturing():  # nobody can seed a generator there; one of the model's own would not be followed
+            if given is not None:
+                raise NotProven(f"{func} draws from a generator of the model's own, which a graph does not follow")
+            return
         seeds = _default_seeds() if given is None else {given.initial_seed()}
         if not seeds <= self._known:
             raise NotProven(
@@ -62,7 +66,13 @@ class Seeds:
             )
 
 
+def _capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def _default_seeds() -> set[int]:
+    if _capturing():
+        return set()
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return {torch.initial_seed(), *(generator.initial_seed() for generator in cuda)}
 

@@ -75,6 +75,11 @@ class Convolution:
         """Size of the batch."""
         return self.grad.shape[0]
 
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
+        return self.grad.is_cuda
+
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
         return (

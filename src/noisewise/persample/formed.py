@@ -16,8 +16,10 @@ from noisewise.persample.rounding import (
     squared,
     toward_zero,
 )
+from noisewise.persample.steady import is_steady
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
+CUDA_KEPT = 1 << 27  # and in a captured step on a GPU
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -57,6 +59,11 @@ class Formable(Protocol):
     @property
     def units(self) -> int:
         """Size of the batch."""
+        ...
+
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
         ...
 
     def slices(self) -> list[slice]:
@@ -249,7 +256,7 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
     """
     units = gradient.units
-    keep = units * size <= KEPT
+    keep = units * size <= (CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT)
     norms, kept, sizes = [], [], []
     for chunk in gradient.slices():
         part = gradient.form(chunk, mask)
@@ -260,7 +267,8 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     lengths = torch.cat(norms)
     if keep:
         return squared(lengths), Kept(kept, sizes)
-    bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
-    if bounds.certain():
-        return squared(bounds.most), gradient.with_mask(mask)
+    if not is_steady():
+        bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
+        if bounds.certain():
+            return squared(bounds.most), gradient.with_mask(mask)
     return squared(lengths), Again(gradient, mask, lengths)

@@ -43,6 +43,7 @@ from noisewise.persample.rounding import (
     squared,
     toward_zero,
 )
+from noisewise.persample.steady import is_steady
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Outer:
     def units(self) -> int:
         """Size of the batch."""
         return self.left.shape[0]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
+        return self.left.is_cuda
 
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
@@ -201,6 +207,8 @@ class Rows:
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Add up the rows that a unit sends to the same token, then square; the same rows make the sum."""
         units = self.index.shape[0]
+        if is_steady():
+            return self._measure_steadily(mask)
         unit = torch.arange(units, device=self.index.device).unsqueeze(1)
         keys, inverse = torch.unique((unit * self.size + self.index).flatten(), return_inverse=True)
         sums = self.rows.new_zeros(keys.numel(), self.rows.shape[2]).index_add_(0, inverse, self.rows.flatten(0, 1))
@@ -219,6 +227,18 @@ class Rows:
         """Scatter per unit."""
         grads = self.rows.new_zeros(self.index.shape[0], self.size, self.rows.shape[2])
         return grads.scatter_add_(1, self.index.unsqueeze(2).expand_as(self.rows), self.rows)
+
+    def _measure_steadily(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """The same in fixed shapes: every position keeps a row, which is zero where its token stood earlier."""
+        units, time = self.index.shape
+        same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [batch, time, time]
+        first = ~same.tril(-1).any(2)
+        sums = torch.bmm((same & first.unsqueeze(2)).to(self.rows.dtype), self.rows)
+        if mask is not None:
+            sums = sums * mask[self.index]
+        unit = torch.arange(units, device=self.index.device).repeat_interleave(time)
+        tokens = Tokens(unit, self.index.flatten(), sums.flatten(0, 1), units, self.size)
+        return squared(lengths(sums.flatten(1))), tokens
 
     def as_outer(self) -> Outer:
         """With one-hot vectors on the left: for a table that is also used as a matrix."""

@@ -155,6 +155,7 @@ def train(
                 save_now_and_then(run, checkpoint_seconds, force=bool(interrupted))
                 if interrupted:
                     _stop(folder, state, status)
+        state.captured.settle()
         _check_plan(state, ablation)
         if run.averaged is not None:
             lineage.end(model, run.averaged)
@@ -234,6 +235,8 @@ class _Epsilon:
 
     def advance(self) -> None:
         """Show the step, with the epsilon that the next reading will have: it is not exceeded until then."""
+        if not self._bar.show:
+            return
         self._bar.advance(extra=f"epsilon {self._after(self.state.step):.2f}" if self.private else "not private")
 
 

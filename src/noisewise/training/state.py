@@ -22,7 +22,9 @@ from noisewise.persample import Layout
 from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.training import lineage
+from noisewise.training.captured import Captured
 from noisewise.training.course import Course
+from noisewise.training.resident import Resident
 
 _ROOTS: set[int] = set()  # secret roots that a state of this process draws from
 
@@ -53,6 +55,8 @@ class State:
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
+    captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
+    resident: Resident = field(default_factory=Resident, init=False, repr=False, compare=False)
     outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
     chain: bytes = field(default=b"", init=False, repr=False)  # the optimizer's numbers so far
@@ -69,7 +73,8 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: not the secret root."""
-        parts = vars(self) | {"layout": None, "versions": None}  # the copy's model is looked at anew
+        anew = {"layout": None, "versions": None, "captured": Captured(), "resident": Resident()}
+        parts = vars(self) | anew  # the copy's model is looked at anew
         if self.entropy.reproducible:
             return parts
         if self.step % self.mechanism.sampler.steps_per_event:
