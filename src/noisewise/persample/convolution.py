@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     TRAFFIC,
@@ -204,6 +205,9 @@ class Convolution:
 
     def where(self, keep: Tensor) -> Convolution:
         """Both factors zero."""
+        even = all(before == after for before, after in self.padding)
+        if even and kernels.usable(self.input, self.grad):
+            return self
         return replace(self, input=zero_rows(self.input, keep), grad=zero_rows(self.grad, keep))
 
     def by_unit(self, views: int) -> PerSample:

@@ -36,6 +36,7 @@ from noisewise.persample.made_up import (
     without_dropout,
 )
 from noisewise.persample.proof import PRIMES
+from noisewise.persample.rounding import uncut
 from noisewise.persample.units_alone import dense, loop, memory_ran_out
 
 ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more
@@ -80,7 +81,7 @@ def examine(
         if layout.proven:
             fallback = set(layout.fallback)
             for weights in (nothing_changed, perturbed):
-                with weights(model):
+                with weights(model), uncut():  # products cut to fewer bits would pass for mistakes where gradients cancel
                     fallback |= _unaligned(model, loss_fn, units, live, layout)
                     trusted = {name: p for name, p in live.items() if name not in fallback}
                     fallback |= _wrong(model, loss_fn, units, trusted, layout)

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds
 from noisewise.persample.rounding import (
     lengths,
@@ -33,7 +34,10 @@ class Summable(Protocol):
         ...
 
     def where(self, keep: Tensor) -> Summable:
-        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were."""
+        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were.
+
+        Their factors will be 0: where sums leave out what has such a factor, there is nothing to do.
+        """
         ...
 
     def formed(self) -> Tensor:
@@ -128,6 +132,8 @@ class Formed:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
+        if kernels.usable(self._flat):
+            return kernels.weighted_sum(self._flat.unsqueeze(0), factors)[0]
         return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
 
     def formed(self) -> Tensor:
@@ -135,8 +141,8 @@ class Formed:
         return self.grads
 
     def where(self, keep: Tensor) -> Formed:
-        """Zero rows."""
-        return Formed(zero_rows(self.grads, keep))
+        """Zero rows, unless sums leave rows of factor 0 out anyway."""
+        return self if kernels.usable(self._flat) else Formed(zero_rows(self.grads, keep))
 
     def by_unit(self, views: int) -> PerSample:
         """Add up."""
@@ -158,6 +164,8 @@ class ByTap:
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
         taps, _, out, channels = self.grads.shape
+        if kernels.usable(self.grads):
+            return kernels.weighted_sum(self.grads.flatten(2), factors).view(taps, out, channels).permute(1, 2, 0)
         weights, flat = toward_zero(factors, self.grads.dtype), self.grads.flatten(2)
         cut = shortened(flat) > 0  # which a product with several matrices at once would be
         total = torch.stack([torch.mv(grads.T, weights) for grads in flat]) if cut else weights @ flat
@@ -168,7 +176,9 @@ class ByTap:
         return self.grads.permute(1, 2, 3, 0).flatten(1)
 
     def where(self, keep: Tensor) -> ByTap:
-        """Zero rows."""
+        """Zero rows, unless sums leave rows of factor 0 out anyway."""
+        if kernels.usable(self.grads):
+            return self
         return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
 
 

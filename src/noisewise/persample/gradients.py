@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise._moved import old_names
+from noisewise.persample import kernels
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     TRAFFIC,
@@ -38,6 +39,7 @@ from noisewise.persample.rounding import (
     exponents,
     lengths,
     magnitudes,
+    powers,
     roundoff,
     scaled,
     squared,
@@ -149,6 +151,8 @@ class Outer:
 
     def where(self, keep: Tensor) -> Outer:
         """Both factors zero: 0 times infinity must not come up."""
+        if kernels.usable(self.left, self.right):
+            return self
         return Outer(zero_rows(self.left, keep), zero_rows(self.right, keep), self.mask)
 
     def by_unit(self, views: int) -> PerSample:
@@ -160,6 +164,9 @@ class Outer:
 def weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Two factors of weighted gradients: the heavy one with entries in range, the light one with weights and scale."""
     exponent = exponents(sizes, heavy.dtype)
+    if kernels.usable(light, heavy):
+        scale = torch.ones_like(factors) if exponent is None else powers(exponent)
+        return kernels.weighted_pair(light, heavy, scale, factors)
     weights = toward_zero(factors, light.dtype, exponent).view(-1, *[1] * (light.dim() - 1))
     return light * weights, scaled(heavy, exponent)
 

@@ -29,7 +29,7 @@ from noisewise.promises import blocks_of
 if TYPE_CHECKING:
     from noisewise.support import Support
 
-WARM_UPS = 2  # passes before a capture: libraries choose their kernels there
+WARM_UPS = 1  # passes before a capture: libraries choose their kernels there
 
 
 class Sums:
@@ -80,7 +80,16 @@ class Replay:
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: Any, like: Views, size: int, sums: Sums, layout: Layout, pool: Any = None
+        self,
+        model: nn.Module,
+        loss_fn: Any,
+        like: Views,
+        size: int,
+        sums: Sums,
+        layout: Layout,
+        pool: Any = None,
+        *,
+        checked: bool = False,
     ):
         self.model, self.loss_fn, self.sums, self.layout, self.size = model, loss_fn, sums, layout, size
         self._batch = map_tensors(lambda t: torch.zeros(size, *t.shape[1:], dtype=t.dtype, device=sums.device), like)
@@ -88,7 +97,8 @@ class Replay:
         self._present = torch.zeros(size, dtype=torch.bool, device=sums.device)
         self.norms = torch.zeros(sums.blocks, size, dtype=torch.float64, device=sums.device)
         self.draws = sums.device.type != "cuda"  # there, whether a pass draws shows in its generator
-        self._check()
+        if not checked:
+            self._check()
         self._run = self._captured(pool) if sums.device.type == "cuda" else self._body
 
     def __call__(self, rows: Views) -> None:

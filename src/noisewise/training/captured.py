@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from noisewise.adaptive import Adaptive
-from noisewise.batches import length, take
+from noisewise.batches import Views, length, take
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn
@@ -27,18 +27,16 @@ from noisewise.support import live_parameters
 if TYPE_CHECKING:
     from noisewise.support import Support
 
-LEAST = 8  # units between two sizes
 RECAPTURES = 16  # changes of rule, masks or model after which graphs are no longer worth their capture
 
 
 def sizes_for(units: int, expected: int, largest: int | None = None) -> list[int]:
     """Sizes of the micro-batches that hold so many units: as few as `largest` allows, the last one rounded up to a step.
 
-    Steps are a sixteenth of the expected batch, or its standard deviation where that is more: about 3 % of the rows are
-    padding, and a run meets a handful of sizes.
+    Steps are about an eighth of the expected batch: 6 % of the rows are padding, and a run meets a handful of sizes.
     """
     usual = min(expected, largest or expected)
-    step = max(LEAST, 1 << round(math.log2(max(usual / 16, math.sqrt(usual)))))
+    step = max(2, 1 << round(math.log2(usual / 8)) if usual >= 8 else 0)
     full, rest = divmod(units, largest) if largest else (0, units)
     last = -(-rest // step) * step
     sizes = [*[largest or 0] * full, *([min(last, largest or last)] if rest else [])]
@@ -117,12 +115,16 @@ class Captured:
         if self._sums.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
 
-    def _replay(self, model: nn.Module, loss_fn: LossFn, views: Any, size: int, layout: Layout, seed: int) -> Replay:
-        key = (size, views.weights.shape[1])
+    def _replay(self, model: nn.Module, loss_fn: LossFn, like: Views, size: int, layout: Layout, seed: int) -> Replay:
+        views = like.weights.shape[1]
+        key = (size, views)
         if key not in self.replays:
             assert self._sums is not None
             with self._random_state(seed):
-                self.replays[key] = Replay(model, loss_fn, views, size, self._sums, layout, self._pool)
+                checked = any(views == other for _, other in self.replays)
+                self.replays[key] = Replay(
+                    model, loss_fn, like, size, self._sums, layout, self._pool, checked=checked
+                )
         return self.replays[key]
 
     def _random_state(self, seed: int) -> AbstractContextManager[None]:

@@ -131,7 +131,8 @@ def write_gradients(
 ) -> None:
     """Sums become means over the expected batch, in place, and the gradient what the optimizer sees; the frozen have none."""
     grads = answers[PURPOSE]
-    for total in (*grads.values(), *answers.get(RANKING, {}).values()):
-        total.div_(size)
+    totals = [*grads.values(), *answers.get(RANKING, {}).values()]
+    if totals:
+        torch._foreach_div_(totals, size)
     for name, parameter in weights.items():
         parameter.grad = grads[name].to(parameter.dtype) if name in grads else None

@@ -1,0 +1,58 @@
+"""Kernels of its own, where there are any: on a GPU with Triton. Everything has a portable way beside it, with equal results."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INTERPRETED = False  # tests: kernels run on a CPU too, by Triton's interpreter
+ENABLED = True
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Are there kernels for these? float32 on a GPU, with rows that lie in one piece."""
+    return ENABLED and all(
+        tensor.dtype == torch.float32
+        and (tensor.is_cuda or INTERPRETED)
+        and tensor.numel() > 0
+        and tensor.is_contiguous()
+        for tensor in tensors
+    ) and _there()  # fmt: skip
+
+
+@cache
+def _there() -> bool:
+    return importlib.util.find_spec("triton") is not None and torch.version.hip is None
+
+
+@cache
+def _kernels() -> Any:
+    from noisewise.persample import triton_kernels
+
+    return triton_kernels
+
+
+def squares(rows: Tensor) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64."""
+    total: Tensor = _kernels().squares(rows)
+    return total
+
+
+def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """`sum_i factors_i rows_i` of `[taps, batch, entries]`: rows of factor 0 do not matter, whatever they hold."""
+    total: Tensor = _kernels().weighted_sum(rows, factors.contiguous())
+    return total
+
+
+def weighted_pair(light: Tensor, heavy: Tensor, powers: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """`gradients.weighted` by powers of two: rows of factor 0 are 0 in both, whatever they hold."""
+    factors = factors.contiguous()
+    one: Tensor = _kernels().scaled(light.flatten(1), powers, factors, light=True)
+    other: Tensor = _kernels().scaled(heavy.flatten(1), powers, factors, light=False)
+    return one.view(light.shape), other.view(heavy.shape)

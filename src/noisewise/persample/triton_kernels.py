@@ -1,0 +1,104 @@
+"""Kernels in Triton: lengths of rows, sums of weighted rows, rows scaled one by one. Imported by `kernels` alone.
+
+Each reads its input once. Rows of weight 0 are not read at all, so that what is not finite there does not matter; sums are
+taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: D103, N803
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 512  # that keep a GPU busy
+
+
+@triton.jit
+def _squares(x, out, stride, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    total = tl.zeros([BLOCK], tl.float64)
+    for k in range(LOOPS):
+        places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
+        values = tl.load(x + row * stride + places, mask=places < entries, other=0.0).to(tl.float64)
+        total += values * values
+    tl.store(out + row * parts + part, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _toward_zero(factors):
+    """As `rounding.toward_zero` to float32: an ulp less, nothing below the smallest ordinary number, nothing infinite."""
+    smaller = factors * (1 - 1.1920928955078125e-07)
+    smaller = tl.where(tl.abs(smaller) <= 1.1754943508222875e-38, 0.0, smaller)
+    smaller = tl.minimum(tl.maximum(smaller, -3.4028234663852886e38), 3.4028234663852886e38)
+    return smaller.to(tl.float32)
+
+
+@triton.jit
+def _weighted(x, factors, out, batch, entries, row, tap, LOOPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    split = tl.program_id(1)
+    number = tl.program_id(2)
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in range(LOOPS):
+        rows = (split * LOOPS + k) * ROWS + tl.arange(0, ROWS)
+        weights = _toward_zero(tl.load(factors + rows, mask=rows < batch, other=0.0))
+        counts = (weights != 0)[:, None] & (places < entries)[None, :]
+        at = x + number.to(tl.int64) * tap + rows.to(tl.int64)[:, None] * row + places[None, :]
+        total += tl.sum(tl.load(at, mask=counts, other=0.0) * weights[:, None], axis=0)
+    tl.store(out + (split * tl.num_programs(2) + number).to(tl.int64) * entries + places, total, mask=places < entries)
+
+
+@triton.jit
+def _scaled(x, powers, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    one = row + tl.arange(0, 1)
+    factor, power = tl.load(factors + one), tl.load(powers + one)
+    scale = _toward_zero(factor * power) if LIGHT else (1.0 / power).to(tl.float32)
+    counts = (places < entries) & (factor != 0)
+    values = tl.load(x + row * stride + places, mask=counts, other=0.0)
+    tl.store(out + row * entries + places, values * scale, mask=places < entries)
+
+
+def squares(rows: Tensor) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64."""
+    batch, entries = rows.shape
+    block = 128 if entries <= 128 else 1024
+    blocks = triton.cdiv(entries, block)
+    parts = max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))
+    loops = triton.next_power_of_2(triton.cdiv(blocks, parts))
+    parts = triton.cdiv(blocks, loops)
+    out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
+    _squares[(batch, parts)](rows, out, rows.stride(0), entries, parts, LOOPS=loops, BLOCK=block)
+    return out[:, 0] if parts == 1 else out.sum(1)
+
+
+def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]`; factors in float64, rounded towards zero."""
+    taps, batch, entries = rows.shape
+    tall, block = 64, 64
+    columns = triton.cdiv(entries, block)
+    loops_in_all = triton.cdiv(batch, tall)
+    splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS, columns * taps)))
+    loops = triton.next_power_of_2(triton.cdiv(loops_in_all, splits))
+    splits = triton.cdiv(loops_in_all, loops)
+    out = torch.empty(splits, taps, entries, dtype=rows.dtype, device=rows.device)
+    _weighted[(columns, splits, taps)](
+        rows, factors, out, batch, entries, rows.stride(1), rows.stride(0), LOOPS=loops, ROWS=tall, BLOCK=block
+    )
+    return out[0] if splits == 1 else out.sum(0)
+
+
+def scaled(rows: Tensor, powers: Tensor, factors: Tensor, *, light: bool) -> Tensor:
+    """`p f rows` (light) or `rows / p` of `[batch, entries]`, p powers of two; 0 where the factor is."""
+    batch, entries = rows.shape
+    out = torch.empty(batch, entries, dtype=rows.dtype, device=rows.device)
+    _scaled[(batch, triton.cdiv(entries, 1024))](
+        rows, powers, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024
+    )
+    return out
