@@ -182,11 +182,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", default="")
     parser.add_argument("--eager", action="store_true", help="time the step that is not captured too")
+    parser.add_argument("--traffic", type=int, default=None, help="another weight of formed gradients in the choice of rules")
     parser.add_argument("--no-train", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
+    if args.traffic is not None:
+        from noisewise.persample import gradients
+
+        gradients.TRAFFIC = args.traffic
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from noisewise.clipping import Flat
 from noisewise.persample import kernels
@@ -75,6 +76,45 @@ def test_products_leave_out_rows_of_factor_0_and_keep_in_range(time, scale, inte
     got = outer.weighted_sum(factors)
     whole = torch.einsum("btr,btc->brc", left.double(), right.double())
     torch.testing.assert_close(got.double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["ieee", "tf32"])
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "kernel", "stride", "padding", "dilation"),
+    [
+        (8, 20, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1)),
+        (17, 5, (7, 4), (2, 3), (2, 1), (0, 2), (1, 1)),
+        (9, 16, (8, 8), (3, 3), (1, 1), (2, 2), (2, 2)),
+        (10, 70, (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+        (12, 3, (11,), (4,), (2,), (1,), (1,)),
+    ],
+)
+def test_convolutions_by_tap_are_autograds(
+    channels, out, size, kernel, stride, padding, dilation, masked, cut, interpreted
+):
+    """Against autograd for each unit alone, in float64."""
+    torch.manual_seed(0)
+    convolve = F.conv2d if len(kernel) == 2 else F.conv1d
+    given, weight = torch.randn(3, channels, *size), torch.randn(out, channels, *kernel, dtype=torch.float64)
+    mask = torch.rand(weight.shape) < 0.5 if masked else None
+    settings = {"stride": stride, "padding": padding, "dilation": dilation}
+    grad = torch.randn(convolve(given.double(), weight, **settings).shape)
+    pads = tuple((pad, pad) for pad in padding)
+    gradient = Convolution(given, grad, kernel, stride, pads, dilation, 1)
+    assert gradient._walks
+    formed, squares = kernels.form_taps(grad, given, kernel, stride, pads, dilation, mask, cut=cut)
+    for unit in range(3):
+        one = weight.clone().requires_grad_()
+        (convolve(given[unit : unit + 1].double(), one, **settings) * grad[unit]).sum().backward()
+        exact = one.grad if mask is None else one.grad * mask
+        assert ((formed[:, unit] - exact.flatten(2).permute(2, 0, 1)).norm() / exact.norm()).item() < 1e-5
+        assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12
+    measured, rest = gradient.measure(mask)
+    assert (measured.sqrt() >= formed.double().square().sum((0, 2, 3)).sqrt() * (1 - 1e-6)).all()
+    ones = rest.weighted_sum(torch.ones(3, dtype=torch.float64)).flatten()
+    total = formed.double().sum(1).permute(1, 2, 0).flatten()
+    assert ((ones - total).norm() / total.norm()).item() < 1e-5
 
 
 def test_convolutions_leave_out_rows_of_factor_0(interpreted):

@@ -12,6 +12,7 @@ from torch import Tensor
 from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds
 from noisewise.persample.rounding import (
+    SAFETY,
     lengths,
     shortened,
     squared,
@@ -20,7 +21,7 @@ from noisewise.persample.rounding import (
 from noisewise.persample.steady import is_steady
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
-CUDA_KEPT = 1 << 27  # and in a captured step on a GPU
+CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -151,12 +152,16 @@ class Formed:
 
 @dataclass(frozen=True)
 class ByTap:
-    """Formed gradients of a convolution, `[taps, batch, out, in]`."""
+    """Formed gradients of a convolution, `[taps, batch, out, in]`; `squares [batch]`: those of their norms, if known."""
 
     grads: Tensor
+    squares: Tensor | None = None
 
     def lengths(self) -> Tensor:
         """Norms."""
+        if self.squares is not None:
+            entries = self.grads.numel() // self.grads.shape[1]
+            return self.squares.sqrt() * (1 + (entries + SAFETY) * 2.0**-53)
         flat = self.grads.flatten(2)
         norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
         return norms

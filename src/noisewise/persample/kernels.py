@@ -50,6 +50,32 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     return total
 
 
+def form_taps(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    mask: Tensor | None,
+    *,
+    cut: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
+
+    `cut`: products may be of TF32 factors.
+    """
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    laid = None if mask is None else mask.flatten(2).permute(2, 0, 1).contiguous().view(torch.uint8)
+    formed: tuple[Tensor, Tensor] = _kernels().form_taps(
+        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee"
+    )
+    return formed
+
+
 def weighted_pair(light: Tensor, heavy: Tensor, powers: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`gradients.weighted` by powers of two: rows of factor 0 are 0 in both, whatever they hold."""
     factors = factors.contiguous()

@@ -1,53 +1,68 @@
-"""What a captured step has read from Python, once: it must be computed anew when one of these is another."""
+"""What a captured or examined step has read from Python, once: it must be read anew when one of these is another."""
 
 from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
+from noisewise.batches import Nest, leaves
 from noisewise.persample.held import own_tensors
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Seen:
-    """Numbers, words and switches of modules and loss, the modules and hooks there are, and where tensors lie.
+    """Modules with all their attributes, parameters, buffers and hooks, where tensors lie, the loss and what it carries.
 
-    Of the loss: closure, defaults, attributes, the globals that it names; what lies deeper, in containers, is not looked at.
+    Of the loss: its closure, defaults and attributes, and the globals that it and the model's own modules name. Of containers
+    and other objects among them, which they are, not what is in them.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Any):
+    def __init__(self, model: nn.Module, loss_fn: Any, like: Nest):
         self._model, self._loss_fn = model, loss_fn
-        self._places = [(where, key, where[key]) for where, key in _places(model, loss_fn)]
-        self._state = self._now()
+        self._dictionaries = [(one, dict(one)) for one in _dictionaries(model, loss_fn)]
+        self._globals = [(space, name, space[name]) for space, name in _globals(model, loss_fn)]
+        self._tensors = list(own_tensors(model).values())
+        self._state = self._now(like)
 
-    def _now(self) -> tuple[Any, ...]:
-        modules = tuple((id(module), *(len(getattr(module, name)) for name in HOOKS)) for module in self._model.modules())
-        tensors = tuple((id(t), t.data_ptr(), t.requires_grad) for t in own_tensors(self._model).values())
-        return (modules, tensors, tuple(_cells(self._loss_fn)))
+    def _now(self, like: Nest) -> list[Any]:
+        tensors = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
+        shapes = [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in leaves(like)]
+        autocast = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
+        return [*tensors, *shapes, *autocast, *_cells(self._loss_fn)]
 
-    def still(self) -> bool:
-        """Is all of it as it was?"""
-        missing = object()
-        same = all((now := where.get(key, missing)) is value or now == value for where, key, value in self._places)
-        return same and self._now() == self._state
+    def still(self, model: nn.Module, loss_fn: Any, like: Nest) -> bool:
+        """Is all of it as it was, for batches of this form?"""
+        try:
+            return (
+                model is self._model
+                and loss_fn is self._loss_fn
+                and all(now == then for now, then in self._dictionaries)
+                and all(space.get(name, ...) == value for space, name, value in self._globals)
+                and self._now(like) == self._state
+            )
+        except (RuntimeError, ValueError):  # another tensor or array stands somewhere: they have no single truth
+            return False
 
 
-def _places(model: nn.Module, loss_fn: Any) -> Iterator[tuple[MutableMapping[str, Any], str]]:
-    dictionaries = [vars(module) for module in model.modules()]
-    for function in _functions(loss_fn):
-        owner = getattr(function, "__self__", None)
-        dictionaries += [vars(owner)] if hasattr(owner, "__dict__") and not isinstance(owner, nn.Module) else []
-    if hasattr(loss_fn, "__dict__"):
-        dictionaries.append(vars(loss_fn))
-    for dictionary in dictionaries:
-        yield from ((dictionary, key) for key, value in dictionary.items() if isinstance(value, PLAIN))
+def _dictionaries(model: nn.Module, loss_fn: Any) -> Iterator[dict[str, Any]]:
+    """Equal objects in them are told by identity first, so that comparing costs next to nothing."""
+    for module in model.modules():
+        yield vars(module)
+        yield from (vars(module)[key] for key in ("_parameters", "_buffers", "_modules"))
+        yield from (value for key, value in vars(module).items() if key.endswith("_hooks"))
+    for one in (loss_fn, getattr(loss_fn, "__self__", None)):
+        if hasattr(one, "__dict__"):
+            yield vars(one)
+
+
+def _globals(model: nn.Module, loss_fn: Any) -> Iterator[tuple[dict[str, Any], str]]:
     forwards = {type(module).forward for module in model.modules() if not type(module).__module__.startswith("torch.")}
     for function in (*_functions(loss_fn), *forwards):
         plain = getattr(function, "__func__", function)
@@ -62,22 +77,25 @@ def _functions(loss_fn: Any) -> Iterator[Any]:
     yield loss_fn
     call = getattr(type(loss_fn), "__call__", None)
     if not hasattr(loss_fn, "__code__") and hasattr(call, "__code__"):
-        yield call.__get__(loss_fn)
+        yield call
 
 
 def _cells(loss_fn: Any) -> Iterator[Any]:
-    """What functions carry along: closures, defaults, given arguments."""
+    """What functions carry along: closures, defaults, given arguments; of objects which they are."""
     while isinstance(loss_fn, functools.partial):
-        yield from (value for value in (*loss_fn.args, *loss_fn.keywords.values()) if isinstance(value, PLAIN))
+        yield from (_plain(value) for value in (*loss_fn.args, *loss_fn.keywords.values()))
         loss_fn = loss_fn.func
     plain = getattr(loss_fn, "__func__", loss_fn)
     for cell in getattr(plain, "__closure__", None) or ():
         try:
-            value = cell.cell_contents
+            yield _plain(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
-        yield value if isinstance(value, PLAIN) else id(value)
-    yield from (value for value in getattr(plain, "__defaults__", None) or () if isinstance(value, PLAIN))
+    yield from map(_plain, getattr(plain, "__defaults__", None) or ())
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, PLAIN) else id(value)
 
 
 class Chance:

@@ -65,6 +65,77 @@ def _scaled(x, powers, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK
     tl.store(out + row * entries + places, values * scale, mask=places < entries)
 
 
+@triton.jit
+def _taps(
+    grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel, mask,
+    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles,
+    LOOPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One unit, one tap, one tile of out x in: walk over positions, keep the tile, and the sum of its squares."""
+    unit = tl.program_id(0).to(tl.int64)
+    tap = tl.program_id(1)
+    tile = tl.program_id(2)
+    rows = (tile // across) * OUT + tl.arange(0, OUT)
+    columns = (tile % across) * IN + tl.arange(0, IN)
+    tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
+    total = tl.zeros([OUT, IN], tl.float32)
+    for k in range(LOOPS):
+        places = k * BLOCK + tl.arange(0, BLOCK)
+        y, x = (places // width) * stride_y + tap_y, (places % width) * stride_x + tap_x
+        there = places < height * width
+        inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
+        left = tl.load(
+            grad + (unit * outputs + rows)[:, None] * (height * width) + places[None, :],
+            mask=(rows < outputs)[:, None] & there[None, :], other=0.0,
+        )  # fmt: skip
+        right = tl.load(
+            given + (unit * inputs + columns)[:, None] * (tall * wide) + (y * wide + x)[None, :],
+            mask=(columns < inputs)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        total += tl.dot(left, tl.trans(right), input_precision=PRECISION)
+    counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
+    entries = rows[:, None] * inputs + columns[None, :]
+    if MASKED:
+        total = tl.where(tl.load(mask + tap * outputs * inputs + entries, mask=counts, other=0) != 0, total, 0.0)
+    tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
+    exact = tl.where(counts, total, 0.0).to(tl.float64)
+    tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+
+
+def form_taps(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    mask: Tensor | None,
+    *,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
+
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]`; `mask [taps, out, in]` of bytes.
+    """
+    batch, outputs, height, width = grad.shape
+    inputs, tall, wide = given.shape[1:]
+    taps = kernel[0] * kernel[1]
+    tile_out, tile_in = (min(64, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
+    across = triton.cdiv(inputs, tile_in)
+    tiles = across * triton.cdiv(outputs, tile_out)
+    block = 32 if height * width > 16 else 16
+    out = torch.empty(taps, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
+    squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
+    _taps[(batch, taps, tiles)](
+        grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
+        out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
+        LOOPS=triton.cdiv(height * width, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
+        PRECISION=precision,
+    )  # fmt: skip
+    return out, squares.sum(1)
+
+
 def squares(rows: Tensor) -> Tensor:
     """Sums of squares of `[batch, entries]` in float64."""
     batch, entries = rows.shape

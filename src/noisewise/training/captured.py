@@ -16,7 +16,6 @@ from noisewise.errors import ConfigError
 from noisewise.losses import LossFn
 from noisewise.persample import ClippedBatch, Layout
 from noisewise.persample.chance import random_state
-from noisewise.persample.layout import situation
 from noisewise.persample.replay import Replay, Sums, like_of
 from noisewise.persample.seen import Seen
 from noisewise.persample.steady import NotSteady
@@ -51,7 +50,6 @@ class Captured:
         self.replays: dict[Any, Replay] = {}
         self._sums: Sums | None = None
         self._seen: Seen | None = None
-        self._situation: Any = None
         self._pool: Any = None
         self._support: Any = None
         self.captures = 0
@@ -96,10 +94,9 @@ class Captured:
         self, model: nn.Module, loss_fn: LossFn, rows: Any, clip: Clip, support: Support, layout: Layout
     ) -> None:
         """Forget what was captured for another rule, another model or masks of another form."""
-        here = situation(model, loss_fn, rows)
-        fits = self._sums is not None and self._seen is not None and self._situation == here and self._seen.still()
-        if fits and self._sums is not None and self._sums.clip == clip:
-            if support is self._support or self._sums.take_over(support):
+        seen, sums = self._seen, self._sums
+        if seen is not None and sums is not None and seen.still(model, loss_fn, rows) and sums.clip == clip:
+            if support is self._support or sums.take_over(support):
                 self._support = support
                 return
         self.forget()
@@ -111,7 +108,7 @@ class Captured:
         if not layout.proven or layout.fallback:
             raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
         self._sums = Sums(model, live_parameters(model, support), clip, support)
-        self._seen, self._situation, self._support = Seen(model, loss_fn), here, support
+        self._seen, self._support = Seen(model, loss_fn, rows), support
         if self._sums.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
 

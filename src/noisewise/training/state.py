@@ -19,6 +19,7 @@ from noisewise.clipping import Clip
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
+from noisewise.persample.seen import Seen
 from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.training import lineage
@@ -56,6 +57,7 @@ class State:
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
     captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
+    seen: Seen | None = field(default=None, init=False, repr=False, compare=False)  # when the layout was found
     resident: Resident = field(default_factory=Resident, init=False, repr=False, compare=False)
     outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
@@ -73,7 +75,7 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: not the secret root."""
-        anew = {"layout": None, "versions": None, "captured": Captured(), "resident": Resident()}
+        anew = {"layout": None, "versions": None, "captured": Captured(), "resident": Resident(), "seen": None}
         parts = vars(self) | anew  # the copy's model is looked at anew
         if self.entropy.reproducible:
             return parts
