@@ -124,7 +124,9 @@ def difference(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> float:
     return error / math.sqrt(sum(value.double().square().sum().item() for value in eager.values()))
 
 
-def train_times(make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], classes: int, size: int, steps: int) -> dict[str, float]:
+def train_times(
+    make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], classes: int, size: int, steps: int
+) -> dict[str, float]:
     x, y = inputs(N), torch.randint(0, classes, (N,))
     model = make().cuda()
     near_x, near_y = x.cuda(), y.cuda()
@@ -182,16 +184,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", default="")
     parser.add_argument("--eager", action="store_true", help="time the step that is not captured too")
-    parser.add_argument("--traffic", type=int, default=None, help="another weight of formed gradients in the choice of rules")
     parser.add_argument("--no-train", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    if args.traffic is not None:
-        from noisewise.persample import gradients
-
-        gradients.TRAFFIC = args.traffic
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, Any] = {}
@@ -227,7 +224,11 @@ def main() -> None:
             row["train_error"] = traceback.format_exc()[-900:]
         print(name, json.dumps(row, default=str), flush=True)
         if args.out:
-            facts = {"python": platform.python_version(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+            facts = {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "gpu": torch.cuda.get_device_name(),
+            }
             (args.out / "gpu.json").write_text(json.dumps({"versions": facts, "rows": rows}, indent=1) + "\n")
     ratios = [row["ratio"] for row in rows.values() if "ratio" in row]
     if ratios:

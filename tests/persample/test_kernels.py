@@ -54,7 +54,7 @@ def test_sums_leave_out_rows_of_factor_0_whatever_they_hold(shape, interpreted):
     rows, factors = with_bad_rows(torch.randn(shape))
     keep = factors != 0
     got = Formed(rows).where(keep).weighted_sum(factors)
-    torch.testing.assert_close(got.double(), expected_sum(rows, factors), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got.double(), expected_sum(rows, factors), rtol=1e-5, atol=1e-5)
 
 
 def test_sums_by_tap(interpreted):
@@ -117,6 +117,30 @@ def test_convolutions_by_tap_are_autograds(
     assert ((ones - total).norm() / total.norm()).item() < 1e-5
 
 
+@pytest.mark.parametrize(("channels", "groups", "size"), [(6, 2, (3, 5)), (4, 4, (7,)), (12, 3, (1, 1))])
+def test_group_norms_are_autograds(channels, groups, size, interpreted):
+    torch.manual_seed(0)
+    given, grad = 50 + torch.randn(3, channels, *size), torch.randn(3, channels, *size)
+    weight, bias = kernels.group_norm(grad, given, groups, 1e-5)
+    for unit in range(3):
+        w, b = (torch.zeros(channels, dtype=torch.float64).requires_grad_() for _ in range(2))
+        (F.group_norm(given[unit : unit + 1].double(), groups, w, b) * grad[unit]).sum().backward()
+        torch.testing.assert_close(weight[unit].double(), w.grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(bias[unit].double(), b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("time", "width"), [(1, 5), (3, 8), (17, 33)])
+def test_layer_norms_are_autograds(time, width, interpreted):
+    torch.manual_seed(0)
+    given, grad = 50 + torch.randn(3, time, width), torch.randn(3, time, width)
+    weight, bias = kernels.layer_norm(grad, given, width, 1e-5)
+    for unit in range(3):
+        w, b = (torch.zeros(width, dtype=torch.float64).requires_grad_() for _ in range(2))
+        (F.layer_norm(given[unit].double(), (width,), w, b) * grad[unit]).sum().backward()
+        torch.testing.assert_close(weight[unit].double(), w.grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(bias[unit].double(), b.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_convolutions_leave_out_rows_of_factor_0(interpreted):
     torch.manual_seed(0)
     given, factors = with_bad_rows(torch.randn(5, 3, 6, 6))
@@ -133,7 +157,9 @@ def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpre
     pieces = {
         "outer": Outer(torch.randn(6, 1, 5), torch.randn(6, 1, 7)),
         "over time": Outer(torch.randn(6, 4, 5), torch.randn(6, 4, 7)),
-        "convolution": Convolution(torch.randn(6, 8, 5, 5), torch.randn(6, 4, 5, 5), (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1),
+        "convolution": Convolution(
+            torch.randn(6, 8, 5, 5), torch.randn(6, 4, 5, 5), (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1
+        ),
     }
     for piece in pieces.values():
         squares, rest = piece.measure(None)

@@ -15,9 +15,7 @@ SLACK = 0.02  # by which a reading may exceed the finest one, relative, at the e
 GRIDS = tuple(FINEST * factor for factor in (100, 30, 10, 3, 1))
 
 
-def epsilons_along(
-    before: Events, planned: Events, counts: Sequence[int], delta: float, adjacency: str
-) -> list[float]:
+def epsilons_along(before: Events, planned: Events, counts: Sequence[int], delta: float, adjacency: str) -> list[float]:
     """Upper bounds on epsilon after `before` and the first `counts` (ascending) releases of a plan.
 
     Each is a pessimistic PLD like `pld_epsilon`, on the coarsest grid that is within `SLACK` of it at the end of the plan.

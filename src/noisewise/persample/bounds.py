@@ -65,7 +65,8 @@ def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: T
         bounds = compute(left, right)
         if bounds.certain():
             return bounds
-    up, across = exponents(magnitudes(left), left.dtype), exponents(magnitudes(right), right.dtype)
-    some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
+    sizes = magnitudes(left), magnitudes(right)
+    up, across = exponents(sizes[0], left.dtype), exponents(sizes[1], right.dtype)
+    some = (sizes[0] != 0) & (sizes[1] != 0)  # of nothing, nothing can vanish
     unscaled = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
     return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in unscaled))

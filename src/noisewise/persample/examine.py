@@ -81,7 +81,10 @@ def examine(
         if layout.proven:
             fallback = set(layout.fallback)
             for weights in (nothing_changed, perturbed):
-                with weights(model), uncut():  # products cut to fewer bits would pass for mistakes where gradients cancel
+                with (
+                    weights(model),
+                    uncut(),
+                ):  # products cut to fewer bits would pass for mistakes where gradients cancel
                     fallback |= _unaligned(model, loss_fn, units, live, layout)
                     trusted = {name: p for name, p in live.items() if name not in fallback}
                     fallback |= _wrong(model, loss_fn, units, trusted, layout)

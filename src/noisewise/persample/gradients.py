@@ -25,6 +25,7 @@ from noisewise._moved import old_names
 from noisewise.persample import kernels
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
+    CUDA_KEPT,
     TRAFFIC,
     Formed,
     PerSample,
@@ -65,11 +66,23 @@ class Outer:
         bounds = None
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
-        elif time * time * (rows + columns) < (time + TRAFFIC) * rows * columns and mask is None:
+        elif mask is None and self._few_positions:
             bounds = self.gram(roundoff(self.left, time))
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self if mask is None else self.with_mask(mask)
         return measure_formed(self, mask, rows * columns)
+
+    @property
+    def _few_positions(self) -> bool:
+        """Are Gram matrices of positions cheaper than gradients that are formed?
+
+        On a GPU a captured step forms what it can keep: writing and reading it costs less than many small operations.
+        """
+        units, time, rows = self.left.shape
+        size = rows * self.right.shape[2]
+        if is_steady() and kernels.usable(self.left, self.right) and units * size <= CUDA_KEPT // 2:
+            return False
+        return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
 
     def with_mask(self, mask: Tensor | None) -> Outer:
         """The mask is laid on the sum."""

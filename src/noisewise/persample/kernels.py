@@ -76,6 +76,24 @@ def form_taps(
     return formed
 
 
+def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Sums over positions of g z and of g for inputs `[batch, channels, ...]`, z normalised in groups; None for large ones."""
+    places = given[0, 0].numel()
+    if not usable(grad, given) or places * (given.shape[1] // groups) > 8192:
+        return None
+    sums: tuple[Tensor, Tensor] = _kernels().group_norm(grad.flatten(2), given.flatten(2), groups, eps)
+    return sums
+
+
+def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Sums over positions of g z and of g, z normalised over the last `width` numbers; None for large ones."""
+    if not usable(grad, given) or width > 8192:
+        return None
+    units = len(given)
+    sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
+    return sums
+
+
 def weighted_pair(light: Tensor, heavy: Tensor, powers: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`gradients.weighted` by powers of two: rows of factor 0 are 0 in both, whatever they hold."""
     factors = factors.contiguous()

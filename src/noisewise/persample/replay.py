@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.batches import Nest, Views, leaves, length, map_tensors
+from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
 from noisewise.persample import engines
@@ -83,7 +83,7 @@ class Replay:
         self,
         model: nn.Module,
         loss_fn: Any,
-        like: Views,
+        like: Nest,
         size: int,
         sums: Sums,
         layout: Layout,
@@ -92,7 +92,14 @@ class Replay:
         checked: bool = False,
     ):
         self.model, self.loss_fn, self.sums, self.layout, self.size = model, loss_fn, sums, layout, size
-        self._batch = map_tensors(lambda t: torch.zeros(size, *t.shape[1:], dtype=t.dtype, device=sums.device), like)
+        self.single = not isinstance(like, Views)  # units of one row each
+        views = Views.single(like) if self.single else like
+        self._batch = map_tensors(lambda t: torch.zeros(size, *t.shape[1:], dtype=t.dtype, device=sums.device), views)
+        if self.single:
+            self._batch.weights.fill_(1.0)
+        self._inputs = (
+            [leaf.squeeze(1) for leaf in leaves(self._batch.batch)] if self.single else list(leaves(self._batch))
+        )
         self._numbers = torch.arange(size, device=sums.device)
         self._present = torch.zeros(size, dtype=torch.bool, device=sums.device)
         self.norms = torch.zeros(sums.blocks, size, dtype=torch.float64, device=sums.device)
@@ -101,11 +108,11 @@ class Replay:
             self._check()
         self._run = self._captured(pool) if sums.device.type == "cuda" else self._body
 
-    def __call__(self, rows: Views) -> None:
-        """Add the clipped sum of these units, at most `size`."""
-        count = length(rows)
-        for static, given in zip(leaves(self._batch), leaves(rows), strict=True):
-            static[:count].copy_(given, non_blocking=True)
+    def __call__(self, rows: list[Tensor], first: int, count: int) -> None:
+        """Add the clipped sum of `count` units from `first` on, at most `size`; `rows` are the tensors of a batch."""
+        for static, given in zip(self._inputs, rows, strict=True):
+            part = given if count == len(given) else given[first : first + count]
+            (static if count == self.size else static[:count]).copy_(part, non_blocking=True)
         torch.lt(self._numbers, count, out=self._present)
         self._run()
 
@@ -156,8 +163,3 @@ class Replay:
                 raise
             raise NotSteady(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
         return graph.replay
-
-
-def like_of(rows: Nest) -> Views:
-    """The form of a batch whose units own one row or several."""
-    return rows if isinstance(rows, Views) else Views.single(rows)

@@ -108,6 +108,9 @@ def uncut() -> Iterator[None]:
 def magnitudes(tensor: Tensor) -> Tensor:
     """Largest entry of each unit, `[batch]`."""
     axes = tuple(range(1, tensor.dim()))
+    if tensor.is_cuda:
+        largest: Tensor = torch.linalg.vector_norm(tensor, torch.inf, axes)
+        return largest
     return torch.maximum(tensor.amax(axes), tensor.amin(axes).neg_())
 
 

@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 512  # that keep a GPU busy
+PROGRAMS = 4096  # that keep a GPU busy
+TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
+TILE, POSITIONS, STAGES = 128, 32, 3  # of a convolution's taps: channels of a tile, positions of a step
 
 
 @triton.jit
@@ -103,6 +105,74 @@ def _taps(
     tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
 
 
+@triton.jit
+def _group_norm(
+    grad, given, weights, biases, channels, places, groups, eps, CHANNELS: tl.constexpr, PLACES: tl.constexpr
+):
+    """One unit, one group: normalise it once more, and add up g z and g over positions."""
+    unit = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    each = channels // groups
+    rows, columns = tl.arange(0, CHANNELS), tl.arange(0, PLACES)
+    counts = (rows < each)[:, None] & (columns < places)[None, :]
+    at = (unit * channels + group * each + rows)[:, None] * places + columns[None, :]
+    values = tl.load(given + at, mask=counts, other=0.0)
+    mean = tl.sum(tl.sum(values, axis=1), axis=0) / (each * places)
+    centred = tl.where(counts, values - mean, 0.0)
+    variance = tl.sum(tl.sum(centred * centred, axis=1), axis=0) / (each * places)
+    normalised = centred * (1.0 / tl.sqrt(variance + eps))
+    gradient = tl.load(grad + at, mask=counts, other=0.0)
+    here = unit * channels + group * each + rows
+    tl.store(weights + here, tl.sum(gradient * normalised, axis=1), mask=rows < each)
+    tl.store(biases + here, tl.sum(gradient, axis=1), mask=rows < each)
+
+
+def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of g z and of g, `[batch, channels]`, for inputs `[batch, channels, positions]`, z normalised."""
+    batch, channels, places = given.shape
+    weights, biases = (torch.empty(batch, channels, dtype=grad.dtype, device=grad.device) for _ in range(2))
+    _group_norm[(batch, groups)](
+        grad, given, weights, biases, channels, places, groups, eps,
+        CHANNELS=triton.next_power_of_2(channels // groups), PLACES=triton.next_power_of_2(places),
+    )  # fmt: skip
+    return weights, biases
+
+
+@triton.jit
+def _layer_norm(grad, given, weights, biases, time, width, eps, splits, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+    """One unit, some of its positions: normalise each once more, and add up g z and g."""
+    unit = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    columns = tl.arange(0, BLOCK)
+    by_weight, by_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for k in range(LOOPS):
+        position = split * LOOPS + k
+        counts = (columns < width) & (position < time)
+        at = (unit * time + position) * width + columns
+        values = tl.load(given + at, mask=counts, other=0.0)
+        mean = tl.sum(values, axis=0) / width
+        centred = tl.where(counts, values - mean, 0.0)
+        variance = tl.sum(centred * centred, axis=0) / width
+        gradient = tl.load(grad + at, mask=counts, other=0.0)
+        by_weight += gradient * centred * (1.0 / tl.sqrt(variance + eps))
+        by_bias += gradient
+    here = (unit * splits + split) * width + columns
+    tl.store(weights + here, by_weight, mask=columns < width)
+    tl.store(biases + here, by_bias, mask=columns < width)
+
+
+def layer_norm(grad: Tensor, given: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of g z and of g, `[batch, width]`, for inputs `[batch, time, width]`, z normalised over the width."""
+    batch, time, width = given.shape
+    loops = min(8, triton.next_power_of_2(time))
+    splits = triton.cdiv(time, loops)
+    weights, biases = (torch.empty(batch, splits, width, dtype=grad.dtype, device=grad.device) for _ in range(2))
+    _layer_norm[(batch, splits)](
+        grad, given, weights, biases, time, width, eps, splits, LOOPS=loops, BLOCK=triton.next_power_of_2(width)
+    )
+    return weights.sum(1), biases.sum(1)
+
+
 def form_taps(
     grad: Tensor,
     given: Tensor,
@@ -121,17 +191,17 @@ def form_taps(
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]
     taps = kernel[0] * kernel[1]
-    tile_out, tile_in = (min(64, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
+    tile_out, tile_in = (min(TILE, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
     across = triton.cdiv(inputs, tile_in)
     tiles = across * triton.cdiv(outputs, tile_out)
-    block = 32 if height * width > 16 else 16
+    block = min(POSITIONS, max(16, triton.next_power_of_2(height * width)))
     out = torch.empty(taps, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
     squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
     _taps[(batch, taps, tiles)](
         grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
         out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
         LOOPS=triton.cdiv(height * width, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
-        PRECISION=precision,
+        PRECISION=precision, num_warps=8 if tile_out * tile_in >= 8192 else 4, num_stages=STAGES,
     )  # fmt: skip
     return out, squares.sum(1)
 
@@ -152,10 +222,10 @@ def squares(rows: Tensor) -> Tensor:
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]`; factors in float64, rounded towards zero."""
     taps, batch, entries = rows.shape
-    tall, block = 64, 64
+    tall, block = TALL, BROAD
     columns = triton.cdiv(entries, block)
     loops_in_all = triton.cdiv(batch, tall)
-    splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS, columns * taps)))
+    splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS // 8, columns * taps)))
     loops = triton.next_power_of_2(triton.cdiv(loops_in_all, splits))
     splits = triton.cdiv(loops_in_all, loops)
     out = torch.empty(splits, taps, entries, dtype=rows.dtype, device=rows.device)

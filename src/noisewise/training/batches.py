@@ -40,7 +40,7 @@ def draw(
     """The batch of the state's step, as the sampler draws it and on the model's device."""
     step, mechanism = state.step, state.mechanism
     drawn_from, noise = state.draws()
-    units = torch.from_numpy(next(mechanism.sampler.batches(drawn_from, step, step + 1)))
+    units = torch.from_numpy(state.ahead.draw(mechanism.sampler, drawn_from, step))
     seed = noise.integer("forward", state.first_step + step)
     near = units_of(data) if augment is not None else state.resident.of(units_of(data), device)
     rows = batch_of(data, units, augment, seed, state.versions, near)

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from noisewise.adaptive import Adaptive
-from noisewise.batches import Views, length, take
+from noisewise.batches import Nest, Views, leaves
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn
 from noisewise.persample import ClippedBatch, Layout
 from noisewise.persample.chance import random_state
-from noisewise.persample.replay import Replay, Sums, like_of
+from noisewise.persample.replay import Replay, Sums
 from noisewise.persample.seen import Seen
 from noisewise.persample.steady import NotSteady
 from noisewise.promises import broken, own
@@ -73,20 +73,21 @@ class Captured:
         sums = self._sums
         assert sums is not None
         sums.zero()
-        views, parts, first = like_of(rows), [], 0
-        sizes = sizes_for(length(rows), expected, runtime.microbatch)
+        tensors, parts, first = list(leaves(rows)), [], 0
+        units = len(tensors[0])
+        sizes = sizes_for(units, expected, runtime.microbatch)
         try:
-            replays = [self._replay(model, loss_fn, views, size, layout, seed) for size in sizes]
+            replays = [self._replay(model, loss_fn, rows, size, layout, seed) for size in sizes]
         except BaseException:
             self.forget()
             raise
         with self._random_state(seed) if any(replay.draws for replay in replays) else nullcontext():
             for replay in replays:
-                part = take(views, slice(first, first + replay.size))
-                replay(part)
+                count = min(replay.size, units - first)
+                replay(tensors, first, count)
                 if norms:
-                    parts.append(replay.norms[:, : length(part)].clone())
-                first += replay.size
+                    parts.append(replay.norms[:, :count].clone())
+                first += count
         known = torch.cat(parts, 1) if parts else sums.broken.new_zeros(sums.blocks, 0, dtype=torch.float64)
         return ClippedBatch(sums.bounded(), known)
 
@@ -112,16 +113,14 @@ class Captured:
         if self._sums.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
 
-    def _replay(self, model: nn.Module, loss_fn: LossFn, like: Views, size: int, layout: Layout, seed: int) -> Replay:
-        views = like.weights.shape[1]
+    def _replay(self, model: nn.Module, loss_fn: LossFn, like: Nest, size: int, layout: Layout, seed: int) -> Replay:
+        views = like.weights.shape[1] if isinstance(like, Views) else None
         key = (size, views)
         if key not in self.replays:
             assert self._sums is not None
             with self._random_state(seed):
                 checked = any(views == other for _, other in self.replays)
-                self.replays[key] = Replay(
-                    model, loss_fn, like, size, self._sums, layout, self._pool, checked=checked
-                )
+                self.replays[key] = Replay(model, loss_fn, like, size, self._sums, layout, self._pool, checked=checked)
         return self.replays[key]
 
     def _random_state(self, seed: int) -> AbstractContextManager[None]:
@@ -145,7 +144,9 @@ def wanted(runtime: Runtime | None, device: torch.device) -> bool:
     chosen = None if runtime is None else runtime.capture
     engine = "auto" if runtime is None else runtime.engine
     if chosen and engine not in ("auto", "ghost"):
-        raise ConfigError(f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'.")
+        raise ConfigError(
+            f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'."
+        )
     return engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
 
 
