@@ -52,6 +52,14 @@ WORKLOADS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int
 }  # fmt: skip
 
 
+STEPS = {
+    "DP-CNN, batch 1024": 400,
+    "ResNet-18 GroupNorm, batch 256": 200,
+    "encoder 12x768, T 128, batch 32": 100,
+    "encoder 12x768, T 1024, batch 8": 50,
+}
+
+
 def plain(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -144,7 +152,7 @@ def train_times(
     start = time.perf_counter()
     loop(steps)
     seconds = {"plain": time.perf_counter() - start}
-    del near_x, near_y
+    near_x = near_y = None  # free them
 
     def ours(count: int) -> float:
         network = make().cuda()
@@ -181,7 +189,7 @@ def profile(step: Callable[[], Any], path: Path | None, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=0, help="steps of a training run (0: the workload's own)")
     parser.add_argument("--only", default="")
     parser.add_argument("--eager", action="store_true", help="time the step that is not captured too")
     parser.add_argument("--no-train", action="store_true")
@@ -217,7 +225,8 @@ def main() -> None:
             row["error"] = traceback.format_exc()[-900:]
         try:
             if not args.no_train:
-                row["train"] = train_times(make, inputs, classes, size, args.steps)
+                row["steps"] = args.steps or STEPS.get(name, 1000)
+                row["train"] = train_times(make, inputs, classes, size, row["steps"])
                 row["train_ratio"] = row["train"]["train"] / row["train"]["plain"]
             torch.cuda.empty_cache()
         except Exception:

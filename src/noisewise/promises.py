@@ -85,7 +85,8 @@ def _within(rule: Clip, factors: Tensor, samples: Samples) -> Tensor:
     import torch
 
     lengths = torch.linalg.vector_norm(factors * (samples.norms / rule.sensitivity), dim=0)
-    return lengths <= 1 + ROUNDING
+    within: Tensor = lengths <= 1 + ROUNDING
+    return within
 
 
 def broken(rule: Clip) -> PrivacyError:

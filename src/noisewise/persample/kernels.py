@@ -1,4 +1,4 @@
-"""Kernels of its own, where there are any: on a GPU with Triton. Everything has a portable way beside it, with equal results."""
+"""Kernels of its own, where there are any: on a GPU with Triton. Each has a portable way beside it, with equal results."""
 
 from __future__ import annotations
 

@@ -75,9 +75,8 @@ def _functions(loss_fn: Any) -> Iterator[Any]:
     while isinstance(loss_fn, functools.partial):
         loss_fn = loss_fn.func
     yield loss_fn
-    call = getattr(type(loss_fn), "__call__", None)
-    if not hasattr(loss_fn, "__code__") and hasattr(call, "__code__"):
-        yield call
+    if not hasattr(loss_fn, "__code__"):
+        yield vars(type(loss_fn)).get("__call__")
 
 
 def _cells(loss_fn: Any) -> Iterator[Any]:

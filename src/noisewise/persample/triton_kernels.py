@@ -5,7 +5,6 @@ taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: D103, N803
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches drawn ahead, beside the steps: by a guess of what the next draws will be bound to, which is checked when it is used."""
+"""Batches drawn ahead, beside the steps: by a guess of what they will be bound to, which is checked when they are used."""
 
 from __future__ import annotations
 

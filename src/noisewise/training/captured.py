@@ -96,10 +96,10 @@ class Captured:
     ) -> None:
         """Forget what was captured for another rule, another model or masks of another form."""
         seen, sums = self._seen, self._sums
-        if seen is not None and sums is not None and seen.still(model, loss_fn, rows) and sums.clip == clip:
-            if support is self._support or sums.take_over(support):
-                self._support = support
-                return
+        fits = seen is not None and sums is not None and sums.clip == clip and seen.still(model, loss_fn, rows)
+        if fits and sums is not None and (support is self._support or sums.take_over(support)):
+            self._support = support
+            return
         self.forget()
         self.captures += 1
         if self.captures > RECAPTURES:

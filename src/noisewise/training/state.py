@@ -77,7 +77,13 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: not the secret root."""
-        anew = {"layout": None, "versions": None, "captured": Captured(), "resident": Resident(), "seen": None}
+        anew: dict[str, Any] = {
+            "layout": None,
+            "versions": None,
+            "captured": Captured(),
+            "resident": Resident(),
+            "seen": None,
+        }
         anew["ahead"] = Ahead()
         parts = vars(self) | anew  # the copy's model is looked at anew
         if self.entropy.reproducible:
