@@ -18,8 +18,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Kernels on a CPU."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    """Kernels on a CPU; `conftest` tells Triton."""
     monkeypatch.setattr(kernels, "INTERPRETED", True)
 
 

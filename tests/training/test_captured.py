@@ -67,6 +67,28 @@ REFUSED = {
 }
 
 
+class Keeping(nn.Module):
+    """Keeps what it computes, from its second pass in a step's shape on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(5, 3), []
+
+    def forward(self, x):
+        out = self.layer(x)
+        if len(x) == 24:  # padded: no examination has such a batch, and not the first of the sizes
+            self.kept.append(out)
+        return out
+
+
+def test_a_model_that_keeps_what_a_replay_writes_into_is_refused():
+    network = Keeping()
+    with pytest.raises(PrivacyError, match="keeps"):
+        tiny.run(
+            network, plan=tiny.mechanism(sampler=Poisson(tiny.N, 23), steps=12), insecure_seed=SEED, runtime=CAPTURED
+        )
+
+
 class Counting(nn.Module):
     """Counts its passes."""
 

@@ -250,8 +250,9 @@ def test_what_cannot_be_captured_takes_the_ordinary_way():
 
 
 def test_random_state_and_model_are_as_before_a_captured_step():
+    network = tiny.model(dropout=0.5).cuda()
     torch.manual_seed(7)
-    before, network = torch.cuda.get_rng_state(), tiny.model(dropout=0.5).cuda()
+    before = torch.cuda.get_rng_state()
     tiny.run(network, insecure_seed=1, runtime=Runtime(capture=True))
     assert torch.equal(before, torch.cuda.get_rng_state())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())

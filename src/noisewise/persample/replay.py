@@ -7,7 +7,8 @@ Python runs between them, so nothing can take another way. What is read from Pyt
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
 from noisewise.persample import engines
-from noisewise.persample.clipped_sum import _clip_and_add, _sum_type
+from noisewise.persample.clipped_sum import _clip_and_add, _holders, _is_kept, _sum_type
 from noisewise.persample.examine import Versions
 from noisewise.persample.held import counts, self_changing
 from noisewise.persample.layout import Layout
@@ -106,7 +107,7 @@ class Replay:
         self.draws = sums.device.type != "cuda"  # there, whether a pass draws shows in its generator
         if not checked:
             self._check()
-        self._run = self._captured(pool) if sums.device.type == "cuda" else self._body
+        self._run = self._captured(pool) if sums.device.type == "cuda" else self._plain
 
     def __call__(self, rows: list[Tensor], first: int, count: int) -> None:
         """Add the clipped sum of `count` units from `first` on, at most `size`; `rows` are the tensors of a batch."""
@@ -127,20 +128,31 @@ class Replay:
             total.add_(part.grads._values[name])
         self.norms.copy_(part.norms)
 
-    def _check(self) -> None:
-        """One ordinary pass on padding alone: nothing is kept, counted, changed or drawn elsewhere."""
-        versions, chance, before = Versions(self.model), Chance(), counts(self.model, self.loss_fn)
-        proofs: list[Proof] = []
-        self._body(proofs)
-        if any(proof.kept() for proof in proofs):
-            gc.collect()
-            if any(proof.kept() for proof in proofs):
-                raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
+    def _plain(self) -> None:
+        """A pass of Python: nothing is kept or changed."""
+        versions = Versions(self.model)
+        with self._nothing_kept() as proofs:
+            self._body(proofs)
         versions.check(self.model)
+
+    def _check(self) -> None:
+        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere."""
+        chance, before = Chance(), counts(self.model, self.loss_fn)
+        self._plain()
         if counts(self.model, self.loss_fn) != before:
             raise NotSteady("the model or the loss counts its passes, which a graph would not")
         if not chance.untouched():
             raise NotSteady("the model or the loss draws from Python's or NumPy's generators, which a graph would not")
+
+    @contextmanager
+    def _nothing_kept(self) -> Iterator[list[Proof]]:
+        """Refuse a pass after which somebody holds the batch or what was computed from it: replays would write into it."""
+        holders, proofs = _holders(self._batch), list[Proof]()
+        yield proofs
+        if _is_kept(proofs, self._batch, holders):
+            gc.collect()
+            if _is_kept(proofs, self._batch, holders):
+                raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
 
     def _captured(self, pool: Any) -> Callable[[], None]:
         generator = torch.cuda.default_generators[self.sums.device.index or 0]
@@ -149,13 +161,13 @@ class Replay:
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self._body()
+                self._plain()
         current.wait_stream(stream)
         self.draws = generator.get_offset() != offset
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
-                self._body()
+            with self._nothing_kept() as proofs, torch.cuda.graph(graph, pool=pool, stream=stream):
+                self._body(proofs)
         except NotSteady:
             raise
         except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
@@ -33,7 +34,7 @@ class Ahead:
         """Draw a later batch beside what goes on, by a guess of its entropy."""
         if self._misses < MISSES and sampler.steps_per_event == 1:
             self._drawn = {number: drawn for number, drawn in self._drawn.items() if number < step}
-            self._drawn[step] = entropy, _thread().submit(draw, sampler, entropy, step)
+            self._drawn[step] = entropy, _thread(os.getpid()).submit(draw, sampler, entropy, step)
 
 
 def draw(sampler: Sampler, entropy: Entropy, step: int) -> np.ndarray:
@@ -42,5 +43,6 @@ def draw(sampler: Sampler, entropy: Entropy, step: int) -> np.ndarray:
 
 
 @cache
-def _thread() -> ThreadPoolExecutor:
+def _thread(process: int) -> ThreadPoolExecutor:
+    """One for each process: a forked one has none of its parent's threads."""
     return ThreadPoolExecutor(1, thread_name_prefix="batches")

@@ -44,7 +44,7 @@ def draw(
     seed = noise.integer("forward", state.first_step + step)
     near = units_of(data) if augment is not None else state.resident.of(units_of(data), device)
     rows = batch_of(data, units, augment, seed, state.versions, near)
-    if not wanted(runtime, device):  # a captured step fills up by itself
+    if not wanted(runtime, device) or state.captured.reason is not None:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime)
     return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
 
