@@ -3,6 +3,42 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    # captured steps
+    Mutant(
+        "capture: rows of factor 0 are read",
+        "persample/triton_kernels.py",
+        "counts = (weights != 0)[:, None] & (places < entries)[None, :]",
+        "counts = (rows < batch)[:, None] & (places < entries)[None, :]",
+        ("persample/test_kernels.py::test_sums_leave_out_rows_of_factor_0_whatever_they_hold",),
+    ),
+    Mutant(
+        "capture: taps without the border",
+        "persample/triton_kernels.py",
+        "inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)",
+        "inside = there",
+        ("persample/test_kernels.py::test_convolutions_by_tap_are_autograds",),
+    ),
+    Mutant(
+        "capture: units beyond the sensitivity are kept",
+        "promises.py",
+        "return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()",
+        "return factors, ~within.all()",
+        ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
+    ),
+    Mutant(
+        "capture: units that are not finite count",
+        "persample/clipped_sum.py",
+        "everybody = not is_steady() and bool(keep.all())",
+        "everybody = is_steady() or bool(keep.all())",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[units that are not finite-None]",),
+    ),
+    Mutant(
+        "capture: numbers of the model are not compared",
+        "persample/seen.py",
+        "and all(now == then for now, then in self._dictionaries)",
+        "and True",
+        ("persample/test_seen.py::test_a_change_of_the_model_is_seen",),
+    ),
     # noise
     Mutant(
         "no noise on an empty batch",

@@ -3,6 +3,49 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    # captured steps
+    Mutant(
+        "capture: padding counts",
+        "persample/replay.py",
+        "torch.lt(self._numbers, count, out=self._present)",
+        "self._present.fill_(True)",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+    ),
+    Mutant(
+        "capture: sums of the step before stay",
+        "training/captured.py",
+        "        sums.zero()\n",
+        "",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+    ),
+    Mutant(
+        "capture: another bound is not noticed",
+        "training/captured.py",
+        "sums.clip == clip and seen.still",
+        "seen.still",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[scheduled bounds-None]",),
+    ),
+    Mutant(
+        "capture: a broken promise is not told",
+        "training/captured.py",
+        "if self._sums is not None and bool(self._sums.broken):",
+        "if False:",
+        ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
+    ),
+    Mutant(
+        "capture: what a pass keeps is not looked at",
+        "persample/replay.py",
+        "        if _is_kept(proofs, self._batch, holders):\n            gc.collect()",
+        "        if False:\n            gc.collect()",
+        ("training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",),
+    ),
+    Mutant(
+        "capture: a wrong guess of a batch is used",
+        "training/ahead.py",
+        "if future is not None and guess == entropy:",
+        "if future is not None:",
+        ("training/test_ahead.py::test_whatever_was_guessed_the_batch_is_that_of_the_step",),
+    ),
     # the step
     Mutant(
         "divide by the realised batch",

@@ -19,7 +19,7 @@ def usable(*tensors: Tensor) -> bool:
     """Are there kernels for these? float32 on a GPU, with rows that lie in one piece."""
     return ENABLED and all(
         tensor.dtype == torch.float32
-        and (tensor.is_cuda or INTERPRETED)
+        and (INTERPRETED or (tensor.is_cuda and tensor.device.index == torch.cuda.current_device()))
         and tensor.numel() > 0
         and tensor.is_contiguous()
         for tensor in tensors

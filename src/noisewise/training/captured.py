@@ -106,6 +106,9 @@ class Captured:
             raise NotSteady("rule, masks or model change too often for graphs to be worth their capture")
         if own(clip) or isinstance(clip, Adaptive):
             raise NotSteady(f"{type(clip).__name__} is computed from answers, or is a rule of your own")
+        device = next(model.parameters()).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise NotSteady(f"the model lies on {device}, which is not the current GPU (torch.cuda.set_device)")
         if not layout.proven or layout.fallback:
             raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
         self._sums = Sums(model, live_parameters(model, support), clip, support)
