@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,7 @@ def _there() -> bool:
 
 @cache
 def _kernels() -> Any:
-    from noisewise.persample import triton_kernels
-
-    return triton_kernels
+    return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
 
 
 def squares(rows: Tensor) -> Tensor:
