@@ -3,6 +3,20 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "capture: padding counts",
+        "persample/replay.py",
+        "torch.lt(self._numbers, count, out=self._present)",
+        "self._present.fill_(True)",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+    ),
+    Mutant(
+        "capture: what a pass keeps is not looked at",
+        "persample/replay.py",
+        "        if _is_kept(proofs, self._batch, holders):\n            gc.collect()",
+        "        if False:\n            gc.collect()",
+        ("training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",),
+    ),
     # captured steps
     Mutant(
         "capture: rows of factor 0 are read",
@@ -17,13 +31,6 @@ FAULTS = [
         "inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)",
         "inside = there",
         ("persample/test_kernels.py::test_convolutions_by_tap_are_autograds",),
-    ),
-    Mutant(
-        "capture: units beyond the sensitivity are kept",
-        "promises.py",
-        "return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()",
-        "return factors, ~within.all()",
-        ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
     ),
     Mutant(
         "capture: units that are not finite count",
@@ -1108,8 +1115,8 @@ FAULTS = [
     Mutant(
         "fresh: padding answers the rule's question",
         "persample/clipped_sum.py",
-        "counted = Samples(norms[:, keep], None if groups is None else groups[keep])",
-        "counted = Samples(norms_kept, groups)",
+        "answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))",
+        "answer = _ask(clip, Samples(norms_kept, groups))",
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),
     Mutant(

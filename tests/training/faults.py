@@ -5,13 +5,6 @@ from helpers.planting import Mutant
 FAULTS = [
     # captured steps
     Mutant(
-        "capture: padding counts",
-        "persample/replay.py",
-        "torch.lt(self._numbers, count, out=self._present)",
-        "self._present.fill_(True)",
-        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
-    ),
-    Mutant(
         "capture: sums of the step before stay",
         "training/captured.py",
         "        sums.zero()\n",
@@ -31,13 +24,6 @@ FAULTS = [
         "if self._sums is not None and bool(self._sums.broken):",
         "if False:",
         ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
-    ),
-    Mutant(
-        "capture: what a pass keeps is not looked at",
-        "persample/replay.py",
-        "        if _is_kept(proofs, self._batch, holders):\n            gc.collect()",
-        "        if False:\n            gc.collect()",
-        ("training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",),
     ),
     Mutant(
         "capture: a wrong guess of a batch is used",
@@ -360,8 +346,8 @@ FAULTS = [
     Mutant(
         "seen: runtime ignored where a batch is padded",
         "training/batches.py",
-        "state.versions), mechanism, runtime)",
-        "state.versions), mechanism, None)",
+        "rows = pad(rows, mechanism, runtime)",
+        "rows = pad(rows, mechanism, None)",
         ("whole/test_options.py::test_every_option_of_a_runtime_acts[padded]",),
     ),
     Mutant(
@@ -492,8 +478,8 @@ FAULTS = [
     Mutant(
         "noise does not follow the learning rate",
         "training/state.py",
-        "self.chain + json.dumps(numbers).encode()",
-        "self.chain",
+        "self.chain = _linked(self.chain, said)",
+        'self.chain = _linked(self.chain, b"")',
         ("training/test_state.py::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
     ),
     Mutant(
