@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "capture: units beyond the sensitivity are kept",
+        "promises.py",
+        "return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()",
+        "return factors, ~within.all()",
+        ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
+    ),
     # noise
     Mutant(
         "noise x 0.9",
@@ -145,7 +152,7 @@ FAULTS = [
     Mutant(
         "a rule's promise not checked",
         "promises.py",
-        "if not bool((lengths <= 1 + ROUNDING).all()):",
+        "if not bool(_within(rule, factors, samples).all()):",
         "if False:",
         ("persample/test_clipped_sum.py::test_a_rule_that_exceeds_its_own_bound_beyond_what_was_tried_is_stopped",),
     ),

@@ -26,6 +26,8 @@ from helpers.planting import Mutant, plant, planted
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # asked for when Triton is imported, with what takes long
 FORKS = multiprocessing.get_context("forkserver")
 SLOW_IMPORTS = [
     "torch._dynamo",

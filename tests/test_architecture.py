@@ -70,6 +70,8 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "persample/rules.py": "persample/test_operations.py",
     "persample/dispatched.py": "persample/test_proof.py",  # seen through a pass that is followed
     "persample/labels.py": "persample/test_proof.py",
+    "persample/replay.py": "training/test_captured.py",  # a replay is part of a captured step
+    "persample/triton_kernels.py": "persample/test_kernels.py",  # asked through the portable ways
     "data/tables/__init__.py": "data/tables/test_end_to_end.py",  # names that lead into the room
     "data/tables/checks.py": "data/tables/test_kinds.py",  # what kinds refuse
     "data/tables/declare.py": "data/tables/test_propose.py",  # declarations are part of a proposal

@@ -14,7 +14,7 @@ from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
-from noisewise.noise import for_the_grid, secure_answer, standard_normal
+from noisewise.noise import for_the_grid, noise_like, secure_answer, standard_normal
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -102,6 +102,8 @@ def expose(
 def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
     if entropy.secure:
         std *= for_the_grid(std / bounded.sensitivity, sum(value.numel() for value in bounded._values.values()))
+    if std and not entropy.secure and all(value.is_cuda for value in bounded._values.values()):
+        return _with_noise_at_once(bounded, std, entropy, position)
     answers = {}
     for k, (name, value) in enumerate(bounded._values.items()):
         mask = bounded.support.get(name, True)
@@ -118,6 +120,25 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
         if isinstance(mask, Tensor):
             answers[name].mul_(mask.to(value.device))
     return answers
+
+
+def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
+    """The same on a GPU: noise for all tensors of one type is one vector."""
+    answers: dict[str, Tensor] = {}
+    kinds: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
+    for name, value in bounded._values.items():
+        kinds.setdefault((value.dtype, value.device), {})[name] = value
+    for number, values in enumerate(kinds.values()):
+        noise = noise_like(values.values(), std, entropy, (*position, number))
+        torch._foreach_add_(noise, list(values.values()))
+        answers |= dict(zip(values, noise, strict=True))
+    for name, answer in answers.items():
+        mask = bounded.support.get(name, True)
+        if mask is False:  # a constant, whatever was computed
+            answer.zero_()
+        elif isinstance(mask, Tensor):
+            answer.mul_(mask.to(answer.device))
+    return {name: answers[name] for name in bounded._values}
 
 
 if not TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -44,6 +45,13 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
     elif chunks:
         fill(0)
     return torch.from_numpy(noise).view(like.shape).to(like.dtype)
+
+
+def noise_like(tensors: Collection[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:
+    """Independent N(0, std^2) in the shapes of tensors of one type and device: pieces of one vector."""
+    sizes, first = [(tensor.shape, tensor.numel()) for tensor in tensors], next(iter(tensors))
+    whole = standard_normal(first.new_empty(()).expand(sum(count for _, count in sizes)), entropy, position).mul_(std)
+    return [part.view(shape) for part, (shape, _) in zip(whole.split([n for _, n in sizes]), sizes, strict=True)]
 
 
 def for_the_grid(sigma: float, coordinates: int) -> float:

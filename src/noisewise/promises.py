@@ -63,13 +63,38 @@ def factors_of(rule: Clip, samples: Samples) -> Tensor:
         factors = torch.cat(parts, 1) if parts else torch.zeros_like(samples.norms)
     else:
         factors = _factors(rule, samples)
-    lengths = torch.linalg.vector_norm(factors * (samples.norms / rule.sensitivity), dim=0)
-    if not bool((lengths <= 1 + ROUNDING).all()):
-        raise PrivacyError(
-            f"{rule!r} lets a unit contribute more than its sensitivity {rule.sensitivity:g}; "
-            "noisewise.testing.checks.check_clip(rule) shows for which norms."
-        )
+    if not bool(_within(rule, factors, samples).all()):
+        raise broken(rule)
     return factors
+
+
+def enforced_factors(rule: Clip, samples: Samples) -> tuple[Tensor, Tensor]:
+    """`factors_of` for a rule of the package without waiting for the answer: a unit beyond the sensitivity adds nothing.
+
+    Also whether there was one, as a tensor: whoever reads it says `broken`.
+    """
+    import torch
+
+    factors = _factors(rule, samples)
+    within = _within(rule, factors, samples)
+    return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()
+
+
+def _within(rule: Clip, factors: Tensor, samples: Samples) -> Tensor:
+    """Which units contribute at most the rule's sensitivity."""
+    import torch
+
+    lengths = torch.linalg.vector_norm(factors * (samples.norms / rule.sensitivity), dim=0)
+    within: Tensor = lengths <= 1 + ROUNDING
+    return within
+
+
+def broken(rule: Clip) -> PrivacyError:
+    """The error for a rule that does not keep its promise."""
+    return PrivacyError(
+        f"{rule!r} lets a unit contribute more than its sensitivity {rule.sensitivity:g}; "
+        "noisewise.testing.checks.check_clip(rule) shows for which norms."
+    )
 
 
 def query_of(rule: Adaptive, samples: Samples) -> dict[str, Tensor]:

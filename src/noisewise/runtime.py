@@ -18,15 +18,20 @@ class Runtime:
         (refuse otherwise), loop.
     microbatch: largest number of units in memory at once; None for the whole batch.
     padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
+    capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs; None: on a GPU, where that can be; False: never. What the model
+        and the loss read from Python is then read once, and again when a number of theirs changes.
     """
 
     engine: Engine = "auto"
     microbatch: int | None = None
     padded: bool = False
+    capture: bool | None = False
 
     def __post_init__(self) -> None:
         """Known engines, whole micro-batches."""
         if self.engine not in ("auto", "ghost", "dense", "loop"):
             raise ConfigError(f"engine={self.engine!r}: must be 'auto', 'ghost', 'dense' or 'loop'.")
+        if self.capture not in (None, True, False):
+            raise ConfigError(f"capture={self.capture!r}: must be True, False or None.")
         if self.microbatch is not None and (not isinstance(self.microbatch, int) or self.microbatch <= 0):
             raise ConfigError(f"microbatch={self.microbatch!r}: must be a whole number above 0, or None.")

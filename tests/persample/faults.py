@@ -3,6 +3,49 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "capture: padding counts",
+        "persample/replay.py",
+        "torch.lt(self._numbers, count, out=self._present)",
+        "self._present.fill_(True)",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+    ),
+    Mutant(
+        "capture: what a pass keeps is not looked at",
+        "persample/replay.py",
+        "        if _is_kept(proofs, self._batch, holders):\n            gc.collect()",
+        "        if False:\n            gc.collect()",
+        ("training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",),
+    ),
+    # captured steps
+    Mutant(
+        "capture: rows of factor 0 are read",
+        "persample/triton_kernels.py",
+        "counts = (weights != 0)[:, None] & (places < entries)[None, :]",
+        "counts = (rows < batch)[:, None] & (places < entries)[None, :]",
+        ("persample/test_kernels.py::test_sums_leave_out_rows_of_factor_0_whatever_they_hold",),
+    ),
+    Mutant(
+        "capture: taps without the border",
+        "persample/triton_kernels.py",
+        "inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)",
+        "inside = there",
+        ("persample/test_kernels.py::test_convolutions_by_tap_are_autograds",),
+    ),
+    Mutant(
+        "capture: units that are not finite count",
+        "persample/clipped_sum.py",
+        "everybody = not is_steady() and bool(keep.all())",
+        "everybody = is_steady() or bool(keep.all())",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[units that are not finite-None]",),
+    ),
+    Mutant(
+        "capture: numbers of the model are not compared",
+        "persample/seen.py",
+        "and all(now == then for now, then in self._dictionaries)",
+        "and True",
+        ("persample/test_seen.py::test_a_change_of_the_model_is_seen",),
+    ),
     # noise
     Mutant(
         "no noise on an empty batch",
@@ -1100,8 +1143,8 @@ FAULTS = [
     Mutant(
         "fresh: padding answers the rule's question",
         "persample/clipped_sum.py",
-        "counted = Samples(norms[:, keep], None if groups is None else groups[keep])",
-        "counted = Samples(norms_kept, groups)",
+        "answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))",
+        "answer = _ask(clip, Samples(norms_kept, groups))",
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),
     Mutant(

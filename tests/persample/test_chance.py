@@ -184,6 +184,7 @@ def test_a_seed_on_one_device_says_nothing_of_another(monkeypatch):
         """Stands for the generator of a GPU, which a model left with the seed 0."""
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "default_generators", (Beside().manual_seed(0),))
     torch.default_generator.manual_seed(7)
     seeds = Seeds()

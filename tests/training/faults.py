@@ -3,6 +3,35 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    # captured steps
+    Mutant(
+        "capture: sums of the step before stay",
+        "training/captured.py",
+        "        sums.zero()\n",
+        "",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+    ),
+    Mutant(
+        "capture: another bound is not noticed",
+        "training/captured.py",
+        "sums.clip == clip and seen.still",
+        "seen.still",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[scheduled bounds-None]",),
+    ),
+    Mutant(
+        "capture: a broken promise is not told",
+        "training/captured.py",
+        "if self._sums is not None and bool(self._sums.broken):",
+        "if False:",
+        ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
+    ),
+    Mutant(
+        "capture: a wrong guess of a batch is used",
+        "training/ahead.py",
+        "if future is not None and guess == entropy:",
+        "if future is not None:",
+        ("training/test_ahead.py::test_whatever_was_guessed_the_batch_is_that_of_the_step",),
+    ),
     # the step
     Mutant(
         "divide by the realised batch",
@@ -317,8 +346,8 @@ FAULTS = [
     Mutant(
         "seen: runtime ignored where a batch is padded",
         "training/batches.py",
-        "state.versions), mechanism, runtime)",
-        "state.versions), mechanism, None)",
+        "rows = pad(rows, mechanism, runtime)",
+        "rows = pad(rows, mechanism, None)",
         ("whole/test_options.py::test_every_option_of_a_runtime_acts[padded]",),
     ),
     Mutant(
@@ -449,8 +478,8 @@ FAULTS = [
     Mutant(
         "noise does not follow the learning rate",
         "training/state.py",
-        "self.chain + json.dumps(numbers).encode()",
-        "self.chain",
+        "self.chain = _linked(self.chain, said)",
+        'self.chain = _linked(self.chain, b"")',
         ("training/test_state.py::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
     ),
     Mutant(
@@ -659,8 +688,8 @@ FAULTS = [
     Mutant(
         "fresh: the bar's epsilon is never read again",
         "training/loop.py",
-        "if self._reading[0] != self.state.step:",
-        "if math.isnan(self._reading[1]):",
+        "for at, epsilon in self._readings.items() if at >= step)",
+        "for at, epsilon in self._readings.items())",
         ("training/test_run.py::test_epsilon_in_the_history_is_that_of_its_step",),
     ),
     Mutant(

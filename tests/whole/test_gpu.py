@@ -8,17 +8,21 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers import tiny
+from helpers.crashes import crashed
+from helpers.fixed_shapes import CASES, compared
 from helpers.hostile import FAMILIES, ROUNDING, carried, movement, variants
 from helpers.oracles import PROBLEMS, lone
 from helpers.self_seeding import SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
 from noisewise import Ledger, Poisson, Runtime
+from noisewise.adaptive import Quantile
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
-from noisewise.errors import NoisewiseError
+from noisewise.errors import ConfigError, NoisewiseError
 from noisewise.noise import standard_normal
-from noisewise.persample import clipped_sum, examine, formed
+from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
+from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
 
 pytestmark = pytest.mark.gpu
@@ -191,3 +195,105 @@ def test_draws_that_a_model_seeds_are_made_for_each_unit_alone(device, between, 
     layout = examine(model, cross_entropy, (X[:0].to(device), Y[:0].to(device)))
     assert layout.proven == (device == "cpu" and between is seeded_on_the_device)  # draws on another device
     assert layout.proven or moved(model, layout, units) <= 1 + 1e-6
+
+
+# --- captured steps ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [None, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_make_the_ordinary_steps(name, dtype):
+    if dtype is not None and CASES[name].units is CASES["people"].units:
+        dtype = None
+    assert compared(CASES[name], "cuda", dtype) < (1e-9 if dtype else 3e-3)
+
+
+@pytest.mark.parametrize("name", ["linear", "convolutional"])
+def test_without_kernels_of_its_own_the_portable_way_serves(name, monkeypatch):
+    monkeypatch.setattr(kernels, "ENABLED", False)
+    assert compared(CASES[name], "cuda") < 3e-3
+
+
+def test_replays_never_share_noise_and_draw_that_of_ordinary_steps():
+    """One tensor of gradients for each step, without any unit's part: clipped to next to nothing."""
+    drawn = {}
+    for capture in (True, False):
+        seen = []
+        network = tiny.model().cuda()
+        optimizer = tiny.sgd(network, lr=0.0)
+        optimizer.register_step_pre_hook(
+            lambda *_, s=seen, n=network: s.append([p.grad.clone() for p in n.parameters()])
+        )
+        tiny.run(
+            network, plan=tiny.mechanism(clip=Flat(1e-6)), optimizer=lambda _, o=optimizer: o, insecure_seed=3,
+            runtime=Runtime(capture=capture),
+        )  # fmt: skip
+        drawn[capture] = torch.stack([torch.cat([part.flatten() for part in step]) for step in seen])
+    torch.testing.assert_close(drawn[True], drawn[False], rtol=0.2, atol=1e-6)
+    alike = torch.corrcoef(drawn[True]).fill_diagonal_(0).abs().max().item()
+    assert alike < 0.7  # of 57 numbers each: seven standard deviations or more
+
+
+def test_captured_runs_resume_bit_for_bit(tmp_path):
+    crashed(tmp_path / "run", network=tiny.model().cuda(), insecure_seed=1, runtime=Runtime(capture=True))
+    how = {"insecure_seed": 1, "runtime": Runtime(capture=True)}
+    resumed = tiny.run(tiny.model().cuda(), out=tmp_path / "run", resume=True, **how)
+    assert tiny.same(resumed.model, tiny.run(tiny.model().cuda(), **how).model)
+
+
+def test_dropout_draws_anew_in_every_replay_and_again_when_resumed(tmp_path):
+    how = {"insecure_seed": 1, "runtime": Runtime(capture=True), "plan": tiny.mechanism(noise_multiplier=0.0)}
+    make = lambda: tiny.model(dropout=0.5).cuda()  # noqa: E731
+    crashed(tmp_path / "run", network=make(), **how)
+    resumed = tiny.run(make(), out=tmp_path / "run", resume=True, **how)
+    assert tiny.same(resumed.model, tiny.run(make(), **how).model)
+    norms = []
+    plan = tiny.mechanism(sampler=FullBatch(tiny.N), noise_multiplier=0.0, steps=3)
+    network = make()
+    tiny.run(
+        network, plan=plan, optimizer=lambda n: tiny.sgd(n, lr=0.0), insecure_seed=1, runtime=Runtime(capture=True),
+        recorders=[lambda seen: norms.append(seen.norms.clone())],
+    )  # fmt: skip
+    assert not torch.equal(norms[0], norms[1])
+    assert not torch.equal(norms[1], norms[2])
+
+
+def test_what_cannot_be_captured_takes_the_ordinary_way():
+    plan = tiny.mechanism(clip=Quantile(1.0))
+    with pytest.raises(ConfigError, match="capture=True"):
+        tiny.run(tiny.model().cuda(), plan=plan, runtime=Runtime(capture=True))
+    by_itself, ordinary = (
+        tiny.run(tiny.model().cuda(), plan=plan, insecure_seed=1, runtime=Runtime(capture=capture)).model
+        for capture in (None, False)
+    )
+    assert tiny.same(by_itself, ordinary)
+
+
+def test_random_state_and_model_are_as_before_a_captured_step():
+    network = tiny.model(dropout=0.5).cuda()
+    torch.manual_seed(7)
+    before = torch.cuda.get_rng_state()
+    tiny.run(network, insecure_seed=1, runtime=Runtime(capture=True))
+    assert torch.equal(before, torch.cuda.get_rng_state())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def test_kernels_agree_with_plain_arithmetic():
+    torch.manual_seed(0)
+    rows = torch.randn(300, 5000, device="cuda")
+    factors = torch.rand(300, device="cuda", dtype=torch.float64)
+    rows[5], factors[5] = float("nan"), 0.0
+    assert kernels.usable(rows)
+    keep = torch.arange(300, device="cuda") != 5
+    got = kernels.weighted_sum(rows.unsqueeze(0), factors)[0].double()
+    exact = (rows[keep].double() * factors[keep].unsqueeze(1)).sum(0)
+    assert ((got - exact).norm() / exact.norm()).item() < 1e-6
+    lengths = kernels.squares(rows)[keep].sqrt()
+    torch.testing.assert_close(lengths, rows[keep].double().norm(dim=1), rtol=1e-12, atol=0)
+    given, grad = torch.randn(6, 40, 14, 14, device="cuda"), torch.randn(6, 72, 14, 14, device="cuda")
+    for cut, error in ((False, 1e-5), (True, 2e-3)):
+        formed, squares = kernels.form_taps(grad, given, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), None, cut=cut)
+        for unit in (0, 5):
+            weight = torch.zeros(72, 40, 3, 3, dtype=torch.float64, device="cuda").requires_grad_()
+            (F.conv2d(given[unit : unit + 1].double(), weight, padding=1) * grad[unit]).sum().backward()
+            exact = weight.grad.flatten(2).permute(2, 0, 1)
+            assert ((formed[:, unit] - exact).norm() / exact.norm()).item() < error
+            assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12

@@ -518,7 +518,7 @@ def options_of(function):
         (Recipe, {*RECIPE, "repairs"}),
         (Phase, {*PHASE}),
         (Mechanism, {*MECHANISM}),
-        (Runtime, {*RUNTIME}),
+        (Runtime, {*RUNTIME, "capture"}),  # shown by training/test_captured.py: a graph repeats no look at a pass
         (clipped_sum, {*SUM}),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),

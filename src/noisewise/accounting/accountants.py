@@ -10,15 +10,15 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    Events = Sequence[tuple[DpEvent, int]]
+Events: TypeAlias = "Sequence[tuple[DpEvent, int]]"
 
 FINEST = 1e-4  # discretisation of the privacy loss: dp-accounting's default
 MOST_RELEASES = 1_000_000  # seconds; ten times as many take minutes
@@ -101,7 +101,7 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     return _pld_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     from dp_accounting.pld import PLDAccountant
 

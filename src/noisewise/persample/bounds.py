@@ -17,6 +17,7 @@ from noisewise.persample.rounding import (
     roundoff,
     scaled,
 )
+from noisewise.persample.steady import is_steady
 
 SLACK = 2.0**20  # of the smallest ordinary number that a term may lose: entries may exceed 1, and taps add up
 
@@ -28,8 +29,8 @@ class Bounds(NamedTuple):
     most: Tensor
 
     def certain(self) -> bool:
-        """Is every norm known well enough to use the most that it can be?"""
-        return bool((self.most <= ENOUGH * self.least).all())
+        """Is every norm known well enough to use the most that it can be? Not asked where nothing may be."""
+        return is_steady() or bool((self.most <= ENOUGH * self.least).all())
 
     def moved(self, rounding: Tensor) -> Bounds:
         """With room for another rounding on either side."""
@@ -60,10 +61,12 @@ def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding:
 
 def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: Tensor) -> Bounds:
     """What is known of norms from two factors of each unit; once more from scaled ones where squares left their range."""
-    bounds = compute(left, right)
-    if bounds.certain():
-        return bounds
-    up, across = exponents(magnitudes(left), left.dtype), exponents(magnitudes(right), right.dtype)
-    some = (left != 0).flatten(1).any(1) & (right != 0).flatten(1).any(1)  # of nothing, nothing can vanish
+    if not is_steady():
+        bounds = compute(left, right)
+        if bounds.certain():
+            return bounds
+    sizes = magnitudes(left), magnitudes(right)
+    up, across = exponents(sizes[0], left.dtype), exponents(sizes[1], right.dtype)
+    some = (sizes[0] != 0) & (sizes[1] != 0)  # of nothing, nothing can vanish
     unscaled = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
     return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in unscaled))

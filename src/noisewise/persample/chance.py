@@ -78,7 +78,7 @@ def draw_in_secret() -> None:
     nor draw from it: what a unit gets would depend on whether another was there before it.
     """
     secret = _SECRET.get()
-    if secret is None:
+    if secret is None or _capturing():
         return
     if _default_seeds() != secret.expected:
         reseed(secret.another())
@@ -103,6 +103,10 @@ class Seeds:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return
         given = arguments.get("generator")
+        if _capturing():  # seeding the device's generator fails there; others are not followed by a graph
+            if given is not None or not _on_cuda(arguments):
+                raise NotProven(f"{func} draws from a generator that a graph does not follow")
+            return
         known = _default_seeds() == self._default if given is None else given.initial_seed() in self._named
         if not known:
             raise NotProven(
@@ -110,8 +114,22 @@ class Seeds:
             )
 
 
+def _capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _on_cuda(arguments: Mapping[str, Any]) -> bool:
+    """Does an operation run on a GPU? It does if a tensor lies there, or if it is told to."""
+    device = arguments.get("device")
+    if device is not None:
+        return torch.device(device).type == "cuda"
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in arguments.values())
+
+
 def _default_seeds() -> dict[str, int]:
-    """Of the generator of each device; a seed on one says nothing of another."""
+    """Of the generator of each device; a seed on one says nothing of another. While capturing nobody may ask."""
+    if _capturing():
+        return {}
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return {"cpu": torch.initial_seed(), **{f"cuda:{place}": each.initial_seed() for place, each in enumerate(cuda)}}
 

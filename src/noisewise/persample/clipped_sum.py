@@ -24,7 +24,8 @@ from noisewise.persample.held import self_changing
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
-from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, factors_of, query_of
+from noisewise.persample.steady import is_steady
+from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, enforced_factors, factors_of, query_of
 from noisewise.runtime import Runtime
 from noisewise.support import live_parameters
 
@@ -148,20 +149,26 @@ def _clip_and_add(
     support: Support,
     present: Tensor | None,
     groups: Tensor | None,
+    broken: Tensor | None = None,
 ) -> ClippedBatch:
-    """Norms per block, factors, and the weighted sum of each parameter. Norms and factors are float64."""
+    """Norms per block, factors, and the weighted sum of each parameter. Norms and factors are float64.
+
+    `broken`: where it is written down, without waiting, that the rule did not keep its promise.
+    """
     blocks = blocks_of(clip, live)
-    squares = torch.stack([measured[name][0] for name in live])  # [parameters, batch]
-    norms = torch.stack(
-        [squares[[blocks[name] == block for name in live]].sum(0) for block in range(max(blocks.values()) + 1)]
-    ).sqrt()  # [blocks, batch]
+    squares = {name: measured[name][0] for name in live}
+    norms = torch.stack([_total(squares, blocks, block) for block in range(max(blocks.values()) + 1)]).sqrt()
     keep = norms.isfinite().all(0)
     if present is not None:
         keep = keep & present.to(keep.device).bool()
-    everybody = bool(keep.all())
+    everybody = not is_steady() and bool(keep.all())
     norms_kept = norms if everybody else torch.where(keep, norms, torch.zeros_like(norms))
     groups = None if groups is None else groups.to(norms.device)
-    factors = factors_of(clip, Samples(norms_kept, groups))
+    if broken is None:
+        factors = factors_of(clip, Samples(norms_kept, groups))
+    else:
+        factors, failed = enforced_factors(clip, Samples(norms_kept, groups))
+        broken.logical_or_(failed)
     if not everybody:
         factors = torch.where(keep, factors, torch.zeros_like(factors))
     sums = {}
@@ -170,5 +177,13 @@ def _clip_and_add(
         with full_precision(parameter):
             total = gradient.weighted_sum(factors[blocks[name]])
         sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
-    counted = Samples(norms[:, keep], None if groups is None else groups[keep])
-    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, _ask(clip, counted))
+    answer = None
+    if isinstance(clip, Adaptive):
+        answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))
+    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, answer)
+
+
+def _total(squares: Mapping[str, Tensor], blocks: Mapping[str, int], block: int) -> Tensor:
+    """Squared norms of a block's parameters together; 0 for a block without any."""
+    parts = [square for name, square in squares.items() if blocks[name] == block]
+    return torch.stack(parts).sum(0) if parts else torch.zeros_like(next(iter(squares.values())))

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     TRAFFIC,
@@ -27,6 +28,7 @@ from noisewise.persample.rounding import (
     lengths,
     magnitudes,
     roundoff,
+    shortened,
     squared,
 )
 
@@ -55,7 +57,11 @@ class Convolution:
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         size = taps * channels * out // self.groups
         bounds = None
-        if mask is None and self._shifts:
+        if self._walks and (mask is not None or not self._few_positions):
+            return measure_formed(self, mask, size)
+        if mask is None and self._walks:
+            bounds = self._shifted_gram(self._roundoff)
+        elif mask is None and self._shifts:
             area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
             if area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps) < (time + TRAFFIC) * size:
                 bounds = self._shifted_gram(self._roundoff)
@@ -75,6 +81,11 @@ class Convolution:
         """Size of the batch."""
         return self.grad.shape[0]
 
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
+        return self.grad.is_cuda
+
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
         return (
@@ -92,6 +103,31 @@ class Convolution:
     def _shifts(self) -> bool:
         """Is a tap an offset into the flattened input, and are there channels enough for products over them?"""
         return set(self.stride) == {1} and self.groups == 1 and self.input.shape[1] >= 8
+
+    @property
+    def _walks(self) -> bool:
+        """Is there a kernel, and are there channels enough to fill its tiles?"""
+        return (
+            len(self.kernel) <= 2
+            and self.groups == 1
+            and self.input.shape[1] >= 8
+            and kernels.usable(self.input, self.grad)
+        )
+
+    @property
+    def _few_positions(self) -> bool:
+        """On a GPU: are Gram matrices of positions cheaper than gradients that are written and read?
+
+        Counted in floats that pass through memory; a product of matrices does 55 multiply-adds in the time of one, a
+        convolution 230.
+        """
+        if not self._shifts:
+            return False
+        out, channels, taps = self.grad.shape[1], self.input.shape[1], math.prod(self.kernel)
+        time, size = math.prod(self.grad.shape[2:]), taps * channels * out
+        area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
+        grams = 4 * (channels + out) * area + (3 * taps + 12) * wide * wide
+        return grams + size * time / 230 < size * (time / 55 + 2)
 
     def _sizes(self) -> list[int]:
         """Size of each axis of the padded input."""
@@ -135,6 +171,8 @@ class Convolution:
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients, and what they are formed from, fit."""
+        if self._walks:
+            return slices_of(self.grad, math.prod(self.kernel) * self.grad.shape[1] * self.input.shape[1] // 4)
         out, channels = self.grad.shape[1], self.input.shape[1]
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         floats = taps * out * channels // self.groups
@@ -143,7 +181,11 @@ class Convolution:
         return slices_of(self.grad, floats + channels * taps * time)
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed | ByTap:
-        """By shifting, one batched product per tap, or by unfolding."""
+        """By a kernel that walks over positions, by shifting, one batched product per tap, or by unfolding."""
+        if self._walks:
+            cut = shortened(self.grad, convolution=True) > 0
+            setup = (self.kernel, self.stride, self.padding, self.dilation)
+            return ByTap(*kernels.form_taps(self.grad[chunk], self.input[chunk], *setup, mask, cut=cut))
         if self._shifts:
             (grad, inputs), offsets = self._flat(chunk), self._offsets()
             time = grad.shape[2]
@@ -199,6 +241,9 @@ class Convolution:
 
     def where(self, keep: Tensor) -> Convolution:
         """Both factors zero."""
+        even = all(before == after for before, after in self.padding)
+        if even and kernels.usable(self.input, self.grad):
+            return self
         return replace(self, input=zero_rows(self.input, keep), grad=zero_rows(self.grad, keep))
 
     def by_unit(self, views: int) -> PerSample:

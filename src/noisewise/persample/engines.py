@@ -27,6 +27,7 @@ from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.layout import Layout
 from noisewise.persample.proof import Proof, apart
 from noisewise.persample.rounding import full_precision, shortened, uncut
+from noisewise.persample.steady import NotSteady, is_steady
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 from noisewise.persample.trace import Trace
 from noisewise.persample.units_alone import dense, each_alone, loop, memory_ran_out
@@ -132,10 +133,14 @@ def ghost(
             )
         except NotProven as error:
             raise AnotherWay(str(error)) from None
-    except AnotherWay:
+    except AnotherWay as error:
+        if is_steady():
+            raise NotSteady(str(error)) from None
         with nothing_left_behind(model, loss_fn):
             return filled_up(model, loss_fn, batch, live, masks, layout, strict=strict)
     except NotProven as error:
+        if is_steady():
+            raise NotSteady(str(error)) from None
         if strict:
             raise _no_proof(error) from None
         return alone(model, loss_fn, batch, live, masks, layout)
@@ -145,6 +150,8 @@ def ghost(
             f"no ghost rule explains how {sorted(fallback)} are used, so their gradients would escape clipping. "
             "Use Runtime(engine='auto'), which computes these alone in the dense way, or freeze them with support=."
         )
+    if fallback and is_steady():
+        raise NotSteady(f"no ghost rule explains how {sorted(fallback)} are used")
     explained = {name: live[name] for name in live if name not in fallback}
     measured = _measure_uses(_uses(followed, explained, batch.weights), explained, units, views, masks)
     if fallback:

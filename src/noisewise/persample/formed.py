@@ -9,15 +9,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds
 from noisewise.persample.rounding import (
+    SAFETY,
     lengths,
     shortened,
     squared,
     toward_zero,
 )
+from noisewise.persample.steady import is_steady
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
+CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -31,7 +35,10 @@ class Summable(Protocol):
         ...
 
     def where(self, keep: Tensor) -> Summable:
-        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were."""
+        """The same with the gradients of all units not in `keep [batch]` exactly zero, whatever they were.
+
+        Their factors will be 0: where sums leave out what has such a factor, there is nothing to do.
+        """
         ...
 
     def formed(self) -> Tensor:
@@ -57,6 +64,11 @@ class Formable(Protocol):
     @property
     def units(self) -> int:
         """Size of the batch."""
+        ...
+
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
         ...
 
     def slices(self) -> list[slice]:
@@ -121,6 +133,8 @@ class Formed:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
+        if kernels.usable(self._flat):
+            return kernels.weighted_sum(self._flat.unsqueeze(0), factors)[0]
         return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
 
     def formed(self) -> Tensor:
@@ -128,8 +142,8 @@ class Formed:
         return self.grads
 
     def where(self, keep: Tensor) -> Formed:
-        """Zero rows."""
-        return Formed(zero_rows(self.grads, keep))
+        """Zero rows, unless sums leave rows of factor 0 out anyway."""
+        return self if kernels.usable(self._flat) else Formed(zero_rows(self.grads, keep))
 
     def by_unit(self, views: int) -> PerSample:
         """Add up."""
@@ -138,12 +152,16 @@ class Formed:
 
 @dataclass(frozen=True)
 class ByTap:
-    """Formed gradients of a convolution, `[taps, batch, out, in]`."""
+    """Formed gradients of a convolution, `[taps, batch, out, in]`; `squares [batch]`: those of their norms, if known."""
 
     grads: Tensor
+    squares: Tensor | None = None
 
     def lengths(self) -> Tensor:
         """Norms."""
+        if self.squares is not None:
+            entries = self.grads.numel() // self.grads.shape[1]
+            return self.squares.sqrt() * (1 + (entries + SAFETY) * 2.0**-53)
         flat = self.grads.flatten(2)
         norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
         return norms
@@ -151,6 +169,8 @@ class ByTap:
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
         taps, _, out, channels = self.grads.shape
+        if kernels.usable(self.grads):
+            return kernels.weighted_sum(self.grads.flatten(2), factors).view(taps, out, channels).permute(1, 2, 0)
         weights, flat = toward_zero(factors, self.grads.dtype), self.grads.flatten(2)
         cut = shortened(flat) > 0  # which a product with several matrices at once would be
         total = torch.stack([torch.mv(grads.T, weights) for grads in flat]) if cut else weights @ flat
@@ -161,7 +181,9 @@ class ByTap:
         return self.grads.permute(1, 2, 3, 0).flatten(1)
 
     def where(self, keep: Tensor) -> ByTap:
-        """Zero rows."""
+        """Zero rows, unless sums leave rows of factor 0 out anyway."""
+        if kernels.usable(self.grads):
+            return self
         return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
 
 
@@ -249,7 +271,7 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
     """
     units = gradient.units
-    keep = units * size <= KEPT
+    keep = units * size <= (CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT)
     norms, kept, sizes = [], [], []
     for chunk in gradient.slices():
         part = gradient.form(chunk, mask)
@@ -260,7 +282,8 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     lengths = torch.cat(norms)
     if keep:
         return squared(lengths), Kept(kept, sizes)
-    bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
-    if bounds.certain():
-        return squared(bounds.most), gradient.with_mask(mask)
+    if not is_steady():
+        bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
+        if bounds.certain():
+            return squared(bounds.most), gradient.with_mask(mask)
     return squared(lengths), Again(gradient, mask, lengths)

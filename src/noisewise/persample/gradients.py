@@ -22,8 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise._moved import old_names
+from noisewise.persample import kernels
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
+    CUDA_KEPT,
     TRAFFIC,
     Formed,
     PerSample,
@@ -38,11 +40,13 @@ from noisewise.persample.rounding import (
     exponents,
     lengths,
     magnitudes,
+    powers,
     roundoff,
     scaled,
     squared,
     toward_zero,
 )
+from noisewise.persample.steady import is_steady
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,23 @@ class Outer:
         bounds = None
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
-        elif time * time * (rows + columns) < (time + TRAFFIC) * rows * columns and mask is None:
+        elif mask is None and self._few_positions:
             bounds = self.gram(roundoff(self.left, time))
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self if mask is None else self.with_mask(mask)
         return measure_formed(self, mask, rows * columns)
+
+    @property
+    def _few_positions(self) -> bool:
+        """Are Gram matrices of positions cheaper than gradients that are formed?
+
+        On a GPU a captured step forms what it can keep: writing and reading it costs less than many small operations.
+        """
+        units, time, rows = self.left.shape
+        size = rows * self.right.shape[2]
+        if is_steady() and kernels.usable(self.left, self.right) and units * size <= CUDA_KEPT // 2:
+            return False
+        return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
 
     def with_mask(self, mask: Tensor | None) -> Outer:
         """The mask is laid on the sum."""
@@ -76,6 +92,11 @@ class Outer:
     def units(self) -> int:
         """Size of the batch."""
         return self.left.shape[0]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Is it computed there?"""
+        return self.left.is_cuda
 
     def rounding(self) -> Tensor:
         """How far the sum, in float64 and for each unit, may be from what it should be: norms are off by as much."""
@@ -143,6 +164,8 @@ class Outer:
 
     def where(self, keep: Tensor) -> Outer:
         """Both factors zero: 0 times infinity must not come up."""
+        if kernels.usable(self.left, self.right):
+            return self
         return Outer(zero_rows(self.left, keep), zero_rows(self.right, keep), self.mask)
 
     def by_unit(self, views: int) -> PerSample:
@@ -154,6 +177,9 @@ class Outer:
 def weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Two factors of weighted gradients: the heavy one with entries in range, the light one with weights and scale."""
     exponent = exponents(sizes, heavy.dtype)
+    if kernels.usable(light, heavy):
+        scale = torch.ones_like(factors) if exponent is None else powers(exponent)
+        return kernels.weighted_pair(light, heavy, scale, factors)
     weights = toward_zero(factors, light.dtype, exponent).view(-1, *[1] * (light.dim() - 1))
     return light * weights, scaled(heavy, exponent)
 
@@ -201,6 +227,8 @@ class Rows:
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Add up the rows that a unit sends to the same token, then square; the same rows make the sum."""
         units = self.index.shape[0]
+        if is_steady():
+            return self._measure_steadily(mask)
         unit = torch.arange(units, device=self.index.device).unsqueeze(1)
         keys, inverse = torch.unique((unit * self.size + self.index).flatten(), return_inverse=True)
         sums = self.rows.new_zeros(keys.numel(), self.rows.shape[2]).index_add_(0, inverse, self.rows.flatten(0, 1))
@@ -219,6 +247,18 @@ class Rows:
         """Scatter per unit."""
         grads = self.rows.new_zeros(self.index.shape[0], self.size, self.rows.shape[2])
         return grads.scatter_add_(1, self.index.unsqueeze(2).expand_as(self.rows), self.rows)
+
+    def _measure_steadily(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """The same in fixed shapes: every position keeps a row, which is zero where its token stood earlier."""
+        units, time = self.index.shape
+        same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [batch, time, time]
+        first = ~same.tril(-1).any(2)
+        sums = torch.bmm((same & first.unsqueeze(2)).to(self.rows.dtype), self.rows)
+        if mask is not None:
+            sums = sums * mask[self.index]
+        unit = torch.arange(units, device=self.index.device).repeat_interleave(time)
+        tokens = Tokens(unit, self.index.flatten(), sums.flatten(0, 1), units, self.size)
+        return squared(lengths(sums.flatten(1))), tokens
 
     def as_outer(self) -> Outer:
         """With one-hot vectors on the left: for a table that is also used as a matrix."""

@@ -6,6 +6,7 @@ add a function of `(operands, grad)` and a line in `RULES`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import Formed, PerSample
 from noisewise.persample.gradients import Outer, Rows
@@ -179,6 +181,10 @@ def _trailing_norm(function: Callable[..., Tensor]) -> Rule:
 
     def gradients(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
         shape, units = operands.settings["normalized_shape"], grad.shape[0]
+        if function is F.layer_norm:
+            sums = kernels.layer_norm(grad, operands.input, math.prod(shape), operands.settings["eps"])
+            if sums is not None:
+                return {"weight": lambda: Formed(sums[0]), "bias": lambda: Formed(sums[1])}
 
         def weight() -> PerSample:
             normalised = function(operands.input, shape, eps=operands.settings["eps"])
@@ -194,7 +200,8 @@ def _trailing_norm(function: Callable[..., Tensor]) -> Rule:
 def _group_norm_operands(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Operands:
-    return Operands(input, weight, bias, {"normalise": lambda x: F.group_norm(x, num_groups, eps=eps)})
+    settings = {"normalise": lambda x: F.group_norm(x, num_groups, eps=eps), "groups": num_groups, "eps": eps}
+    return Operands(input, weight, bias, settings)
 
 
 def _instance_norm_operands(
@@ -232,6 +239,11 @@ def _batch_norm_operands(
 def _channel_norm(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
     """y_c = w_c * z_c + b_c with z the normalised input: sums of g z and of g over positions."""
     flat = grad.flatten(2) if grad.dim() > 2 else grad.unsqueeze(2)
+    settings = operands.settings
+    if "groups" in settings and grad.dim() > 2:
+        sums = kernels.group_norm(grad, operands.input, settings["groups"], settings["eps"])
+        if sums is not None:
+            return {"weight": lambda: Formed(sums[0]), "bias": lambda: Formed(sums[1])}
 
     def weight() -> PerSample:
         return Formed((flat * operands.settings["normalise"](operands.input).reshape(flat.shape)).sum(2))

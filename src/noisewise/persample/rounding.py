@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noisewise.persample import kernels
+
 SAFETY = 8  # roundings allowed for besides those of the sums themselves
 BLOCK = 512  # float32 squares that are added up in float32
 ENOUGH = 1.01  # norms that may be too long by more than this are taken from formed gradients instead
@@ -106,6 +108,9 @@ def uncut() -> Iterator[None]:
 def magnitudes(tensor: Tensor) -> Tensor:
     """Largest entry of each unit, `[batch]`."""
     axes = tuple(range(1, tensor.dim()))
+    if tensor.is_cuda:
+        largest: Tensor = torch.linalg.vector_norm(tensor, torch.inf, axes)
+        return largest
     return torch.maximum(tensor.amax(axes), tensor.amin(axes).neg_())
 
 
@@ -157,7 +162,9 @@ def lengths(tensor: Tensor) -> Tensor:
         exponent = torch.frexp(magnitudes(tensor))[1].long().clamp_(-1022, 1022) if tensor.numel() else None
         norms: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
         return restored(norms * (1 + (entries + SAFETY) * 2.0**-53), exponent)
-    if entries > BLOCK:
+    if kernels.usable(tensor):
+        return kernels.squares(tensor).sqrt_().mul_(1 + (entries + SAFETY) * 2.0**-53)
+    if entries > BLOCK and not tensor.is_cuda:  # nobody is asked there whether a square left its range
         whole = entries - entries % BLOCK
         blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
         rest = torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noisewise.adaptive import GroupBounds
-from noisewise.batches import Nest, Padded, Views, length, map_tensors, take
+from noisewise.batches import Nest, Padded, Views, leaves, length, map_tensors, take
 from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.errors import ConfigError
@@ -18,6 +18,8 @@ from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.training.augmentation import Augment, augmented
+from noisewise.training.captured import wanted
+from noisewise.training.resident import sent
 from noisewise.training.state import State
 
 
@@ -38,10 +40,13 @@ def draw(
     """The batch of the state's step, as the sampler draws it and on the model's device."""
     step, mechanism = state.step, state.mechanism
     drawn_from, noise = state.draws()
-    units = torch.from_numpy(next(mechanism.sampler.batches(drawn_from, step, step + 1)))
+    units = torch.from_numpy(state.ahead.draw(mechanism.sampler, drawn_from, step))
     seed = noise.integer("forward", state.first_step + step)
-    rows = pad(batch_of(data, units, augment, seed, state.versions), mechanism, runtime)
-    return Drawn(step, state.rule(), units, map_tensors(lambda tensor: tensor.to(device), rows), seed, noise)
+    near = units_of(data) if augment is not None else state.resident.of(units_of(data), device)
+    rows = batch_of(data, units, augment, seed, state.versions, near)
+    if not wanted(runtime, device) or state.captured.reason is not None:  # a captured step fills up by itself
+        rows = pad(rows, mechanism, runtime)
+    return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
 
 
 def units_of(data: Data | Nest) -> Nest:
@@ -54,13 +59,17 @@ def count_of(data: Data | Nest) -> int:
     return data.units if isinstance(data, Data) else length(data)
 
 
-def batch_of(data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None) -> Nest:
-    """The sampled units; `Views` where they own several rows or are seen in several ways."""
+def batch_of(
+    data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None, near: Nest = None
+) -> Nest:
+    """The sampled units, from `near`, where a copy of the data lies; `Views` where they own several rows or have versions."""
+    near = units_of(data) if near is None else near
+    device = next(leaves(near)).device
     if isinstance(data, Data) and data.unit is not None:
         rows, mask = data.rows_of(index)
-        batch: Nest = Views.mean(take(units_of(data), rows), mask)
+        batch: Nest = Views.mean(take(near, sent(rows, device)), sent(mask, device))
     else:
-        batch = take(units_of(data), index)
+        batch = take(near, sent(index, device))
     if augment is None:
         return batch
     views = batch if isinstance(batch, Views) else Views.single(batch)

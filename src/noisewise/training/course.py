@@ -129,6 +129,8 @@ class Course:
         for number, (plan, standing) in enumerate(zip(self.plans, self.standing, strict=True)):
             if plan.unnoised and clear is None:
                 raise PrivacyError(f"{plan!r} ranks by gradients without noise, which this step does not give.")
+            if type(plan).observe is Plan.observe:  # remembers nothing
+                continue
             seen = (
                 Observed(clear, 0.0, support) if plan.unnoised and clear is not None else Observed(noised, std, support)
             )

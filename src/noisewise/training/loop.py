@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import threading
-import time
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from noisewise.accounting import Ledger
 from noisewise.accounting.accountants import check_delta
+from noisewise.accounting.along import epsilons_along
 from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Nest
@@ -139,7 +139,7 @@ def train(
             status = open_folder(folder, run, resume)
         with _interrupts() as interrupted, _Epsilon(progress, state, delta, ablation, status) as shown:
             per_epoch = max(1, round(1 / mechanism.sampler.rate))
-            per_reading = per_epoch * math.ceil(mechanism.steps / per_epoch / READINGS)
+            per_reading = reading_interval(mechanism)
             while state.step < mechanism.steps:
                 make_step(
                     model, data, loss_fn, optimizer, state, runtime,
@@ -155,6 +155,7 @@ def train(
                 save_now_and_then(run, checkpoint_seconds, force=bool(interrupted))
                 if interrupted:
                     _stop(folder, state, status)
+        state.captured.settle()
         _check_plan(state, ablation)
         if run.averaged is not None:
             lineage.end(model, run.averaged)
@@ -203,12 +204,11 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 class _Epsilon:
-    """Progress: steps, epsilon so far (PLD, recomputed when that costs under 5 % of the time), time left."""
+    """Progress: steps, epsilon so far, time left. Readings along the run cost one composition for all of them together."""
 
     def __init__(self, show: bool, state: State, delta: float, ablation: Ablation, status: Status):
         self.state, self.delta, self.private = state, delta, status.status == "private"
-        self._show, self._next = show, 0.0
-        self._reading: tuple[int, float] = (0, math.nan)
+        self._readings: dict[int, float] | None = None
         label = "training" if ablation == "private" else f"training ({ablation})"
         self._bar = Bar(label, state.mechanism.steps, done=state.step, show=show)
 
@@ -220,17 +220,36 @@ class _Epsilon:
         self._bar.__exit__()
 
     def reading(self) -> float:
-        """Epsilon of the steps so far."""
+        """Epsilon of the steps so far: never below the ledger's, at the end exactly that."""
         if not self.private:
             return math.inf
-        if self._reading[0] != self.state.step:
-            start = time.monotonic()
-            self._reading = self.state.step, self.state.ledger.epsilon(self.delta)
-            self._next = time.monotonic() + 20 * (time.monotonic() - start)
-        return self._reading[1]
+        if self.state.step == self.state.mechanism.steps:
+            return self.state.ledger.epsilon(self.delta)
+        return self._after(self.state.step)
+
+    def _after(self, step: int) -> float:
+        """The first reading at or behind a step."""
+        if self._readings is None:
+            self._readings = readings_of(self.state, self.delta)
+        return next(epsilon for at, epsilon in self._readings.items() if at >= step)
 
     def advance(self) -> None:
-        """Show the step; refresh epsilon now and then, and at the end."""
-        if self._show and (time.monotonic() >= self._next or self.state.step == self.state.mechanism.steps):
-            self.reading()
-        self._bar.advance(extra=f"epsilon {self._reading[1]:.2f}" if self.private else "not private")
+        """Show the step, with the epsilon that the next reading will have: it is not exceeded until then."""
+        if not self._bar.show:
+            return
+        self._bar.advance(extra=f"epsilon {self._after(self.state.step):.2f}" if self.private else "not private")
+
+
+def readings_of(state: State, delta: float) -> dict[int, float]:
+    """Step -> epsilon after it by the plan, for the steps whose epsilon a run writes down."""
+    mechanism = state.mechanism
+    steps = [*range(reading_interval(mechanism), mechanism.steps, reading_interval(mechanism)), mechanism.steps]
+    counts = [-(-step // mechanism.sampler.steps_per_event) for step in steps]
+    before = [(line.event, line.count) for line in state.before]
+    return dict(zip(steps, epsilons_along(before, mechanism.events(), counts, delta, mechanism.adjacency), strict=True))
+
+
+def reading_interval(mechanism: Mechanism) -> int:
+    """Whole epochs between two readings of epsilon."""
+    per_epoch = max(1, round(1 / mechanism.sampler.rate))
+    return per_epoch * math.ceil(mechanism.steps / per_epoch / READINGS)

@@ -18,6 +18,7 @@ from noisewise.losses import LossFn
 from noisewise.persample import examine
 from noisewise.persample.layout import situation
 from noisewise.persample.made_up import synthetic
+from noisewise.persample.seen import Seen
 from noisewise.support import live_parameters
 from noisewise.training import lineage
 from noisewise.training.augmentation import Augment, check_augment
@@ -69,10 +70,13 @@ def _check_isolation(
     model: nn.Module, data: Data | Nest, loss_fn: LossFn, state: State, example: Nest, augment: Augment | None
 ) -> None:
     """Are units separate, in the model and where they are changed? Asked once for each mode, shape, type and loss."""
+    units = units_of(data)
+    if state.layout is not None and state.seen is not None and state.seen.still(model, loss_fn, units):
+        return
     learning = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if state.layout is None:
         state.course.at(state.step, dict(model.named_parameters()))  # masks that do not fit stop here
-    like = map_tensors(lambda tensor: tensor[:0], units_of(data))
+    like = map_tensors(lambda tensor: tensor[:0], units)
     if augment is not None:
         if state.layout is None:
             state.versions = check_augment(augment.function, like if example is None else example)
@@ -85,6 +89,7 @@ def _check_isolation(
         state.layout = examine(
             model, loss_fn, like, example, size=state.mechanism.sampler.batch_size, classes=classes or None
         )
+    state.seen = Seen(model, loss_fn, units) if augment is None else None
 
 
 def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, support: Any) -> None:

@@ -19,10 +19,14 @@ from noisewise.clipping import Clip
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
+from noisewise.persample.seen import Seen
 from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.training import lineage
+from noisewise.training.ahead import Ahead
+from noisewise.training.captured import Captured
 from noisewise.training.course import Course
+from noisewise.training.resident import Resident
 
 _ROOTS: set[int] = set()  # secret roots that a state of this process draws from
 
@@ -53,6 +57,10 @@ class State:
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
+    captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
+    ahead: Ahead = field(default_factory=Ahead, init=False, repr=False, compare=False)
+    seen: Seen | None = field(default=None, init=False, repr=False, compare=False)  # when the layout was found
+    resident: Resident = field(default_factory=Resident, init=False, repr=False, compare=False)
     outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
     chain: bytes = field(default=b"", init=False, repr=False)  # the optimizer's numbers so far
@@ -69,7 +77,15 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: not the secret root."""
-        parts = vars(self) | {"layout": None, "versions": None}  # the copy's model is looked at anew
+        anew: dict[str, Any] = {
+            "layout": None,
+            "versions": None,
+            "captured": Captured(),
+            "resident": Resident(),
+            "seen": None,
+        }
+        anew["ahead"] = Ahead()
+        parts = vars(self) | anew  # the copy's model is looked at anew
         if self.entropy.reproducible:
             return parts
         if self.step % self.mechanism.sampler.steps_per_event:
@@ -109,7 +125,11 @@ class State:
         numbers = [
             {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
         ]
-        self.chain = hashlib.blake2b(self.chain + json.dumps(numbers).encode(), digest_size=32).digest()
+        said = json.dumps(numbers).encode()
+        self.chain = _linked(self.chain, said)
+        if model_on_gpu(model) and self.origin is not None and self.step + 1 < self.mechanism.steps:
+            next_but_one = self.entropy.bound(self.origin, _linked(self.chain, said))  # if the numbers stay
+            self.ahead.begin(self.mechanism.sampler, next_but_one, self.step + 1)
         self.course.hold(dict(model.named_parameters()))
         if self.step == self.mechanism.steps:
             lineage.end(model)
@@ -141,6 +161,15 @@ class State:
         else:
             entropy = Entropy.insecure(insecure_seed, ledger.releases, secure=secure)
         return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
+
+
+def _linked(chain: bytes, said: bytes) -> bytes:
+    return hashlib.blake2b(chain + said, digest_size=32).digest()
+
+
+def model_on_gpu(model: nn.Module) -> bool:
+    """Is the processor free to draw ahead?"""
+    return next(model.parameters()).is_cuda
 
 
 def _number(value: Any) -> Any:

@@ -19,9 +19,11 @@ from noisewise.data import Data
 from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING
 from noisewise.persample import ClippedBatch, clipped_sum
+from noisewise.persample.steady import NotSteady
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Drawn, draw, groups_of
+from noisewise.training.captured import refused, wanted
 from noisewise.training.memory import in_memory
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
@@ -65,7 +67,7 @@ def private_step(
     drawn = draw(data, state, augment, runtime, next(model.parameters()).device)
     step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
     support = state.course.begin(step, weights)
-    clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime)
+    clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))
     for recorder in recorders:
         recorder(Observation(step, drawn.units, clipped.norms, clip, support))
     asked = questions(clipped, state, PURPOSE, sigma)
@@ -87,9 +89,26 @@ def clipped_batch(
     support: Support,
     state: State,
     runtime: Runtime | None,
+    *,
+    norms: bool = True,
 ) -> ClippedBatch:
-    """The clipped sum of a batch, and what its rule asks of the same units; in micro-batches that fit in memory."""
+    """The clipped sum of a batch, and what its rule asks of the same units; in micro-batches that fit in memory.
+
+    By captured steps where they are wanted and possible; those hand out `norms` only if somebody looks at them.
+    """
     units = length(drawn.rows)
+    if wanted(runtime, next(model.parameters()).device) and state.captured.reason is None:
+        assert state.layout is not None
+        replay = partial(
+            state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
+            layout=state.layout, expected=state.mechanism.expected_batch_size, seed=drawn.seed, norms=norms,
+        )  # fmt: skip
+        try:
+            return in_memory(replay, state, runtime, units)
+        except NotSteady as error:
+            if runtime is not None and runtime.capture:
+                raise refused(error) from None
+            state.captured.reason = str(error)
     compute = partial(
         clipped_sum, model, loss_fn, drawn.rows, drawn.clip, support,
         layout=state.layout, groups=groups_of(data, drawn.clip, drawn.units, units), seed=drawn.seed,
@@ -112,7 +131,8 @@ def write_gradients(
 ) -> None:
     """Sums become means over the expected batch, in place, and the gradient what the optimizer sees; the frozen have none."""
     grads = answers[PURPOSE]
-    for total in (*grads.values(), *answers.get(RANKING, {}).values()):
-        total.div_(size)
+    totals = [*grads.values(), *answers.get(RANKING, {}).values()]
+    if totals:
+        torch._foreach_div_(totals, size)
     for name, parameter in weights.items():
         parameter.grad = grads[name].to(parameter.dtype) if name in grads else None

@@ -1,0 +1,101 @@
+"""Kernels of its own, where there are any: on a GPU with Triton. Each has a portable way beside it, with equal results."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INTERPRETED = False  # tests: kernels run on a CPU too, by Triton's interpreter
+ENABLED = True
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Are there kernels for these? float32 on a GPU, with rows that lie in one piece."""
+    return ENABLED and all(
+        tensor.dtype == torch.float32
+        and (INTERPRETED or (tensor.is_cuda and tensor.device.index == torch.cuda.current_device()))
+        and tensor.numel() > 0
+        and tensor.is_contiguous()
+        for tensor in tensors
+    ) and _there()  # fmt: skip
+
+
+@cache
+def _there() -> bool:
+    return importlib.util.find_spec("triton") is not None and torch.version.hip is None
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
+
+
+def squares(rows: Tensor) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64."""
+    total: Tensor = _kernels().squares(rows)
+    return total
+
+
+def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """`sum_i factors_i rows_i` of `[taps, batch, entries]`: rows of factor 0 do not matter, whatever they hold."""
+    total: Tensor = _kernels().weighted_sum(rows, factors.contiguous())
+    return total
+
+
+def form_taps(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    mask: Tensor | None,
+    *,
+    cut: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
+
+    `cut`: products may be of TF32 factors.
+    """
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    laid = None if mask is None else mask.flatten(2).permute(2, 0, 1).contiguous().view(torch.uint8)
+    formed: tuple[Tensor, Tensor] = _kernels().form_taps(
+        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee"
+    )
+    return formed
+
+
+def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Sums over positions of g z and of g for inputs `[batch, channels, ...]`, z normalised in groups; None for large ones."""
+    places = given[0, 0].numel()
+    if not usable(grad, given) or places * (given.shape[1] // groups) > 8192:
+        return None
+    sums: tuple[Tensor, Tensor] = _kernels().group_norm(grad.flatten(2), given.flatten(2), groups, eps)
+    return sums
+
+
+def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Tensor, Tensor] | None:
+    """Sums over positions of g z and of g, z normalised over the last `width` numbers; None for large ones."""
+    if not usable(grad, given) or width > 8192:
+        return None
+    units = len(given)
+    sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
+    return sums
+
+
+def weighted_pair(light: Tensor, heavy: Tensor, powers: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """`gradients.weighted` by powers of two: rows of factor 0 are 0 in both, whatever they hold."""
+    factors = factors.contiguous()
+    one: Tensor = _kernels().scaled(light.flatten(1), powers, factors, light=True)
+    other: Tensor = _kernels().scaled(heavy.flatten(1), powers, factors, light=False)
+    return one.view(light.shape), other.view(heavy.shape)

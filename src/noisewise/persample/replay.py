@@ -1,0 +1,177 @@
+"""The clipped sum of a micro-batch as one fixed sequence of operations: on a GPU a CUDA graph, elsewhere a plain call.
+
+A graph replays the very operations that were proven to act row by row when it was captured, on other rows: no line of
+Python runs between them, so nothing can take another way. What is read from Python at capture must stay as it was (`seen`).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.batches import Nest, Views, leaves, map_tensors
+from noisewise.bounded import Bounded
+from noisewise.clipping import Clip
+from noisewise.persample import engines
+from noisewise.persample.clipped_sum import _clip_and_add, _holders, _is_kept, _sum_type
+from noisewise.persample.examine import Versions
+from noisewise.persample.held import counts, self_changing
+from noisewise.persample.layout import Layout
+from noisewise.persample.proof import Proof
+from noisewise.persample.seen import Chance
+from noisewise.persample.steady import NotSteady, steady
+from noisewise.promises import blocks_of
+
+if TYPE_CHECKING:
+    from noisewise.support import Support
+
+WARM_UPS = 1  # passes before a capture: libraries choose their kernels there
+
+
+class Sums:
+    """Where the micro-batches of a step are added up, and what must hold for all of them; on the model's device.
+
+    `masks` are copies that stay in place, so that another mask of the same shape needs no new capture.
+    """
+
+    def __init__(self, model: nn.Module, live: Mapping[str, nn.Parameter], clip: Clip, support: Support):
+        self.model, self.live, self.clip, self.support = model, dict(live), clip, dict(support)
+        self.device = next(iter(live.values())).device
+        self.values = {name: torch.zeros_like(p, dtype=_sum_type(p)) for name, p in live.items()}
+        masks = {name: mask for name, mask in support.items() if isinstance(mask, Tensor) and name in live}
+        self.masks = {name: mask.detach().to(self.device, copy=True) for name, mask in masks.items()}
+        self.blocks = max(blocks_of(clip, live).values()) + 1
+        self.broken = torch.zeros((), dtype=torch.bool, device=self.device)
+
+    def zero(self) -> None:
+        """Nobody is in it."""
+        torch._foreach_zero_(list(self.values.values()))
+
+    def take_over(self, support: Support) -> bool:
+        """Use other masks, if they freeze and mask the same parameters as before."""
+        if support.keys() != self.support.keys():
+            return False
+        pairs = [(support[name], self.support[name]) for name in support]
+        if any(isinstance(new, bool) != isinstance(old, bool) for new, old in pairs):
+            return False
+        if any(isinstance(new, bool) and new != old for new, old in pairs):
+            return False
+        for name, mask in self.masks.items():
+            new = support[name]
+            assert isinstance(new, Tensor)
+            mask.copy_(new)
+        self.support = dict(support)
+        return True
+
+    def bounded(self) -> Bounded:
+        """The sum of the step, which only `release` opens."""
+        return Bounded(self.values, self.clip.sensitivity, self.support)
+
+
+class Replay:
+    """A micro-batch of a fixed size: forward pass, norms, factors and clipped sums, which are added to `sums`.
+
+    Rows behind the given ones are padding: `present` is False there, and they add nothing whatever they hold.
+    `NotSteady` if the model's step is not a fixed sequence of operations.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Any,
+        like: Nest,
+        size: int,
+        sums: Sums,
+        layout: Layout,
+        pool: Any = None,
+        *,
+        checked: bool = False,
+    ):
+        self.model, self.loss_fn, self.sums, self.layout, self.size = model, loss_fn, sums, layout, size
+        self.single = not isinstance(like, Views)  # units of one row each
+        views = Views.single(like) if self.single else like
+        self._batch = map_tensors(lambda t: torch.zeros(size, *t.shape[1:], dtype=t.dtype, device=sums.device), views)
+        if self.single:
+            self._batch.weights.fill_(1.0)
+        self._inputs = (
+            [leaf.squeeze(1) for leaf in leaves(self._batch.batch)] if self.single else list(leaves(self._batch))
+        )
+        self._numbers = torch.arange(size, device=sums.device)
+        self._present = torch.zeros(size, dtype=torch.bool, device=sums.device)
+        self.norms = torch.zeros(sums.blocks, size, dtype=torch.float64, device=sums.device)
+        self.draws = sums.device.type != "cuda"  # there, whether a pass draws shows in its generator
+        if not checked:
+            self._check()
+        self._run = self._captured(pool) if sums.device.type == "cuda" else self._plain
+
+    def __call__(self, rows: list[Tensor], first: int, count: int) -> None:
+        """Add the clipped sum of `count` units from `first` on, at most `size`; `rows` are the tensors of a batch."""
+        for static, given in zip(self._inputs, rows, strict=True):
+            part = given if count == len(given) else given[first : first + count]
+            (static if count == self.size else static[:count]).copy_(part, non_blocking=True)
+        torch.lt(self._numbers, count, out=self._present)
+        self._run()
+
+    def _body(self, proofs: list[Proof] | None = None) -> None:
+        sums = self.sums
+        with torch.enable_grad(), steady():
+            measured = engines.measure(
+                self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
+            )
+            part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken)
+        for name, total in sums.values.items():
+            total.add_(part.grads._values[name])
+        self.norms.copy_(part.norms)
+
+    def _plain(self) -> None:
+        """A pass of Python: nothing is kept or changed."""
+        versions = Versions(self.model)
+        with self._nothing_kept() as proofs:
+            self._body(proofs)
+        versions.check(self.model)
+
+    def _check(self) -> None:
+        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere."""
+        chance, before = Chance(), counts(self.model, self.loss_fn)
+        self._plain()
+        if counts(self.model, self.loss_fn) != before:
+            raise NotSteady("the model or the loss counts its passes, which a graph would not")
+        if not chance.untouched():
+            raise NotSteady("the model or the loss draws from Python's or NumPy's generators, which a graph would not")
+
+    @contextmanager
+    def _nothing_kept(self) -> Iterator[list[Proof]]:
+        """Refuse a pass after which somebody holds the batch or what was computed from it: replays would write into it."""
+        holders, proofs = _holders(self._batch), list[Proof]()
+        yield proofs
+        if _is_kept(proofs, self._batch, holders):
+            gc.collect()
+            if _is_kept(proofs, self._batch, holders):
+                raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
+
+    def _captured(self, pool: Any) -> Callable[[], None]:
+        generator = torch.cuda.default_generators[self.sums.device.index or 0]
+        offset = generator.get_offset()
+        stream, current = torch.cuda.Stream(self.sums.device), torch.cuda.current_stream(self.sums.device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._plain()
+        current.wait_stream(stream)
+        self.draws = generator.get_offset() != offset
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with self._nothing_kept() as proofs, torch.cuda.graph(graph, pool=pool, stream=stream):
+                self._body(proofs)
+        except NotSteady:
+            raise
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            raise NotSteady(f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
+        return graph.replay

@@ -1,0 +1,244 @@
+"""Kernels in Triton: lengths of rows, sums of weighted rows, rows scaled one by one. Imported by `kernels` alone.
+
+Each reads its input once. Rows of weight 0 are not read at all, so that what is not finite there does not matter; sums are
+taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 4096  # that keep a GPU busy
+TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
+TILE, POSITIONS, STAGES = 128, 32, 3  # of a convolution's taps: channels of a tile, positions of a step
+
+
+@triton.jit
+def _squares(x, out, stride, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    total = tl.zeros([BLOCK], tl.float64)
+    for k in range(LOOPS):
+        places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
+        values = tl.load(x + row * stride + places, mask=places < entries, other=0.0).to(tl.float64)
+        total += values * values
+    tl.store(out + row * parts + part, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _toward_zero(factors):
+    """As `rounding.toward_zero` to float32: an ulp less, nothing below the smallest ordinary number, nothing infinite."""
+    smaller = factors * (1 - 1.1920928955078125e-07)
+    smaller = tl.where(tl.abs(smaller) <= 1.1754943508222875e-38, 0.0, smaller)
+    smaller = tl.minimum(tl.maximum(smaller, -3.4028234663852886e38), 3.4028234663852886e38)
+    return smaller.to(tl.float32)
+
+
+@triton.jit
+def _weighted(x, factors, out, batch, entries, row, tap, LOOPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    split = tl.program_id(1)
+    number = tl.program_id(2)
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in range(LOOPS):
+        rows = (split * LOOPS + k) * ROWS + tl.arange(0, ROWS)
+        weights = _toward_zero(tl.load(factors + rows, mask=rows < batch, other=0.0))
+        counts = (weights != 0)[:, None] & (places < entries)[None, :]
+        at = x + number.to(tl.int64) * tap + rows.to(tl.int64)[:, None] * row + places[None, :]
+        total += tl.sum(tl.load(at, mask=counts, other=0.0) * weights[:, None], axis=0)
+    tl.store(out + (split * tl.num_programs(2) + number).to(tl.int64) * entries + places, total, mask=places < entries)
+
+
+@triton.jit
+def _scaled(x, powers, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    one = row + tl.arange(0, 1)
+    factor, power = tl.load(factors + one), tl.load(powers + one)
+    scale = _toward_zero(factor * power) if LIGHT else (1.0 / power).to(tl.float32)
+    counts = (places < entries) & (factor != 0)
+    values = tl.load(x + row * stride + places, mask=counts, other=0.0)
+    tl.store(out + row * entries + places, values * scale, mask=places < entries)
+
+
+@triton.jit
+def _taps(
+    grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel, mask,
+    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles,
+    LOOPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One unit, one tap, one tile of out x in: walk over positions, keep the tile, and the sum of its squares."""
+    unit = tl.program_id(0).to(tl.int64)
+    tap = tl.program_id(1)
+    tile = tl.program_id(2)
+    rows = (tile // across) * OUT + tl.arange(0, OUT)
+    columns = (tile % across) * IN + tl.arange(0, IN)
+    tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
+    total = tl.zeros([OUT, IN], tl.float32)
+    for k in range(LOOPS):
+        places = k * BLOCK + tl.arange(0, BLOCK)
+        y, x = (places // width) * stride_y + tap_y, (places % width) * stride_x + tap_x
+        there = places < height * width
+        inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
+        left = tl.load(
+            grad + (unit * outputs + rows)[:, None] * (height * width) + places[None, :],
+            mask=(rows < outputs)[:, None] & there[None, :], other=0.0,
+        )  # fmt: skip
+        right = tl.load(
+            given + (unit * inputs + columns)[:, None] * (tall * wide) + (y * wide + x)[None, :],
+            mask=(columns < inputs)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        total += tl.dot(left, tl.trans(right), input_precision=PRECISION)
+    counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
+    entries = rows[:, None] * inputs + columns[None, :]
+    if MASKED:
+        total = tl.where(tl.load(mask + tap * outputs * inputs + entries, mask=counts, other=0) != 0, total, 0.0)
+    tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
+    exact = tl.where(counts, total, 0.0).to(tl.float64)
+    tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+
+
+@triton.jit
+def _group_norm(
+    grad, given, weights, biases, channels, places, groups, eps, CHANNELS: tl.constexpr, PLACES: tl.constexpr
+):
+    """One unit, one group: normalise it once more, and add up g z and g over positions."""
+    unit = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    each = channels // groups
+    rows, columns = tl.arange(0, CHANNELS), tl.arange(0, PLACES)
+    counts = (rows < each)[:, None] & (columns < places)[None, :]
+    at = (unit * channels + group * each + rows)[:, None] * places + columns[None, :]
+    values = tl.load(given + at, mask=counts, other=0.0)
+    mean = tl.sum(tl.sum(values, axis=1), axis=0) / (each * places)
+    centred = tl.where(counts, values - mean, 0.0)
+    variance = tl.sum(tl.sum(centred * centred, axis=1), axis=0) / (each * places)
+    normalised = centred * (1.0 / tl.sqrt(variance + eps))
+    gradient = tl.load(grad + at, mask=counts, other=0.0)
+    here = unit * channels + group * each + rows
+    tl.store(weights + here, tl.sum(gradient * normalised, axis=1), mask=rows < each)
+    tl.store(biases + here, tl.sum(gradient, axis=1), mask=rows < each)
+
+
+def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of g z and of g, `[batch, channels]`, for inputs `[batch, channels, positions]`, z normalised."""
+    batch, channels, places = given.shape
+    weights, biases = (torch.empty(batch, channels, dtype=grad.dtype, device=grad.device) for _ in range(2))
+    _group_norm[(batch, groups)](
+        grad, given, weights, biases, channels, places, groups, eps,
+        CHANNELS=triton.next_power_of_2(channels // groups), PLACES=triton.next_power_of_2(places),
+    )  # fmt: skip
+    return weights, biases
+
+
+@triton.jit
+def _layer_norm(grad, given, weights, biases, time, width, eps, splits, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+    """One unit, some of its positions: normalise each once more, and add up g z and g."""
+    unit = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    columns = tl.arange(0, BLOCK)
+    by_weight, by_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for k in range(LOOPS):
+        position = split * LOOPS + k
+        counts = (columns < width) & (position < time)
+        at = (unit * time + position) * width + columns
+        values = tl.load(given + at, mask=counts, other=0.0)
+        mean = tl.sum(values, axis=0) / width
+        centred = tl.where(counts, values - mean, 0.0)
+        variance = tl.sum(centred * centred, axis=0) / width
+        gradient = tl.load(grad + at, mask=counts, other=0.0)
+        by_weight += gradient * centred * (1.0 / tl.sqrt(variance + eps))
+        by_bias += gradient
+    here = (unit * splits + split) * width + columns
+    tl.store(weights + here, by_weight, mask=columns < width)
+    tl.store(biases + here, by_bias, mask=columns < width)
+
+
+def layer_norm(grad: Tensor, given: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of g z and of g, `[batch, width]`, for inputs `[batch, time, width]`, z normalised over the width."""
+    batch, time, width = given.shape
+    loops = min(8, triton.next_power_of_2(time))
+    splits = triton.cdiv(time, loops)
+    weights, biases = (torch.empty(batch, splits, width, dtype=grad.dtype, device=grad.device) for _ in range(2))
+    _layer_norm[(batch, splits)](
+        grad, given, weights, biases, time, width, eps, splits, LOOPS=loops, BLOCK=triton.next_power_of_2(width)
+    )
+    return weights.sum(1), biases.sum(1)
+
+
+def form_taps(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    mask: Tensor | None,
+    *,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
+
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]`; `mask [taps, out, in]` of bytes.
+    """
+    batch, outputs, height, width = grad.shape
+    inputs, tall, wide = given.shape[1:]
+    taps = kernel[0] * kernel[1]
+    tile_out, tile_in = (min(TILE, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
+    across = triton.cdiv(inputs, tile_in)
+    tiles = across * triton.cdiv(outputs, tile_out)
+    block = min(POSITIONS, max(16, triton.next_power_of_2(height * width)))
+    out = torch.empty(taps, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
+    squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
+    _taps[(batch, taps, tiles)](
+        grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
+        out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
+        LOOPS=triton.cdiv(height * width, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
+        PRECISION=precision, num_warps=8 if tile_out * tile_in >= 8192 else 4, num_stages=STAGES,
+    )  # fmt: skip
+    return out, squares.sum(1)
+
+
+def squares(rows: Tensor) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64."""
+    batch, entries = rows.shape
+    block = 128 if entries <= 128 else 1024
+    blocks = triton.cdiv(entries, block)
+    parts = max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))
+    loops = triton.next_power_of_2(triton.cdiv(blocks, parts))
+    parts = triton.cdiv(blocks, loops)
+    out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
+    _squares[(batch, parts)](rows, out, rows.stride(0), entries, parts, LOOPS=loops, BLOCK=block)
+    return out[:, 0] if parts == 1 else out.sum(1)
+
+
+def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]`; factors in float64, rounded towards zero."""
+    taps, batch, entries = rows.shape
+    tall, block = TALL, BROAD
+    columns = triton.cdiv(entries, block)
+    loops_in_all = triton.cdiv(batch, tall)
+    splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS // 8, columns * taps)))
+    loops = triton.next_power_of_2(triton.cdiv(loops_in_all, splits))
+    splits = triton.cdiv(loops_in_all, loops)
+    out = torch.empty(splits, taps, entries, dtype=rows.dtype, device=rows.device)
+    _weighted[(columns, splits, taps)](
+        rows, factors, out, batch, entries, rows.stride(1), rows.stride(0), LOOPS=loops, ROWS=tall, BLOCK=block
+    )
+    return out[0] if splits == 1 else out.sum(0)
+
+
+def scaled(rows: Tensor, powers: Tensor, factors: Tensor, *, light: bool) -> Tensor:
+    """`p f rows` (light) or `rows / p` of `[batch, entries]`, p powers of two; 0 where the factor is."""
+    batch, entries = rows.shape
+    out = torch.empty(batch, entries, dtype=rows.dtype, device=rows.device)
+    _scaled[(batch, triton.cdiv(entries, 1024))](
+        rows, powers, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024
+    )
+    return out

@@ -1,0 +1,161 @@
+"""Steps of fixed shapes: batches of any size as a few micro-batches of a few sizes, each captured once and replayed."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from noisewise.adaptive import Adaptive
+from noisewise.batches import Nest, Views, leaves
+from noisewise.clipping import Clip
+from noisewise.errors import ConfigError
+from noisewise.losses import LossFn
+from noisewise.persample import ClippedBatch, Layout
+from noisewise.persample.chance import random_state
+from noisewise.persample.replay import Replay, Sums
+from noisewise.persample.seen import Seen
+from noisewise.persample.steady import NotSteady
+from noisewise.promises import broken, own
+from noisewise.runtime import Runtime
+from noisewise.support import live_parameters
+
+if TYPE_CHECKING:
+    from noisewise.support import Support
+
+RECAPTURES = 16  # changes of rule, masks or model after which graphs are no longer worth their capture
+
+
+def sizes_for(units: int, expected: int, largest: int | None = None) -> list[int]:
+    """Sizes of the micro-batches that hold so many units: as few as `largest` allows, the last one rounded up to a step.
+
+    Steps are about an eighth of the expected batch: 6 % of the rows are padding, and a run meets a handful of sizes.
+    """
+    usual = min(expected, largest or expected)
+    step = max(2, 1 << round(math.log2(usual / 8)) if usual >= 8 else 0)
+    full, rest = divmod(units, largest) if largest else (0, units)
+    last = -(-rest // step) * step
+    sizes = [*[largest or 0] * full, *([min(last, largest or last)] if rest else [])]
+    return [max(size, 2) for size in sizes]  # a batch of one row may take another way than any other
+
+
+class Captured:
+    """The captured steps of a run: what was captured, for which rule, masks and model, and where it adds up."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None  # why nothing can be captured
+        self.replays: dict[Any, Replay] = {}
+        self._sums: Sums | None = None
+        self._seen: Seen | None = None
+        self._pool: Any = None
+        self._support: Any = None
+        self.captures = 0
+
+    def clipped(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        rows: Any,
+        clip: Clip,
+        support: Support,
+        runtime: Runtime,
+        *,
+        layout: Layout,
+        expected: int,
+        seed: int,
+        norms: bool,
+    ) -> ClippedBatch:
+        """`clipped_sum` of a batch by replays; `norms`: hand out those too. `NotSteady` if that cannot be."""
+        self._prepare(model, loss_fn, rows, clip, support, layout)
+        sums = self._sums
+        assert sums is not None
+        sums.zero()
+        tensors, parts, first = list(leaves(rows)), [], 0
+        units = len(tensors[0])
+        sizes = sizes_for(units, expected, runtime.microbatch)
+        try:
+            replays = [self._replay(model, loss_fn, rows, size, layout, seed) for size in sizes]
+        except BaseException:
+            self.forget()
+            raise
+        with self._random_state(seed) if any(replay.draws for replay in replays) else nullcontext():
+            for replay in replays:
+                count = min(replay.size, units - first)
+                replay(tensors, first, count)
+                if norms:
+                    parts.append(replay.norms[:, :count].clone())
+                first += count
+        known = torch.cat(parts, 1) if parts else sums.broken.new_zeros(sums.blocks, 0, dtype=torch.float64)
+        return ClippedBatch(sums.bounded(), known)
+
+    def _prepare(
+        self, model: nn.Module, loss_fn: LossFn, rows: Any, clip: Clip, support: Support, layout: Layout
+    ) -> None:
+        """Forget what was captured for another rule, another model or masks of another form."""
+        seen, sums = self._seen, self._sums
+        fits = seen is not None and sums is not None and sums.clip == clip and seen.still(model, loss_fn, rows)
+        if fits and sums is not None and (support is self._support or sums.take_over(support)):
+            self._support = support
+            return
+        self.forget()
+        self.captures += 1
+        if self.captures > RECAPTURES:
+            raise NotSteady("rule, masks or model change too often for graphs to be worth their capture")
+        if own(clip) or isinstance(clip, Adaptive):
+            raise NotSteady(f"{type(clip).__name__} is computed from answers, or is a rule of your own")
+        device = next(model.parameters()).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise NotSteady(f"the model lies on {device}, which is not the current GPU (torch.cuda.set_device)")
+        if not layout.proven or layout.fallback:
+            raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
+        self._sums = Sums(model, live_parameters(model, support), clip, support)
+        self._seen, self._support = Seen(model, loss_fn, rows), support
+        if self._sums.device.type == "cuda":
+            self._pool = torch.cuda.graph_pool_handle()
+
+    def _replay(self, model: nn.Module, loss_fn: LossFn, like: Nest, size: int, layout: Layout, seed: int) -> Replay:
+        views = like.weights.shape[1] if isinstance(like, Views) else None
+        key = (size, views)
+        if key not in self.replays:
+            assert self._sums is not None
+            with self._random_state(seed):
+                checked = any(views == other for _, other in self.replays)
+                self.replays[key] = Replay(model, loss_fn, like, size, self._sums, layout, self._pool, checked=checked)
+        return self.replays[key]
+
+    def _random_state(self, seed: int) -> AbstractContextManager[None]:
+        assert self._sums is not None
+        device = self._sums.device
+        return random_state([device.index or 0] if device.type == "cuda" else [], seed)
+
+    def forget(self) -> None:
+        """Free what was captured."""
+        self.replays.clear()
+        self._sums = self._seen = self._pool = self._support = None
+
+    def settle(self) -> None:
+        """Wait for the steps made so far, and say if a rule did not keep its promise in one of them."""
+        if self._sums is not None and bool(self._sums.broken):
+            raise broken(self._sums.clip)
+
+
+def wanted(runtime: Runtime | None, device: torch.device) -> bool:
+    """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls."""
+    runtime = runtime or Runtime()
+    chosen, engine = runtime.capture, runtime.engine
+    if chosen and engine not in ("auto", "ghost"):
+        raise ConfigError(
+            f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'."
+        )
+    return engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
+
+
+def refused(reason: object) -> ConfigError:
+    """The error where capture=True was asked for and cannot be."""
+    return ConfigError(
+        f"Runtime(capture=True): a step of this run is no fixed sequence of operations: {reason}. Use capture=None, which "
+        "captures where it can, or capture=False."
+    )

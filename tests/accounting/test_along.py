@@ -1,0 +1,60 @@
+"""Readings along a run: upper bounds close to the exact epsilon, cheaper than asking for each."""
+
+import time
+
+import dp_accounting as dp
+import pytest
+
+from noisewise.accounting import pld_epsilon
+from noisewise.accounting.along import SLACK, epsilons_along
+
+PLANS = {
+    "sampled": [(dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1.1)), 1000)],
+    "full batch": [(dp.GaussianDpEvent(30.0), 100)],
+    "schedule": [(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(s)), 50) for s in (2.0, 1.5)],
+}
+EARLIER = [(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(3.0)), 20)]
+
+
+@pytest.mark.parametrize("before", [[], EARLIER], ids=["first", "after another phase"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_readings_bound_the_exact_epsilon_closely(plan, before):
+    total = sum(count for _, count in plan)
+    counts = [total // 4, total // 2, total]
+    readings = epsilons_along(before, plan, counts, 1e-5, "add-remove")
+    for count, reading in zip(counts, readings, strict=True):
+        first = min(count, plan[0][1])
+        part = [(plan[0][0], first), *[(event, count - first) for event, _ in plan[1:] if count > first]]
+        exact = pld_epsilon([*before, *part], 1e-5, "add-remove")
+        assert exact * (1 - 1e-3) <= reading <= exact * (1 + 3 * SLACK)
+    assert readings == sorted(readings)
+    assert readings[-1] <= pld_epsilon([*before, *plan], 1e-5, "add-remove")
+
+
+def test_other_releases_are_read_exactly():
+    plan = [(dp.TruncatedSubsampledGaussianDpEvent(100, 0.05, 20, 2.0), 4)]
+    readings = epsilons_along([], plan, [2, 4], 1e-5, "add-remove")
+    assert readings == [pld_epsilon([(plan[0][0], count)], 1e-5, "add-remove") for count in (2, 4)]
+
+
+def test_all_readings_of_a_run_cost_less_than_one_exact_epsilon():
+    """Asking for each of them costs twenty exact ones."""
+    plan = PLANS["sampled"]
+    plan = [(dp.PoissonSampledDpEvent(0.0201, plan[0][0].event), 1000)]
+    start = time.perf_counter()
+    whole = pld_epsilon(plan, 1e-5, "add-remove")
+    exact = time.perf_counter() - start
+    start = time.perf_counter()
+    readings = epsilons_along([], plan, range(50, 1001, 50), 1e-5, "add-remove")
+    assert time.perf_counter() - start < exact
+    assert readings[-1] <= whole
+
+
+def test_what_was_asked_before_is_remembered():
+    plan = [(dp.PoissonSampledDpEvent(0.0203, dp.GaussianDpEvent(1.1)), 1000)]
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        pld_epsilon(plan, 1e-5, "add-remove")
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < seconds[0] / 10

@@ -1,0 +1,168 @@
+"""Kernels against plain arithmetic in float64; Triton's interpreter runs them without a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from noisewise.clipping import Flat
+from noisewise.persample import kernels
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import ByTap, Formed
+from noisewise.persample.gradients import Outer
+from noisewise.persample.rounding import lengths, toward_zero
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Kernels on a CPU; `conftest` tells Triton."""
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+
+
+def with_bad_rows(rows):
+    """Rows 1 and 3 are not finite, and do not count."""
+    rows[1], rows[3] = float("inf"), float("nan")
+    factors = torch.rand(len(rows), dtype=torch.float64)
+    factors[[1, 3]] = 0
+    return rows, factors
+
+
+def expected_sum(rows, factors):
+    keep = factors != 0
+    weights = toward_zero(factors[keep], torch.float32).double()
+    return (rows[keep].double() * weights.view(-1, *[1] * (rows.dim() - 1))).sum(0)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 130), (7, 1500), (2, 4100)])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_lengths_of_rows_are_never_short(shape, scale, interpreted):
+    torch.manual_seed(0)
+    rows = torch.randn(shape) * scale
+    exact = rows.double().norm(dim=1)
+    assert kernels.usable(rows)
+    assert ((lengths(rows) / exact - 1) >= 0).all()
+    torch.testing.assert_close(lengths(rows), exact, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (70, 65), (130, 200)])
+def test_sums_leave_out_rows_of_factor_0_whatever_they_hold(shape, interpreted):
+    torch.manual_seed(0)
+    rows, factors = with_bad_rows(torch.randn(shape))
+    keep = factors != 0
+    got = Formed(rows).where(keep).weighted_sum(factors)
+    torch.testing.assert_close(got.double(), expected_sum(rows, factors), rtol=1e-5, atol=1e-5)
+
+
+def test_sums_by_tap(interpreted):
+    torch.manual_seed(0)
+    rows, factors = with_bad_rows(torch.randn(6, 9, 4, 3))
+    got = ByTap(rows.transpose(0, 1).contiguous()).where(factors != 0).weighted_sum(factors)
+    torch.testing.assert_close(got.permute(2, 0, 1).double(), expected_sum(rows, factors), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+@pytest.mark.parametrize("time", [1, 3])
+def test_products_leave_out_rows_of_factor_0_and_keep_in_range(time, scale, interpreted):
+    """Both factors of a gradient are scaled by powers of two against each other."""
+    torch.manual_seed(0)
+    left, factors = with_bad_rows(torch.randn(6, time, 5) / scale)
+    right = torch.randn(6, time, 7) * scale
+    right[3] = float("nan")
+    outer = Outer(left, right).where(factors != 0)
+    got = outer.weighted_sum(factors)
+    whole = torch.einsum("btr,btc->brc", left.double(), right.double())
+    torch.testing.assert_close(got.double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "kernel", "stride", "padding", "dilation"),
+    [
+        (8, 20, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1)),
+        (17, 5, (7, 4), (2, 3), (2, 1), (0, 2), (1, 1)),
+        (9, 16, (5, 5), (2, 2), (1, 1), (2, 2), (2, 2)),
+        (10, 70, (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+        (12, 3, (11,), (4,), (2,), (1,), (1,)),
+    ],
+)
+def test_convolutions_by_tap_are_autograds(channels, out, size, kernel, stride, padding, dilation, masked, interpreted):
+    """Against autograd for each unit alone, in float64."""
+    torch.manual_seed(0)
+    convolve = F.conv2d if len(kernel) == 2 else F.conv1d
+    given, weight = torch.randn(3, channels, *size), torch.randn(out, channels, *kernel, dtype=torch.float64)
+    mask = torch.rand(weight.shape) < 0.5 if masked else None
+    settings = {"stride": stride, "padding": padding, "dilation": dilation}
+    grad = torch.randn(convolve(given.double(), weight, **settings).shape)
+    pads = tuple((pad, pad) for pad in padding)
+    gradient = Convolution(given, grad, kernel, stride, pads, dilation, 1)
+    assert gradient._walks
+    formed, squares = kernels.form_taps(grad, given, kernel, stride, pads, dilation, mask, cut=False)
+    for unit in range(3):
+        one = weight.clone().requires_grad_()
+        (convolve(given[unit : unit + 1].double(), one, **settings) * grad[unit]).sum().backward()
+        exact = one.grad if mask is None else one.grad * mask
+        assert ((formed[:, unit] - exact.flatten(2).permute(2, 0, 1)).norm() / exact.norm()).item() < 1e-5
+        assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12
+    measured, rest = gradient.measure(mask)
+    assert (measured.sqrt() >= formed.double().square().sum((0, 2, 3)).sqrt() * (1 - 1e-6)).all()
+    ones = rest.weighted_sum(torch.ones(3, dtype=torch.float64)).flatten()
+    total = formed.double().sum(1).permute(1, 2, 0).flatten()
+    assert ((ones - total).norm() / total.norm()).item() < 1e-5
+
+
+@pytest.mark.parametrize(("channels", "groups", "size"), [(6, 2, (3, 5)), (4, 4, (7,)), (12, 3, (1, 1))])
+def test_group_norms_are_autograds(channels, groups, size, interpreted):
+    torch.manual_seed(0)
+    given, grad = 50 + torch.randn(3, channels, *size), torch.randn(3, channels, *size)
+    weight, bias = kernels.group_norm(grad, given, groups, 1e-5)
+    for unit in range(3):
+        w, b = (torch.zeros(channels, dtype=torch.float64).requires_grad_() for _ in range(2))
+        (F.group_norm(given[unit : unit + 1].double(), groups, w, b) * grad[unit]).sum().backward()
+        torch.testing.assert_close(weight[unit].double(), w.grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(bias[unit].double(), b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("time", "width"), [(1, 5), (3, 8), (17, 33)])
+def test_layer_norms_are_autograds(time, width, interpreted):
+    torch.manual_seed(0)
+    given, grad = 50 + torch.randn(3, time, width), torch.randn(3, time, width)
+    weight, bias = kernels.layer_norm(grad, given, width, 1e-5)
+    for unit in range(3):
+        w, b = (torch.zeros(width, dtype=torch.float64).requires_grad_() for _ in range(2))
+        (F.layer_norm(given[unit].double(), (width,), w, b) * grad[unit]).sum().backward()
+        torch.testing.assert_close(weight[unit].double(), w.grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(bias[unit].double(), b.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_leave_out_rows_of_factor_0(interpreted):
+    torch.manual_seed(0)
+    given, factors = with_bad_rows(torch.randn(5, 3, 6, 6))
+    grad = torch.randn(5, 4, 6, 6)
+    setup = ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1)
+    got = Convolution(given, grad, *setup).where(factors != 0).weighted_sum(factors)
+    keep = factors != 0
+    each = Convolution(given[keep], grad[keep], *setup).formed().view(-1, *got.shape)
+    torch.testing.assert_close(got.double(), expected_sum(each, factors[keep]), rtol=1e-4, atol=1e-5)
+
+
+def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpreted, monkeypatch):
+    torch.manual_seed(0)
+    pieces = {
+        "outer": Outer(torch.randn(6, 1, 5), torch.randn(6, 1, 7)),
+        "over time": Outer(torch.randn(6, 4, 5), torch.randn(6, 4, 7)),
+        "convolution": Convolution(
+            torch.randn(6, 8, 5, 5), torch.randn(6, 4, 5, 5), (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1
+        ),
+    }
+    for piece in pieces.values():
+        squares, rest = piece.measure(None)
+        factors = Flat(0.5).factors(type("Samples", (), {"norms": squares.sqrt()}))
+        got = rest.weighted_sum(factors)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "ENABLED", False)
+            other, rest = replace(piece).measure(None)
+            torch.testing.assert_close(squares, other, rtol=1e-4, atol=0)
+            torch.testing.assert_close(got.flatten(), rest.weighted_sum(factors).flatten(), rtol=1e-4, atol=1e-5)

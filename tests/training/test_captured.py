@@ -1,0 +1,203 @@
+"""Steps of fixed shapes are the ordinary ones; on a CPU, plain calls on padded micro-batches stand for graphs."""
+
+import copy
+import math
+import pickle
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import tiny
+from helpers.crashes import crashed
+from helpers.fixed_shapes import CASES, SEED, Case, compared, run
+from noisewise import Runtime, promises
+from noisewise.adaptive import Quantile
+from noisewise.clipping import Flat
+from noisewise.errors import ConfigError, PrivacyError
+from noisewise.persample import examine, replay
+from noisewise.sampling import Poisson
+from noisewise.testing import reveal
+from noisewise.training.captured import Captured, sizes_for
+from noisewise.training.loop import train
+from noisewise.training.state import State
+from noisewise.training.step import private_step
+
+CAPTURED = Runtime(capture=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatch"), [*((name, None) for name in CASES), ("linear", 3), ("convolutional", 3), ("people", 3)]
+)
+def test_captured_runs_are_the_ordinary_ones(name, microbatch):
+    dtype = torch.float64 if CASES[name].units is not CASES["people"].units else None
+    assert compared(CASES[name], dtype=dtype, microbatch=microbatch) < (1e-9 if dtype else 1e-4)
+
+
+def test_batches_of_any_size_fit_into_few_sizes_with_little_padding():
+    """Expected batches from 8 to 8192; sizes that are drawn lie within five standard deviations."""
+    for expected in (8, 32, 100, 256, 1024, 8192):
+        spread = int(5 * math.sqrt(expected))
+        drawn = range(max(0, expected - spread), expected + spread + 1)
+        sizes = [sizes_for(units, expected) for units in drawn]
+        assert all(sum(size) >= units and len(size) == (units > 0) for size, units in zip(sizes, drawn, strict=True))
+        assert len({size[0] for size in sizes if size}) <= 20
+        usual = range(expected - int(math.sqrt(expected)), expected + int(math.sqrt(expected)))
+        padding = [sum(sizes_for(units, expected)) / units - 1 for units in usual]
+        assert sum(padding) / len(padding) < 0.13
+
+
+@pytest.mark.parametrize(("units", "sizes"), [(0, []), (1, [8]), (64, [64]), (130, [64, 64, 8]), (70, [64, 8])])
+def test_micro_batches_are_never_larger_than_asked_for(units, sizes):
+    assert sizes_for(units, 1000, 64) == sizes
+    assert all(size <= 64 for size in sizes_for(units, 1000, 64))
+
+
+def test_each_size_is_captured_once(monkeypatch):
+    made = []
+    real = replay.Replay.__init__
+    monkeypatch.setattr(replay.Replay, "__init__", lambda self, *a, **k: (made.append(a[3]), real(self, *a, **k))[1])
+    run(CASES["linear"], runtime=CAPTURED)
+    assert len(made) == len(set(made)) < tiny.STEPS
+
+
+REFUSED = {
+    "an adaptive rule": (Case(plan={"clip": Quantile(1.0)}), "answers"),
+    "no proof": (Case(loss_fn=lambda m, b: tiny.loss_fn(m, b) * (2 if bool((b[0] > -1e9).all()) else 1)), "goes over"),
+}
+
+
+class Keeping(nn.Module):
+    """Keeps what it computes, from its second pass in a step's shape on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(5, 3), []
+
+    def forward(self, x):
+        out = self.layer(x)
+        if len(x) == 24:  # padded: no examination has such a batch, and not the first of the sizes
+            self.kept.append(out)
+        return out
+
+
+def test_a_model_that_keeps_what_a_replay_writes_into_is_refused():
+    network = Keeping()
+    with pytest.raises(PrivacyError, match="keeps"):
+        tiny.run(
+            network, plan=tiny.mechanism(sampler=Poisson(tiny.N, 23), steps=12), insecure_seed=SEED, runtime=CAPTURED
+        )
+
+
+class Counting(nn.Module):
+    """Counts its passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.passes = nn.Linear(5, 3), 0
+
+    def forward(self, x):
+        self.passes += 1
+        return self.layer(x)
+
+
+class Chancy(Counting):
+    """Draws from Python's generator."""
+
+    def forward(self, x):
+        return self.layer(x) * (1 + 1e-3 * (random.random() > 2))
+
+
+REFUSED["a count of passes"] = (Case(Counting), "counts")
+REFUSED["Python's chance"] = (Case(Chancy), "Python")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_captured_is_refused_or_made_in_the_ordinary_way(name):
+    case, word = REFUSED[name]
+    with pytest.raises(ConfigError, match="capture=True") as error:
+        run(case, runtime=CAPTURED)
+    assert word in str(error.value)
+    assert torch.isfinite(run(case, runtime=Runtime())[0]).all()
+
+
+@pytest.mark.parametrize("engine", ["loop", "dense"])
+def test_other_engines_are_not_captured(engine):
+    with pytest.raises(ConfigError, match="engine"):
+        run(CASES["linear"], runtime=Runtime(capture=True, engine=engine))
+
+
+def test_a_number_that_changes_is_not_frozen():
+    """A weight of the loss that is another after half of the steps: the examined pass is no longer this one."""
+    weight = 1.0
+
+    def loss_fn(network, batch):
+        return tiny.loss_fn(network, batch) * weight
+
+    def change(observation):
+        nonlocal weight
+        weight = 1.0 if observation.step < 5 else 0.01
+
+    network = tiny.model()
+    with pytest.raises(ConfigError, match="other constants"):
+        train(
+            network, tiny.data(), loss_fn, tiny.mechanism(), tiny.sgd(network), insecure_seed=SEED, progress=False,
+            recorders=[change], runtime=CAPTURED,
+        )  # fmt: skip
+
+
+def test_a_switch_of_the_model_is_read_again():
+    network = tiny.model(torch.float64, dropout=0.9)
+    state = State.start(tiny.mechanism(), insecure_seed=SEED)
+    optimizer, units = tiny.sgd(network), tiny.data(dtype=torch.float64)
+    private_step(network, units, tiny.loss_fn, optimizer, state, CAPTURED)
+    before = state.captured.captures
+    network.eval()
+    private_step(network, units, tiny.loss_fn, optimizer, state, CAPTURED)
+    assert state.captured.captures == before + 1
+
+
+def test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told(monkeypatch):
+    class Broken(Flat):
+        """Twice what it may be; taken for one of the package's."""
+
+        def factors(self, samples):
+            return 2 * super().factors(samples)
+
+    monkeypatch.setattr(promises, "TRUSTED", promises.TRUSTED | {Broken})
+    network, units, captured = tiny.model(torch.float64), tiny.data(dtype=torch.float64), Captured()
+    layout = examine(network, tiny.loss_fn, units)
+    got = captured.clipped(
+        network, tiny.loss_fn, units, Broken(0.1), {}, CAPTURED, layout=layout, expected=8, seed=0, norms=False
+    )
+    assert all((value == 0).all() for value in reveal(got.grads).values())
+    with pytest.raises(PrivacyError, match="contribute more"):
+        captured.settle()
+
+
+def test_captured_runs_resume_bit_for_bit(tmp_path):
+    whole = tiny.run(insecure_seed=SEED, runtime=CAPTURED)
+    crashed(tmp_path / "run", insecure_seed=SEED, runtime=CAPTURED)
+    resumed = tiny.run(insecure_seed=SEED, runtime=CAPTURED, out=tmp_path / "run", resume=True)
+    assert tiny.same(whole.model, resumed.model)
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_copies_of_a_state_capture_anew(way):
+    network = tiny.model()
+    state = State.start(tiny.mechanism(), insecure_seed=SEED)
+    private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state, CAPTURED)
+    assert state.captured.replays
+    assert not way(state).captured.replays
+
+
+def test_dropout_draws_anew_in_every_step():
+    """Two runs that differ in the secret root alone differ in their weights without noise and clipping at work."""
+    plan = {"sampler": Poisson(tiny.N, tiny.N), "noise_multiplier": 0.0, "steps": 2}
+    runs = []
+    for seed in (1, 2):
+        network = tiny.model(torch.float64, dropout=0.5)
+        tiny.run(network, plan=tiny.mechanism(**plan), insecure_seed=seed, runtime=CAPTURED)
+        runs.append(tiny.weights(network))
+    assert not torch.equal(*runs)
