@@ -30,6 +30,7 @@ _HOMES = {
     "State": "training",
     "Data": "data",
     "load": "data",
+    "Indexed": "data.indexed",
     "Schema": "data.tables.schema",
     "Recipe": "recipe",
     "fit": "recipe",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from noisewise.bounded import release as release
     from noisewise.data import Data as Data
     from noisewise.data import load as load
+    from noisewise.data.indexed import Indexed as Indexed
     from noisewise.data.tables.schema import Schema as Schema
     from noisewise.mechanism import Mechanism as Mechanism
     from noisewise.persample.clipped_sum import clipped_sum as clipped_sum

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from noisewise import __version__
-from noisewise.errors import RunError
+from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import finite, hold, read_json, temporary, write_atomically, write_json
 
 FORMAT = 1
@@ -36,6 +36,8 @@ class RunFolder:
     """Every path of a run, and the rules for writing them."""
 
     def __init__(self, path: str | os.PathLike[str]):
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"out={path!r}: must be the path of a run folder, e.g. out='runs/first'.")
         self.path = Path(path)
         self.sensitive = self.path / "sensitive"
         self.checkpoint = self.sensitive / "checkpoint.safetensors"

@@ -22,6 +22,7 @@ from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Nest
 from noisewise.data import Data
+from noisewise.data.indexed import readable
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
@@ -34,6 +35,16 @@ from noisewise.training.ablation import Ablation, step_of
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
 from noisewise.training.checkpoint import open_folder, save_now_and_then
+from noisewise.training.given import (
+    check_data,
+    check_extras,
+    check_loss,
+    check_mechanism,
+    check_model,
+    check_number,
+    check_optimizer,
+    check_scheduler,
+)
 from noisewise.training.run import Run
 from noisewise.training.start import check_start, enter, schema_ledger
 from noisewise.training.state import State
@@ -110,13 +121,17 @@ def train(
         checkpoint_seconds: least time between checkpoints.
     """
     make_step = step_of(ablation)
-    if ema is not None and not 0 < ema < 1:
+    data, valid = readable(data), readable(valid)
+    check_model(model)
+    check_data(data)
+    check_loss(loss_fn)
+    check_mechanism(mechanism)
+    check_optimizer(optimizer)
+    check_scheduler(scheduler, optimizer)
+    check_extras(runtime, ledger, recorders, augment)
+    check_number("checkpoint_seconds", checkpoint_seconds, "30")
+    if ema is not None and (isinstance(ema, bool | str) or not 0 < ema < 1):
         raise ConfigError(f"ema={ema!r}: a decay in (0, 1), e.g. 0.9999, or None.")
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ConfigError(
-            "scheduler=ReduceLROnPlateau: it follows a metric, which no ledger covers. Use a schedule that is known "
-            "before training, e.g. CosineAnnealingLR."
-        )
     if resume and out is None:
         raise ConfigError("resume=True without out=: name the run folder to go on from.")
     delta = default_delta(mechanism.sampler.n) if delta is None else delta

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.batches import Nest, length, map_tensors, take
+from noisewise.batches import Nest, map_tensors
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.errors import DataError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import Ablation
-from noisewise.training.batches import units_of
+from noisewise.training.batches import count_of, rows_at
 from noisewise.training.state import State
 from noisewise.training.summary import summary
 
@@ -58,7 +59,7 @@ class Run:
     def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
         """One line per epoch: public by default, validation loss only where its people agreed."""
         spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
-        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, units_of(valid))}
+        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
         self.history.append(line)
         if self.folder:
             public = valid is None or (isinstance(valid, Data) and valid.public)
@@ -86,15 +87,16 @@ class Run:
 
 
 @torch.no_grad()
-def _mean_loss(model: nn.Module, loss_fn: LossFn, units: Nest) -> float:
+def _mean_loss(model: nn.Module, loss_fn: LossFn, valid: Data | Indexed | Nest) -> float:
     modes, device = {module: module.training for module in model.modules()}, next(model.parameters()).device
-    total, count = 0.0, length(units)
+    total, count = 0.0, len(valid) if isinstance(valid, Data) else count_of(valid)
     if not count:
         raise DataError("valid has no units: pass held-out data, or None.")
     model.eval()
     try:
         for first in range(0, count, 1024):
-            batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
+            rows = rows_at(valid, torch.arange(first, min(first + 1024, count)))
+            batch = map_tensors(lambda tensor: tensor.to(device), rows)
             total += unit_losses(model, loss_fn, batch).double().sum().item()
     finally:
         for module, training in modes.items():  # parts of the model may have been in another mode than the whole

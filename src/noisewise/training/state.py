@@ -16,6 +16,7 @@ from noisewise.accounting import Ledger, Line
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive
 from noisewise.clipping import Clip
+from noisewise.data.base import check_seed
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
@@ -23,6 +24,7 @@ from noisewise.persample.trace import Trace
 from noisewise.randomness import Entropy
 from noisewise.training import lineage
 from noisewise.training.course import Course
+from noisewise.training.given import check_extras, check_mechanism
 
 _ROOTS: set[int] = set()  # secret roots that a state of this process draws from
 
@@ -61,6 +63,8 @@ class State:
 
     def __post_init__(self) -> None:
         """The ledger's unit and neighbours are the plan's; no mask is chosen yet; no other state draws from the same root."""
+        check_mechanism(self.mechanism)
+        check_seed(self.seed)
         if self.entropy.root in _ROOTS:
             self.entropy = self.entropy.renewed()
         _ROOTS.add(self.entropy.root)
@@ -97,6 +101,14 @@ class State:
             self.event_chain = self.chain
         return self.entropy.bound(self.origin, self.event_chain), self.entropy.bound(self.origin, self.chain)
 
+    def next_draws(self, optimizer: torch.optim.Optimizer) -> tuple[Entropy, Entropy]:
+        """What `draws` will be at the next step, if the optimizer's numbers are at this one's end what they are now."""
+        assert self.origin is not None
+        chain = _chained(self.chain, optimizer)
+        begins = (self.step + 1) % self.mechanism.sampler.steps_per_event == 0
+        first = chain if begins else self.event_chain
+        return self.entropy.bound(self.origin, first), self.entropy.bound(self.origin, chain)
+
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
         size = self.mechanism.expected_batch_size
@@ -106,10 +118,7 @@ class State:
 
     def moved(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has made a step with its present numbers; what must hold is put back."""
-        numbers = [
-            {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
-        ]
-        self.chain = hashlib.blake2b(self.chain + json.dumps(numbers).encode(), digest_size=32).digest()
+        self.chain = _chained(self.chain, optimizer)
         self.course.hold(dict(model.named_parameters()))
         if self.step == self.mechanism.steps:
             lineage.end(model)
@@ -135,12 +144,22 @@ class State:
         secure: bool = False,
     ) -> State:
         """Step 0 of a plan, after whatever the ledger already holds."""
+        check_mechanism(mechanism)
+        check_extras(None, ledger, (), None)
         ledger = Ledger(mechanism.adjacency, unit=mechanism.unit) if ledger is None else ledger
         if insecure_seed is None:
             entropy = Entropy.fresh(secure=secure)
         else:
             entropy = Entropy.insecure(insecure_seed, ledger.releases, secure=secure)
         return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
+
+
+def _chained(chain: bytes, optimizer: torch.optim.Optimizer) -> bytes:
+    """The chain after a step with the optimizer's present numbers."""
+    numbers = [
+        {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
+    ]
+    return hashlib.blake2b(chain + json.dumps(numbers).encode(), digest_size=32).digest()
 
 
 def _number(value: Any) -> Any:
