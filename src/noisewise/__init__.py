@@ -35,6 +35,8 @@ _HOMES = {
     "Recipe": "recipe",
     "fit": "recipe",
     "repaired": "repairs",
+    "PrivateClassifier": "estimators",
+    "PrivateRegressor": "estimators",
 }
 _MODULES = (
     "accounting", "audits", "clipping", "data", "losses", "models", "repairs", "report", "sampling", "support", "testing",
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from noisewise.data import load as load
     from noisewise.data.indexed import Indexed as Indexed
     from noisewise.data.tables.schema import Schema as Schema
+    from noisewise.estimators import PrivateClassifier as PrivateClassifier
+    from noisewise.estimators import PrivateRegressor as PrivateRegressor
     from noisewise.mechanism import Mechanism as Mechanism
     from noisewise.persample.clipped_sum import clipped_sum as clipped_sum
     from noisewise.recipe import Recipe as Recipe
