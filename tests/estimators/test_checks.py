@@ -5,7 +5,7 @@ import warnings
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from noisewise.estimators import PrivateClassifier, PrivateRegressor, private, spending
+from noisewise.estimators import PrivateClassifier, PrivateRegressor, base, spending
 
 ESTIMATORS = {
     "classifier": PrivateClassifier(classes="public", ranges="public", steps=3, insecure_seed=0),
@@ -30,7 +30,7 @@ QUICK = {  # of both estimators; all the others are slow together
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(private, "noise_for", lambda *_: 1.0)
+    monkeypatch.setattr(base, "noise_for", lambda *_: 1.0)
     monkeypatch.setattr(spending, "_FITS", [])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from noisewise.estimators.private import NotFitted, PrivateClassifier, PrivateRegressor
+from noisewise.estimators.base import NotFitted
+from noisewise.estimators.classifier import PrivateClassifier
+from noisewise.estimators.regressor import PrivateRegressor
 
 __all__ = ["NotFitted", "PrivateClassifier", "PrivateRegressor"]

@@ -39,9 +39,15 @@ class Table:
     columns: dict[str, Any]
     owners: Any = None
     unit: str | None = None
+    left_out: tuple[str, ...] = ()  # columns of X that are no features
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns of X."""
+        return (*self.columns, *self.left_out)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def table_of(X: Any, groups: Any = None, unit: Any = None) -> Table:
     features = {key: values for key, values in columns.items() if key not in left_out}
     if not features:
         raise DataError("X: no column is left as a feature. Give at least one beside groups and unit.")
-    return Table(features, owners, name)
+    return Table(features, owners, name, tuple(left_out))
 
 
 def _columns(X: Any) -> dict[str, Any]:
@@ -138,7 +144,7 @@ def schema_for(
         seen = survey(parts_of(table.columns, ",", CHUNK), tuple(table.columns), MISSING)
         kinds: dict[str, Kind] = {name: guessed(column, "feature") for name, column in seen.items()}
         return _schema(table, label, target, _some(kinds), origin="rows", confirmed=True)
-    kinds = declarations(ranges, tuple(table.columns))
+    kinds = {name: kind for name, kind in declarations(ranges, table.names).items() if name in table.columns}
     rest = [name for name in table.columns if name not in kinds]
     ledger: Ledger | None = None
     if rest:

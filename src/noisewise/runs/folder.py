@@ -51,6 +51,7 @@ class RunFolder:
         self.report = self.sensitive / "report.html"
         self.model = self.path / "model.safetensors"
         self.ledger = self.path / "ledger.json"
+        self.valid_ledger = self.path / "valid_ledger.json"  # of readings that held-out people paid for
         self.summary = self.path / "summary.json"
         self.config = self.path / "config.toml"
         self.run = self.path / "run.json"

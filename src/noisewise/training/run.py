@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import Ablation
 from noisewise.training.batches import count_of, rows_at
+from noisewise.training.callbacks import PAID_ACCURACY, Callback, released
+from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.summary import summary
 
@@ -40,6 +42,7 @@ class Run:
     saved_at: float = field(default_factory=time.monotonic)
     data: bytes = field(default=b"", repr=False)  # the data's mark
     behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
+    valid_is_public: bool = False
 
     def __post_init__(self) -> None:
         """The average begins where the weights do."""
@@ -56,16 +59,27 @@ class Run:
                 self.averaged[name].lerp_(parameter, 1 - decay)
             self.state.course.prune(self.averaged)
 
-    def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
-        """One line per epoch: public by default, validation loss only where its people agreed."""
+    def log(
+        self, valid: Data | Indexed | Nest, loss_fn: LossFn, epsilon: float | None, paid: PaidAccuracy | None = None
+    ) -> None:
+        """One line per epoch: public by default, validation loss only where its people agreed, or paid for it."""
         spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
+        if paid is not None:
+            spent[PAID_ACCURACY] = paid(self.model)
         line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
         self.history.append(line)
         if self.folder:
-            public = valid is None or (isinstance(valid, Data) and valid.public)
+            public = valid is None or self.valid_is_public
             self.folder.append_metrics(line if public else spent, public=True)
             if not public:
                 self.folder.append_metrics(line, public=False)
+
+    def tell(self, callbacks: Sequence[Callback], lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell callbacks what may be known of some lines of the history; does one of them stop the run?"""
+        plan, steps = self.state.mechanism.to_dict(), self.state.mechanism.steps
+        told = [released(line, steps, self.valid_is_public, plan) for line in lines]
+        answers = [callback(line) is True for line in told for callback in callbacks]
+        return any(answers)
 
     def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
         """Write what may be published, then forget the secrets."""

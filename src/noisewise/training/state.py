@@ -133,6 +133,11 @@ class State:
         done = replace(self.mechanism, steps=self.step).lines(self.first_step) if self.step else []
         return joined([*self.before, *done])
 
+    def give_up(self) -> None:
+        """Stop before the plan is carried out; it counts as spent, since when a run stops may follow what it released."""
+        self.ledger.lines[:] = joined([*self.before, *self.mechanism.lines(self.first_step)])
+        self.step = self.mechanism.steps
+
     @classmethod
     def start(
         cls,

@@ -1,4 +1,4 @@
-"""`PrivateClassifier` and `PrivateRegressor`: private training behind scikit-learn's interface.
+"""What private classifiers and regressors share: fitting, asking, auditing.
 
 What a fitted estimator holds may be published as its epsilon allows: weights, ledger, schema, settings. No row, no twin and
 no metric on training rows is kept.
@@ -15,12 +15,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 from torch import nn
 
@@ -31,8 +29,8 @@ from noisewise.clipping import Flat
 from noisewise.data.base import Data, Splits, check_seed
 from noisewise.data.table_parts import load_table
 from noisewise.data.tables.encode import encoded_inputs
-from noisewise.data.tables.kinds import Classes, Target, centred
-from noisewise.data.tables.rows import listed, short
+from noisewise.data.tables.kinds import Classes, Target
+from noisewise.data.tables.rows import short
 from noisewise.data.tables.schema import Schema, protected
 from noisewise.errors import ConfigError, DataError, OddRows, RunError
 from noisewise.estimators.columns import (
@@ -62,7 +60,7 @@ class NotFitted(RunError, NotFittedError):
     """An estimator was asked before `fit`."""
 
 
-class _Private(BaseEstimator):
+class Private(BaseEstimator):
     """What classifier and regressor share."""
 
     task: ClassVar[str]
@@ -101,7 +99,7 @@ class _Private(BaseEstimator):
         if len(table) < 2 or n < 2:
             raise DataError(f"n_samples={len(table)}, of {n} units: nobody is hidden among 1 sample. Give more rows.")
         self.delta_ = default_delta(n) if self.delta is None else self.delta
-        chosen = self._schema(table, labels, schema)
+        chosen = self._schema(table, y, labels, schema)
         source = table.with_label(chosen.label, self._texts(labels, chosen))
         parts = load_table(source, chosen, test=0)
         for sentence in parts.sentences():
@@ -118,7 +116,7 @@ class _Private(BaseEstimator):
         self.status_ = trained.status
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
         self._histories = counted(digests(table.columns), self.ledger_, self.delta_)
-        self._set_outcome(chosen)
+        self._set_outcome(chosen, labels)
         return self
 
     def _check_settings(self) -> None:
@@ -147,19 +145,19 @@ class _Private(BaseEstimator):
         device_named(self.device)
         share_of(float(self.epsilon), self.schema_epsilon)
 
-    def _schema(self, table: Table, labels: Any, given: Any) -> Schema:
+    def _schema(self, table: Table, y: Any, labels: Any, given: Any) -> Schema:
         if given is not None:
             if self.ranges is not None:
                 raise ConfigError("ranges and schema: what columns are is said in the schema. Leave ranges out.")
             return given_schema(given, table, self.task)
         entropy = None if self.insecure_seed is None else Entropy.insecure(self.insecure_seed)
         if not isinstance(self.ranges, str):
-            declarations(self.ranges, tuple(table.columns))
+            declarations(self.ranges, table.names)
         elif self.ranges != PUBLIC:
             raise ConfigError(f"ranges={self.ranges!r}: the only text is 'public'; else (low, high), a dict, or None.")
         name = free_name("y", table.source)
         share = share_of(float(self.epsilon), self.schema_epsilon)
-        return schema_for(table, name, self._target(labels), self.ranges, share, self.delta_, entropy)
+        return schema_for(table, name, self._target(y, labels), self.ranges, share, self.delta_, entropy)
 
     def _recipe(self, data: Data) -> tuple[Recipe, Settings]:
         outputs = len(data.classes) if self.task == "classification" else 1
@@ -285,10 +283,7 @@ class _Private(BaseEstimator):
             coded[name], names[name] = torch.from_numpy(places.astype(np.int64)), tuple(texts.tolist())
         who = None if owners is None else torch.from_numpy(np.unique(list(map(str, owners)), return_inverse=True)[1])
         classes = self.schema_.target.values if isinstance(self.schema_.target, Classes) else ()
-        return Data(
-            x, codes, coded, classes, unit=who, group_names=names, schema=replace(self.schema_, unit=None)
-            if self.schema_.spent is None else self.schema_,
-        )  # fmt: skip
+        return Data(x, codes, coded, classes, unit=who, group_names=names, schema=self.schema_)
 
     def _encoded_x(self, X: Any) -> torch.Tensor:
         self._check_fitted()
@@ -296,11 +291,9 @@ class _Private(BaseEstimator):
         return encoded_inputs(self.schema_, table_of(X).columns).x
 
     def _twin(self, members: Data, progress: bool) -> nn.Module:
-        recipe, settings = self._recipe(replace(members, schema=replace(self.schema_, unit=None, spent=None, counted=None,
-                                        origin="declared")))  # fmt: skip
-        plain = replace(
-            recipe, ledger=None, optimizer=lambda p: torch.optim.SGD(p, settings.twin_lr, settings.momentum)
-        )
+        """Trained on the same rows from the same start, without privacy and by itself: no ledger counts it."""
+        recipe, settings = self._recipe(replace(members, schema=None))
+        plain = replace(recipe, optimizer=lambda p: torch.optim.SGD(p, settings.twin_lr, settings.momentum))
         trained = fit(plain, delta=self.delta_, seed=self.seed, insecure_seed=0, progress=progress, ablation="plain")
         return _averaged(trained.model, trained.averaged)
 
@@ -309,7 +302,7 @@ class _Private(BaseEstimator):
     def _labels(self, y: Any, rows: int) -> Any:
         raise NotImplementedError
 
-    def _target(self, labels: Any) -> Classes | Target:
+    def _target(self, y: Any, labels: Any) -> Classes | Target:
         raise NotImplementedError
 
     def _texts(self, labels: Any, schema: Schema) -> list[Any]:
@@ -318,7 +311,7 @@ class _Private(BaseEstimator):
     def _codes(self, labels: Any) -> torch.Tensor:
         raise NotImplementedError
 
-    def _set_outcome(self, schema: Schema) -> None:
+    def _set_outcome(self, schema: Schema, labels: Any) -> None:
         """What else a fitted estimator says."""
 
     def __sklearn_tags__(self) -> Any:
@@ -331,7 +324,7 @@ class _Private(BaseEstimator):
         return tags
 
 
-def _learns_slowly(kind: Any) -> None:
+def learns_slowly(kind: Any) -> None:
     """On tables as small as those of scikit-learn's checks, noise is louder than what there is to learn."""
     kind.poor_score = True
 
@@ -365,7 +358,8 @@ def _averaged(model: nn.Module, averages: Mapping[str, torch.Tensor] | None) -> 
     return model.cpu().eval()
 
 
-def _vector(y: Any, rows: int) -> np.ndarray:
+def vector(y: Any, rows: int) -> np.ndarray:
+    """One label for each row."""
     if y is None:
         raise DataError("y is None: requires y to be passed, but the target y is None. Give one label for each row.")
     try:
@@ -377,247 +371,3 @@ def _vector(y: Any, rows: int) -> np.ndarray:
             f"y has {len(labels)} labels, X {rows} rows: inconsistent numbers of samples. Give one for each."
         )
     return labels
-
-
-class PrivateClassifier(ClassifierMixin, _Private):
-    """A classifier for tables, trained with differential privacy: everything that `fit` publishes costs at most `epsilon`.
-
-    Settings follow from the number of rows and columns and epsilon (`workflow.recommended`); any can be given. The number of
-    rows (people, with `unit`) counts as public.
-
-    Args:
-        epsilon: the total, ranges that are chosen with noise included.
-        classes: the labels that there are, which are published: a list; or "public" if everybody may know which occur in `y`.
-            A pandas categorical or a `y` of truth values says it by its type.
-        delta: the largest power of ten at most 1/(10 n) by default.
-        ranges: what columns may hold, which is published too: (low, high) for all of them; by name what each holds, e.g.
-            {"age": (0, 120), "city": ["A", "B"], "note": "words"}; "public" if everybody may know which values occur.
-            What is not declared is chosen with noise, for `schema_epsilon` of epsilon.
-        schema_epsilon: a tenth of epsilon by default.
-        model: name, e.g. "mlp", or a function (shape, outputs) that makes a module.
-        batch_size: expected number of rows (people) in a batch.
-        steps: number of steps; with it, no moving average.
-        lr: learning rate of SGD with momentum 0.9.
-        bound: of clipping.
-        seed: public, for the first weights.
-        insecure_seed: makes the noise repeatable and the model not private; for tests.
-        device: e.g. "cuda".
-        progress: show a bar.
-
-    After `fit`: `classes_`, `epsilon_` (what was spent), `delta_`, `ledger_`, `status_`, `composed_epsilon_` (of all fits of
-    this process on these rows), `schema_`, `settings_`, `model_`, `n_features_in_`, `feature_names_in_`.
-    """
-
-    task = "classification"
-
-    def __init__(
-        self,
-        epsilon: float = 3.0,
-        *,
-        classes: Any = None,
-        delta: float | None = None,
-        ranges: Any = None,
-        schema_epsilon: float | None = None,
-        model: Any = None,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        lr: float | None = None,
-        bound: float | None = None,
-        seed: int = 0,
-        insecure_seed: int | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-    ):
-        self.epsilon, self.classes, self.delta, self.ranges = epsilon, classes, delta, ranges
-        self.schema_epsilon, self.model, self.batch_size, self.steps = schema_epsilon, model, batch_size, steps
-        self.lr, self.bound, self.seed, self.insecure_seed = lr, bound, seed, insecure_seed
-        self.device, self.progress = device, progress
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each row."""
-        said = self._outputs(X)
-        best: np.ndarray = self.classes_[said.argmax(1)]
-        return best
-
-    def __sklearn_tags__(self) -> Any:
-        """As any private estimator."""
-        tags = super().__sklearn_tags__()
-        _learns_slowly(tags.classifier_tags)
-        return tags
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """The chance of each class `[rows, classes]`, in the order of `classes_`."""
-        logits = self._outputs(X)
-        shares = np.exp(logits - logits.max(1, keepdims=True))
-        chances: np.ndarray = shares / shares.sum(1, keepdims=True)
-        return chances
-
-    def _labels(self, y: Any, rows: int) -> Any:
-        labels = _vector(y, rows)
-        if (gone := pd.isna(labels)).any():
-            raise DataError(
-                f"y: Input y contains NaN, in row {int(np.argmax(gone))}. Leave out rows without a label, or label them."
-            )
-        try:
-            check_classification_targets(labels)
-        except ValueError as error:
-            raise DataError(f"y: {error} PrivateRegressor learns numbers.") from None
-        self._given_classes = self._classes_of(y, labels)
-        return labels
-
-    def _classes_of(self, y: Any, labels: np.ndarray) -> np.ndarray:
-        """The classes that there are, in the order of the model's outputs."""
-        if isinstance(self.classes, str):
-            if self.classes != PUBLIC:
-                raise ConfigError(f"classes={self.classes!r}: the only text is 'public'; else a list of the labels.")
-            return unique_labels(labels)
-        if self.classes is not None:
-            try:
-                listed_ones = list(self.classes)
-            except TypeError:
-                raise ConfigError(
-                    f"classes={self.classes!r}: must be a list of the labels, e.g. [0, 1], or 'public'."
-                ) from None
-            if len(listed_ones) < 2 or len(set(map(str, listed_ones))) < len(listed_ones):
-                raise ConfigError(f"classes={short(listed_ones)}: must list at least two different labels, each once.")
-            classes = np.sort(np.array(listed_ones))
-            if (unknown := ~np.isin(labels, classes)).any():
-                row = int(np.argmax(unknown))
-                raise DataError(
-                    f"y: row {row} has the label {short(labels[row])}, which is not in classes={short(listed_ones)}. "
-                    "Correct the row, or list every class."
-                )
-            return classes
-        if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
-            return np.sort(np.asarray(y.dtype.categories))
-        if labels.dtype.kind == "b":
-            return np.array([False, True])
-        seen = unique_labels(labels)
-        raise ConfigError(
-            f"classes=None: which classes there are is published with the model, and is not read off private rows. If it is "
-            f"public knowledge that they are those in y, say so: {type(self).__name__}(classes={short(seen.tolist())}), or "
-            "classes='public'."
-        )
-
-    def _target(self, labels: Any) -> Classes:
-        return Classes(tuple(_text(value) for value in self._given_classes.tolist()))
-
-    def _texts(self, labels: Any, schema: Schema) -> list[str]:
-        texts = [_text(value) for value in labels.tolist()]
-        assert isinstance(schema.target, Classes)
-        if lost := sorted(set(texts) - set(schema.target.values)):
-            raise DataError(
-                f"y holds {listed(lost)}, the schema's classes are {listed(schema.target.values)}. List every class there."
-            )
-        return texts
-
-    def _codes(self, labels: Any) -> torch.Tensor:
-        if (unknown := ~np.isin(labels, self.classes_)).any():
-            row = int(np.argmax(unknown))
-            raise DataError(
-                f"y: row {row} has the label {short(labels[row])}, which is none of {short(self.classes_)}."
-            )
-        texts = {value: code for code, value in enumerate(self.schema_.target.values)}  # type: ignore[union-attr]
-        return torch.tensor([texts[_text(value)] for value in labels.tolist()])
-
-    def _set_outcome(self, schema: Schema) -> None:
-        by_text = {_text(value): value for value in self._given_classes.tolist()}
-        assert isinstance(schema.target, Classes)
-        in_order = [by_text.get(text, text) for text in schema.target.values]
-        self.classes_ = np.array(
-            in_order, dtype=self._given_classes.dtype if set(by_text) == set(schema.target.values) else None
-        )
-        del self._given_classes
-
-
-def _text(value: Any) -> str:
-    """A label as a schema holds it."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-class PrivateRegressor(RegressorMixin, _Private):
-    """A regressor for tables, trained with differential privacy: everything that `fit` publishes costs at most `epsilon`.
-
-    As `PrivateClassifier`, with `target` instead of `classes`: (low, high), the range in which labels are learnt and
-    predicted, which is published; or "public" if everybody may know the smallest and the largest in `y`. Labels beyond it
-    are taken as its ends.
-    """
-
-    task = "regression"
-
-    def __init__(
-        self,
-        epsilon: float = 3.0,
-        *,
-        target: Any = None,
-        delta: float | None = None,
-        ranges: Any = None,
-        schema_epsilon: float | None = None,
-        model: Any = None,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        lr: float | None = None,
-        bound: float | None = None,
-        seed: int = 0,
-        insecure_seed: int | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-    ):
-        self.epsilon, self.target, self.delta, self.ranges = epsilon, target, delta, ranges
-        self.schema_epsilon, self.model, self.batch_size, self.steps = schema_epsilon, model, batch_size, steps
-        self.lr, self.bound, self.seed, self.insecure_seed = lr, bound, seed, insecure_seed
-        self.device, self.progress = device, progress
-
-    def __sklearn_tags__(self) -> Any:
-        """As any private estimator."""
-        tags = super().__sklearn_tags__()
-        _learns_slowly(tags.regressor_tags)
-        return tags
-
-    def predict(self, X: Any) -> np.ndarray:
-        """A number for each row, in the units of `y`."""
-        said = self._outputs(X)[:, 0]
-        assert isinstance(self.schema_.target, Target)
-        numbers: np.ndarray = self.schema_.target.unscaled(said)
-        return numbers
-
-    def _labels(self, y: Any, rows: int) -> Any:
-        labels = _vector(y, rows)
-        if labels.dtype.kind not in "biuf":
-            try:
-                labels = labels.astype(np.float64)
-            except (ValueError, TypeError):
-                raise DataError(
-                    f"y holds {short(labels[0])}: must be numbers. PrivateClassifier learns classes."
-                ) from None
-        labels = labels.astype(np.float64)
-        if (odd := ~np.isfinite(labels)).any():
-            row = int(np.argmax(odd))
-            raise DataError(
-                f"y: Input y contains NaN or infinity, in row {row}: {labels[row]}. Leave out rows without a label."
-            )
-        return labels
-
-    def _target(self, labels: Any) -> Target:
-        if isinstance(self.target, str) and self.target == PUBLIC:
-            low, high = float(labels.min()), float(labels.max())
-            return centred(low, high if high > low else low + 1.0)
-        if self.target is None:
-            raise ConfigError(
-                "target=None: the range of the label is published with the model, and is not read off private rows. Say what "
-                "is public knowledge, e.g. PrivateRegressor(target=(0, 100)), or target='public' if everybody may know the "
-                "smallest and the largest label."
-            )
-        if isinstance(self.target, str) or not isinstance(self.target, tuple | list) or len(self.target) != 2:
-            raise ConfigError(f"target={short(self.target)}: must be (low, high), e.g. (0, 100), or 'public'.")
-        return centred(*self.target)
-
-    def _texts(self, labels: Any, schema: Schema) -> list[float]:
-        numbers: list[float] = labels.tolist()
-        return numbers
-
-    def _codes(self, labels: Any) -> torch.Tensor:
-        assert isinstance(self.schema_.target, Target)
-        return torch.from_numpy(self.schema_.target.scaled(labels).astype(np.float32))
