@@ -187,21 +187,20 @@ def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkey
     quick(monkeypatch)
     X, y = table()
     with pytest.warns(PrivacyWarning) as said:
-        found = cross_validate(classifier(), X, y, cv=4, return_estimator=True)
+        found = cross_validate(classifier(steps=2), X, y, cv=3, return_estimator=True)
     assert len([w for w in said if issubclass(w.category, PrivacyWarning)]) == 1
     assert "every fit spends its own epsilon" in str(said[0].message)
     assert "so far to" in str(said[0].message)
     fits = found["estimator"]
     accountant = dp_accounting.pld.PLDAccountant()
-    for fitted in fits[1:]:  # each row is in three of four folds
+    for fitted in fits[1:]:  # each row is in two of three folds
         for line in fitted.ledger_.lines:
             accountant.compose(line.event, line.count)
     assert fits[-1].composed_epsilon_ == pytest.approx(accountant.get_epsilon(fits[-1].delta_))
     assert fits[0].composed_epsilon_ == pytest.approx(fits[0].epsilon_)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
-        scores = cross_val_score(classifier(), X, y, cv=2)
-    assert np.isfinite(scores).all()
+        assert np.isfinite(cross_val_score(classifier(steps=1), X[:100], y[:100], cv=2)).all()
 
 
 def test_other_rows_are_others(monkeypatch):
