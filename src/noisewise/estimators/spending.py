@@ -58,9 +58,9 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float) -> list[list[Ledger]
     _FITS.append(fit)
     if not earlier:
         return [[]]
-    histories = _histories(rows, earlier)
+    several = histories(rows, earlier)
     if not any(other.warned for other in earlier):
-        total = max(together([ledger, *ledgers], delta) for ledgers in histories)
+        total = max(together([ledger, *ledgers], delta) for ledgers in several)
         warnings.warn(
             "fit again on rows that were trained on before in this process: every fit spends its own epsilon (this one "
             f"{number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at delta {delta:g}. "
@@ -71,10 +71,10 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float) -> list[list[Ledger]
         )
     for other in (*earlier, fit):
         other.warned = True
-    return histories
+    return several
 
 
-def _histories(rows: np.ndarray, earlier: list[Fit]) -> list[list[Ledger]]:
+def histories(rows: np.ndarray, earlier: list[Fit]) -> list[list[Ledger]]:
     """The ledgers of the earlier fits that rows were part of; all of them together where there are many histories."""
     was_in = np.stack([np.isin(rows, other.rows, assume_unique=True) for other in earlier])
     patterns = np.unique(was_in, axis=1).T
