@@ -244,3 +244,21 @@ def test_one_s_own_model_is_a_function(monkeypatch):
     X, y = table()
     fitted = classifier(model=lambda shape, outputs: torch.nn.Linear(shape[0], outputs)).fit(X, y)
     assert isinstance(fitted.model_, torch.nn.Linear)
+
+
+def test_predictions_are_those_of_the_average(monkeypatch):
+    """The weights that `fit` averages are what is kept and asked."""
+    quick(monkeypatch)
+    trained = []
+
+    def noted(recipe, **settings):
+        trained.append(whole_fit(recipe, **settings))
+        return trained[-1]
+
+    whole_fit = base.fit
+    monkeypatch.setattr(base, "fit", noted)
+    X, y = table(100)
+    fitted = classifier(steps=None).fit(X, y)
+    averaged = trained[0].averaged
+    assert all(torch.equal(parameter, averaged[name]) for name, parameter in fitted.model_.named_parameters())
+    assert any(not torch.equal(parameter, averaged[name]) for name, parameter in trained[0].model.named_parameters())
