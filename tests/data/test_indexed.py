@@ -5,40 +5,15 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from helpers import tiny
+from helpers.items import Ragged, Rows, Words
 from noisewise.data.indexed import Indexed, readable
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.training.state import State
 from noisewise.training.step import private_step
-
-
-class Rows(Dataset):
-    """The tiny data, one item at a time; `chance` adds what three generators draw."""
-
-    def __init__(self, chance=0.0, units=None):
-        self.x, self.y = tiny.data() if units is None else units
-        self.chance, self.read = chance, []
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        drawn = torch.rand(()) + random.random() + np.random.random()
-        return self.x[index] + self.chance * drawn, self.y[index]
-
-
-class Words(Rows):
-    def __getitem__(self, index):
-        return "a word"
-
-
-class Ragged(Rows):
-    def __getitem__(self, index):
-        return torch.zeros(1 + index % 2), 0
 
 
 def trained(units, **settings):
@@ -81,19 +56,30 @@ def test_the_next_batch_is_known_before_it_is_asked_for(monkeypatch):
 
 
 def test_batches_that_nobody_asks_for_are_thrown_away():
-    data = Indexed(Rows(), num_workers=2)
-    data.ahead(torch.tensor([1, 2, 3]), 5)
-    x, _ = data.rows(torch.tensor([7, 9]), 5)
-    assert torch.equal(x, tiny.data()[0][[7, 9]])
-    data.ahead(torch.tensor([4]), 5)
-    assert torch.equal(data.rows(torch.tensor([4]), 5)[0], tiny.data()[0][[4]])
+    with Indexed(Rows(), num_workers=2) as data:
+        data.ahead(torch.tensor([1, 2, 3]), 5)
+        x, _ = data.rows(torch.tensor([7, 9]), 5)
+        assert torch.equal(x, tiny.data()[0][[7, 9]])
+        data.ahead(torch.tensor([4]), 5)
+        assert torch.equal(data.rows(torch.tensor([4]), 5)[0], tiny.data()[0][[4]])
+
+
+def test_workers_end_when_they_are_told_to_and_start_again():
+    with Indexed(Rows(), num_workers=1) as data:
+        data.rows(torch.arange(2))
+        worker = data._reader._loader._iterator._workers[0]
+        assert worker.is_alive()
+        data.close()
+        worker.join(10)
+        assert not worker.is_alive()
+        assert torch.equal(data.rows(torch.arange(2))[0], tiny.data()[0][:2])
 
 
 def test_generators_of_the_program_are_left_alone():
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    data = Indexed(Rows(1.0), num_workers=1)
-    Indexed(Rows(1.0)).rows(torch.arange(3), 1)
-    data.rows(torch.arange(3), 1)
+    with Indexed(Rows(1.0), num_workers=1) as data:
+        Indexed(Rows(1.0)).rows(torch.arange(3), 1)
+        data.rows(torch.arange(3), 1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
 

@@ -192,11 +192,13 @@ def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkey
     assert "every fit spends its own epsilon" in str(said[0].message)
     assert "so far to" in str(said[0].message)
     fits = found["estimator"]
-    accountant = dp_accounting.pld.PLDAccountant()
-    for fitted in fits[1:]:  # each row is in two of three folds
-        for line in fitted.ledger_.lines:
+    totals = []
+    for other in fits[:2]:  # each row of the last fold's fit is in one of the others
+        accountant = dp_accounting.pld.PLDAccountant()
+        for line in (*other.ledger_.lines, *fits[2].ledger_.lines):
             accountant.compose(line.event, line.count)
-    assert fits[-1].composed_epsilon_ == pytest.approx(accountant.get_epsilon(fits[-1].delta_))
+        totals.append(accountant.get_epsilon(fits[2].delta_))
+    assert fits[2].composed_epsilon_ == pytest.approx(max(totals), rel=1e-4)
     assert fits[0].composed_epsilon_ == pytest.approx(fits[0].epsilon_)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)

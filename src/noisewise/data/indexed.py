@@ -76,6 +76,16 @@ class Indexed(Marked):
         if self.num_workers and len(index):
             self._reader.begin(index.tolist(), seed)
 
+    def close(self) -> None:
+        """End the workers, which else stay until this object goes; they start again when something is read."""
+        self._reader.close()
+
+    def __enter__(self) -> Indexed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def parts(self) -> Iterator[tuple[int, Nest]]:
         """All units in their order, some at a time, each part with the number of its first."""
         for first in range(0, len(self), AT_ONCE):
@@ -180,6 +190,13 @@ class _Reader:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._begun = None
+        if self._loader is not None and self._loader._iterator is not None:
+            self._loader._iterator._shutdown_workers()
+        self._loader = None
 
     def _drain(self) -> None:
         if self._begun is not None:
