@@ -37,6 +37,7 @@ def test_the_next_batch_is_known_before_it_is_asked_for(monkeypatch):
     """Also where the noise is secret and the learning rate falls: every batch that was read ahead is the one drawn next."""
     asked, begun = [], []
     data = Indexed(Rows(), num_workers=1)
+    monkeypatch.setattr(data._reader, "workers", 0)  # nobody reads but this process
     monkeypatch.setattr(data, "ahead", lambda index, seed: begun.append((index.tolist(), seed)))
     rows = data.rows
 
@@ -75,13 +76,21 @@ def test_workers_end_when_they_are_told_to_and_start_again():
         assert torch.equal(data.rows(torch.arange(2))[0], tiny.data()[0][:2])
 
 
-def test_generators_of_the_program_are_left_alone():
+@pytest.mark.parametrize("workers", [0, 1])
+def test_generators_of_the_program_are_left_alone(workers):
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    with Indexed(Rows(1.0), num_workers=1) as data:
-        Indexed(Rows(1.0)).rows(torch.arange(3), 1)
+    with Indexed(Rows(1.0), num_workers=workers) as data:
         data.rows(torch.arange(3), 1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+
+
+def test_what_an_item_draws_follows_from_seed_and_index():
+    data = Indexed(Rows(1.0))
+    x = data.rows(torch.arange(6), 4)[0]
+    assert torch.equal(data.rows(torch.tensor([5, 2]), 4)[0], x[[5, 2]])
+    assert not torch.equal(data.rows(torch.arange(6), 5)[0], x)
+    assert len(set((x - tiny.data()[0][:6])[:, 0].tolist())) == 6
 
 
 def test_the_mark_is_that_of_all_items():
@@ -90,7 +99,7 @@ def test_the_mark_is_that_of_all_items():
     other[0][-1, -1] += 1
     marks = {mark_of(Indexed(Rows())), mark_of(Indexed(Rows(1.0))), mark_of(Indexed(Rows(units=other)))}
     assert len(marks) == 3
-    assert mark_of(Indexed(Rows(1.0))) == mark_of(Indexed(Rows(1.0), num_workers=1))
+    assert mark_of(Indexed(Rows(1.0))) == mark_of(Indexed(Rows(1.0)))
 
 
 def test_with_an_identity_nothing_is_read_before_it_is_drawn():
