@@ -121,8 +121,8 @@ FAULTS = [
     Mutant(
         "seen: the same dropout at every step",
         "training/batches.py",
-        'noise.integer("forward", state.first_step + step)',
-        'noise.integer("forward", 0)',
+        'seed = noise.integer("forward", state.first_step + step)',
+        'seed = noise.integer("forward", 0)',
         ("whole/test_steps_and_phases.py::test_dropout_draws_anew_in_every_step_and_every_phase",),
     ),
     Mutant(
@@ -134,7 +134,7 @@ FAULTS = [
     ),
     Mutant(
         "seen: losses on private held-out people are public",
-        "training/run.py",
+        "training/loop.py",
         "isinstance(valid, Data) and valid.public",
         "isinstance(valid, Data)",
         ("runs/test_folder.py::test_private_data_objects_are_not_public_by_themselves",),
@@ -247,8 +247,8 @@ FAULTS = [
     Mutant(
         "seen: valid loss of the first 1024",
         "training/run.py",
-        "for first in range(0, count, 1024):\n            batch",
-        "for first in range(0, min(count, 1024), 1024):\n            batch",
+        "for first in range(0, count, 1024):\n            rows",
+        "for first in range(0, min(count, 1024), 1024):\n            rows",
         ("whole/test_steps_and_phases.py::test_valid_loss_is_that_of_all_rows_of_a_long_part",),
     ),
     Mutant(
@@ -449,8 +449,8 @@ FAULTS = [
     Mutant(
         "noise does not follow the learning rate",
         "training/state.py",
-        "self.chain + json.dumps(numbers).encode()",
-        "self.chain",
+        "chain + json.dumps(numbers).encode()",
+        "chain",
         ("training/test_state.py::test_branches_of_another_learning_rate_part_ways_in_their_noise",),
     ),
     Mutant(
