@@ -38,6 +38,16 @@ def test_nothing_stands_out(tensor):
     assert extremes(tensor) == ()
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16])
+def test_whole_numbers_of_every_type(kind):
+    assert extremes(torch.tensor([3, 1, 9, 4]).to(kind)) == ((1, 1), (2, 9))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_numbers_of_every_type(kind):
+    assert extremes(torch.tensor([3.0, math.inf]).to(kind)) == ((1, math.inf),)
+
+
 def test_a_tensor_that_was_written_is_looked_at_again():
     numbers = torch.zeros(3)
     assert extremes(numbers) == ()

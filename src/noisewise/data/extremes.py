@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 CHUNK = 1 << 22  # numbers looked at together
+COMPARED = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+)  # fmt: skip
 _EXTREMES: Any = WeakIdKeyDictionary()  # tensor -> (version, extremes)
 
 
@@ -47,6 +50,8 @@ def in_part(part: Tensor, first: int) -> list[Extreme]:
     if not part.numel() or part.dtype == torch.bool or part.is_complex():
         return []
     flat, width = part.detach().reshape(-1), part[0].numel()
+    if part.dtype not in COMPARED:  # torch has no comparisons for the rarer types
+        flat = flat.to(torch.float32 if part.is_floating_point() else torch.int64)
     if part.is_floating_point():
         odd = ~flat.isfinite()
         places = [int(odd.byte().argmax())] if bool(odd.any()) else []
