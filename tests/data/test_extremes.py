@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.data import extremes as module
 from noisewise.data.extremes import extremes
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=40), st.integers(1, 9))
 def test_of_whole_numbers_the_smallest_and_the_largest(values, chunk):
     before, module.CHUNK = module.CHUNK, chunk
@@ -23,6 +24,7 @@ def test_of_whole_numbers_the_smallest_and_the_largest(values, chunk):
     assert all(values[row] == value for row, value in several)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 11), st.integers(0, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
 def test_of_other_numbers_the_first_that_is_none(row, column, value):
     numbers = np.random.default_rng(0).normal(size=(12, 3))
