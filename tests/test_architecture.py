@@ -63,6 +63,9 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "_moved.py": "whole/test_package.py",
     "workflow/__init__.py": "whole/test_package.py",  # old paths lead there
     "errors.py": "whole/test_mishaps.py",  # every error, provoked for real
+    "estimators/classifier.py": "estimators/test_checks.py",  # scikit-learn's checks ask both kinds
+    "estimators/regressor.py": "estimators/test_checks.py",
+    "training/given.py": "whole/test_wrong_uses.py",  # each thing of the wrong kind, handed to what users call
     "cli/shared.py": "cli/test_app.py",  # options, notes and terminal of all commands
     "estimates/estimate.py": "estimates/test_intervals.py",  # an Estimate is what an interval gives
     "persample/choosing.py": "persample/test_operations.py",  # rules are asked through the table that names them

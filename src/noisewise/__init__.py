@@ -30,10 +30,13 @@ _HOMES = {
     "State": "training",
     "Data": "data",
     "load": "data",
+    "Indexed": "data.indexed",
     "Schema": "data.tables.schema",
     "Recipe": "recipe",
     "fit": "recipe",
     "repaired": "repairs",
+    "PrivateClassifier": "estimators",
+    "PrivateRegressor": "estimators",
 }
 _MODULES = (
     "accounting", "audits", "clipping", "data", "losses", "models", "repairs", "report", "sampling", "support", "testing",
@@ -46,7 +49,10 @@ if TYPE_CHECKING:
     from noisewise.bounded import release as release
     from noisewise.data import Data as Data
     from noisewise.data import load as load
+    from noisewise.data.indexed import Indexed as Indexed
     from noisewise.data.tables.schema import Schema as Schema
+    from noisewise.estimators import PrivateClassifier as PrivateClassifier
+    from noisewise.estimators import PrivateRegressor as PrivateRegressor
     from noisewise.mechanism import Mechanism as Mechanism
     from noisewise.persample.clipped_sum import clipped_sum as clipped_sum
     from noisewise.recipe import Recipe as Recipe

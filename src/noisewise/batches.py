@@ -104,8 +104,8 @@ def _refuse_torch_data(nest: Nest) -> None:
 
     if isinstance(nest, torch.utils.data.DataLoader):
         raise DataError(
-            "got a DataLoader where data is expected: it fixes batches that the accountant does not know. Pass the "
-            "tensors of its .dataset (for a TensorDataset: loader.dataset.tensors); noisewise samples by itself."
+            "got a DataLoader where data is expected: it fixes batches that the accountant does not know. Pass its Dataset, "
+            "loader.dataset, or the tensors of it (for a TensorDataset: loader.dataset.tensors); noisewise samples by itself."
         )
     if isinstance(nest, torch.utils.data.Dataset):
         remedy = "dataset.tensors" if hasattr(nest, "tensors") else "torch.utils.data.default_collate(list(dataset))"

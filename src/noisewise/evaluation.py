@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,11 @@ def device_of(model: nn.Module) -> torch.device:
     """Where the model is; a model without parameters and buffers is on the CPU."""
     import torch
 
+    if not isinstance(model, torch.nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ConfigError(
+            f"{what} where a model is expected: must be a torch.nn.Module. Audits take (model, data, twin=another model)."
+        )
     first = next(model.parameters(), next(model.buffers(), None))
     return torch.device("cpu") if first is None else first.device
 
@@ -46,8 +51,18 @@ def outputs(model: nn.Module, x: Tensor, batch_size: int = BATCH) -> Tensor:
         return torch.cat([model(part.to(device)).cpu() for part in x.split(batch_size)]).double()
 
 
+def check_data(data: Any) -> None:
+    """Refuse what is no `Data`."""
+    if not all(hasattr(data, part) for part in ("x", "y", "groups")):
+        raise DataError(
+            f"a {type(data).__name__} where data is expected: must be noisewise.Data(x, y), made of tensors. Audits take "
+            "(model, data)."
+        )
+
+
 def logits(model: nn.Module, data: Data) -> Tensor:
     """One number per row and class `[n, classes]`; data and models that have no classes are refused."""
+    check_data(data)
     if data.y.dim() != 1 or data.y.is_floating_point() or not len(data):
         raise DataError(f"labels of shape {list(data.y.shape)}, {data.y.dtype}: needs one whole-number class per row.")
     per_class = outputs(model, data.x)

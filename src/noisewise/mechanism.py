@@ -68,7 +68,7 @@ class Mechanism:
                 f"{list(self.sampler.adjacencies)} only. Set adjacency={self.sampler.adjacencies[0]!r}, or use Poisson."
             )
         for rule in values(self.clip):
-            if not isinstance(rule, Clip):
+            if isinstance(rule, type) or not isinstance(rule, Clip):
                 raise ConfigError(f"clip={rule!r}: a rule needs blocks, factors and sensitivity; e.g. Flat(1.0).")
         if isinstance(self.clip, Schedule) and any(isinstance(rule, Adaptive) for _, rule in self.clip.pieces):
             raise ConfigError("an adaptive rule within a schedule: two things would move the bound. Use one of them.")

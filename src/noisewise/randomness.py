@@ -40,7 +40,7 @@ class Entropy:
     @classmethod
     def insecure(cls, seed: int, phase: int = 0, *, secure: bool = False) -> Entropy:
         """Root that anyone can guess: for tests and reproductions, stamped on the run; another one for each phase."""
-        if not isinstance(seed, int) or seed < 0:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ConfigError(f"insecure_seed={seed!r}: must be a whole number >= 0, e.g. insecure_seed=0.")
         return cls(seed + (phase << 128), reproducible=True, secure=secure)
 

@@ -27,6 +27,7 @@ from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan, plans_of, together
 from noisewise.training.ablation import Ablation
 from noisewise.training.augmentation import Augment
+from noisewise.training.given import check_loss, check_mechanism, check_model, kind
 from noisewise.training.lineage import loaded
 from noisewise.training.loop import Trained, train
 
@@ -73,7 +74,19 @@ class Recipe:
     repairs: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        """One kind of neighbours and of units throughout."""
+        """One kind of neighbours and of units throughout; things of the right kinds."""
+        check_model(self.model)
+        check_loss(self.loss_fn)
+        check_mechanism(self.mechanism)
+        if not isinstance(self.data, Splits):
+            raise ConfigError(
+                f"data is {kind(self.data)}: must be train, valid and test, noisewise.data.Splits(train, valid, test)."
+            )
+        if isinstance(self.optimizer, torch.optim.Optimizer) or not callable(self.optimizer):
+            raise ConfigError(
+                f"optimizer is {kind(self.optimizer)}: must be a function that makes one, e.g. "
+                "lambda parameters: torch.optim.SGD(parameters, lr=0.1), since each phase needs its own."
+            )
         for mechanism in [self.mechanism, *(phase.mechanism for phase in self.phases)]:
             Ledger(mechanism.adjacency, unit=mechanism.unit).claim(self.mechanism.adjacency, self.mechanism.unit)
         if self.ledger is not None:
@@ -192,6 +205,8 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
     `out`, a run that was interrupted in any phase goes on with `resume=True`.
     """
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f"recipe is {kind(recipe)}: must be a noisewise.Recipe; train(model, ...) takes its parts.")
     ledger = None if recipe.ledger is None else copy.deepcopy(recipe.ledger)
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.complete and not folder.checkpoint.exists():

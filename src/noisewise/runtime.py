@@ -18,8 +18,8 @@ class Runtime:
         (refuse otherwise), loop.
     microbatch: largest number of units in memory at once; None for the whole batch.
     padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
-    capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs; None: on a GPU, where that can be; False: never. What the model
-        and the loss read from Python is then read once, and again when a number of theirs changes.
+    capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs; None: on a GPU, where that can be; False: never.
+        What the model and the loss read from Python is then read once, and again when a number of theirs changes.
     """
 
     engine: Engine = "auto"

@@ -62,8 +62,8 @@ class Sampler(Protocol):
 
 def _check(n: int, batch_size: int) -> None:
     for name, value in (("n", n), ("batch_size", batch_size)):
-        if not isinstance(value, int) or value <= 0:
-            raise ConfigError(f"{name}={value!r}: must be a whole number above 0.")
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ConfigError(f"{name}={value!r}: must be a whole number above 0, e.g. {name}=256; int(...) makes one.")
     if batch_size > n:
         raise ConfigError(
             f"batch_size={batch_size} with n={n}: the sampling rate {batch_size / n:.3g} is outside (0, 1]. "

@@ -411,4 +411,33 @@ FAULTS = [
         "rows, people = counts.rows, counts.rows",
         ("data/test_table_parts.py::test_shares_count_people",),
     ),
+    # a Dataset read by index
+    Mutant(
+        "data: items draw what comes next, not what belongs to them",
+        "data/indexed.py",
+        "        torch.manual_seed(int(words[0]) << 32 | int(words[1]))\n",
+        "",
+        ("data/test_indexed.py::test_what_an_item_draws_follows_from_seed_and_index",),
+    ),
+    Mutant(
+        "data: the mark of a Dataset is that of its first items",
+        "data/indexed.py",
+        "        for first, rows in self.parts():\n            for name",
+        "        for first, rows in [(0, self.rows(torch.arange(2)))]:\n            for name",
+        ("data/test_indexed.py::test_the_mark_is_that_of_all_items",),
+    ),
+    Mutant(
+        "data: reading moves the program's generators",
+        "data/indexed.py",
+        "            with torch.random.fork_rng([]):\n                return _collated",
+        "            if True:\n                return _collated",
+        ("data/test_indexed.py::test_generators_of_the_program_are_left_alone[0]",),
+    ),
+    Mutant(
+        "data: extremes of a tensor that was written are the old ones",
+        "data/extremes.py",
+        "if version != tensor._version:",
+        "if version is None:",
+        ("data/test_extremes.py::test_a_tensor_that_was_written_is_looked_at_again",),
+    ),
 ]

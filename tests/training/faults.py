@@ -150,8 +150,8 @@ FAULTS = [
     Mutant(
         "seen: the same dropout at every step",
         "training/batches.py",
-        'noise.integer("forward", state.first_step + step)',
-        'noise.integer("forward", 0)',
+        'seed = noise.integer("forward", state.first_step + step)',
+        'seed = noise.integer("forward", 0)',
         ("whole/test_steps_and_phases.py::test_dropout_draws_anew_in_every_step_and_every_phase",),
     ),
     Mutant(
@@ -163,7 +163,7 @@ FAULTS = [
     ),
     Mutant(
         "seen: losses on private held-out people are public",
-        "training/run.py",
+        "training/loop.py",
         "isinstance(valid, Data) and valid.public",
         "isinstance(valid, Data)",
         ("runs/test_folder.py::test_private_data_objects_are_not_public_by_themselves",),
@@ -276,8 +276,8 @@ FAULTS = [
     Mutant(
         "seen: valid loss of the first 1024",
         "training/run.py",
-        "for first in range(0, count, 1024):\n            batch",
-        "for first in range(0, min(count, 1024), 1024):\n            batch",
+        "for first in range(0, count, 1024):\n            rows",
+        "for first in range(0, min(count, 1024), 1024):\n            rows",
         ("whole/test_steps_and_phases.py::test_valid_loss_is_that_of_all_rows_of_a_long_part",),
     ),
     Mutant(
@@ -773,5 +773,62 @@ FAULTS = [
         "if not all(torch.equal(a, b) for a, b in zip(leaves(versions[0]), leaves(versions[1]), strict=True)):",
         "if False:",
         ("training/test_augmentation.py::test_other_sources_of_randomness_and_lost_rows_are_refused",),
+    ),
+    # callbacks, paid readings, values
+    Mutant(
+        "callbacks: a run that stops early counts its steps only",
+        "training/loop.py",
+        "            state.give_up()\n",
+        "            pass\n",
+        ("training/test_callbacks.py::test_a_run_that_is_stopped_counts_its_whole_plan",),
+    ),
+    Mutant(
+        "callbacks: losses of private rows are told",
+        "training/callbacks.py",
+        "known = (*([VALID_LOSS] if public else []), PAID_ACCURACY)",
+        "known = (VALID_LOSS, PAID_ACCURACY)",
+        ("training/test_callbacks.py::test_losses_of_private_rows_are_not_told",),
+    ),
+    Mutant(
+        "callbacks: private rows decide when to stop",
+        "training/callbacks.py",
+        "if callback.metric == VALID_LOSS and not _is_public(valid):",
+        "if callback.metric == VALID_LOSS and valid is None:",
+        ("training/test_callbacks.py::test_what_may_not_decide_is_refused_before_training",),
+    ),
+    Mutant(
+        "paid: a person counts once for each row",
+        "training/paid.py",
+        "            right = torch.bincount(owner, right, minlength=self.n) / rows\n",
+        "            right = torch.bincount(owner, right, minlength=self.n) + 0 * rows\n",
+        ("training/test_paid.py::test_a_person_counts_once_however_many_rows",),
+    ),
+    Mutant(
+        "paid: the noise is half of what is accounted",
+        "training/paid.py",
+        "1.0), self.mechanism.noise_at(0))}",
+        "0.5), self.mechanism.noise_at(0))}",
+        ("training/test_paid.py::test_readings_are_the_accuracy_with_the_noise_that_is_accounted",),
+    ),
+    Mutant(
+        "paid: readings beyond the plan",
+        "training/paid.py",
+        "        if not self.left:\n",
+        "        if False:\n",
+        ("training/test_paid.py::test_the_ledger_is_the_budget",),
+    ),
+    Mutant(
+        "values: a gradient that is none is taken",
+        "training/values.py",
+        "    return None if finite else",
+        "    return None if True else",
+        ("training/test_values.py::test_a_row_that_the_loss_cannot_take_is_named",),
+    ),
+    Mutant(
+        "step: another batch is read ahead than will be drawn",
+        "training/state.py",
+        "        chain = _chained(self.chain, optimizer)\n        begins",
+        "        chain = self.chain\n        begins",
+        ("data/test_indexed.py::test_the_next_batch_is_known_before_it_is_asked_for",),
     ),
 ]

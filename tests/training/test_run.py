@@ -7,6 +7,7 @@ import torch
 
 from helpers import tiny
 from helpers.loops import DELTA
+from noisewise.errors import NoisewiseWarning
 from noisewise.sampling import FullBatch
 from noisewise.training.loop import train
 
@@ -57,7 +58,8 @@ def test_training_changes_the_model_it_was_given_and_keeps_its_modes():
 
 def test_evaluation_mode_is_kept_too():
     network = tiny.model(dropout=0.5).eval()
-    tiny.run(network, valid=tiny.data())
+    with pytest.warns(NoisewiseWarning, match="drops nothing while it trains: call model.train"):
+        tiny.run(network, valid=tiny.data())
     assert not any(module.training for module in network.modules())
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from helpers import tiny
 from noisewise import cli
@@ -21,6 +21,7 @@ from noisewise.accounting import Ledger
 from noisewise.adaptive import GlobalAdapt
 from noisewise.clipping import Flat, Global
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.errors import ConfigError, DataError, PrivacyWarning, RunError
 from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
@@ -129,6 +130,11 @@ def loader(dataset):
     return DataLoader(dataset, batch_size=4)
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([tiny.data()])
+
+
 DATASET = TensorDataset(*tiny.data())
 
 MISHAPS = [
@@ -161,19 +167,13 @@ MISHAPS = [
         "loader for data",
         lambda _: training(units=loader(DATASET)),
         DataError,
-        ("DataLoader", "batches that the accountant does not know", "loader.dataset.tensors"),
+        ("DataLoader", "batches that the accountant does not know", "loader.dataset"),
     ),
     Mishap(
-        "data set for data",
-        lambda _: training(units=DATASET),
+        "data set that is a stream",
+        lambda _: training(units=Stream()),
         DataError,
-        ("TensorDataset", "noisewise samples by itself", "dataset.tensors"),
-    ),
-    Mishap(
-        "data set of one's own",
-        lambda _: training(units=torch.utils.data.Subset(DATASET, [0, 1])),
-        DataError,
-        ("Subset", "default_collate(list(dataset))"),
+        ("Stream", "cannot be read by index", "map-style Dataset with __len__ and __getitem__"),
     ),
     Mishap(
         "loader in Data",
@@ -328,6 +328,22 @@ def test_a_disk_that_is_full_while_saving_keeps_the_last_good_checkpoint(tmp_pat
 
 
 # --- data that teach nothing ------------------------------------------------------------------------------------------
+class Rows(Dataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+
+
+def unread(x, y):
+    """Data that are not looked at before they are drawn."""
+    return Indexed(Rows(x, y), identity="made up")
+
+
 def with_row(value):
     x, y = tiny.data()
     x = x.clone()
@@ -338,7 +354,7 @@ def with_row(value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
 def test_rows_that_are_no_numbers_add_nothing(value, engine):
-    """As private as any other row, so nothing is said; they move the sum by 0 and everybody else counts as ever."""
+    """Where nobody looked at the rows before, they move the sum by 0, and everybody else counts as ever."""
     present = torch.ones(tiny.N)
     present[3] = 0
 
@@ -350,13 +366,13 @@ def test_rows_that_are_no_numbers_add_nothing(value, engine):
         network, (*tiny.data(), present), without_row_3, tiny.mechanism(), tiny.sgd(network),
         insecure_seed=SEED, progress=False,
     )  # fmt: skip
-    run = tiny.run(units=with_row(value), runtime=Runtime(engine=engine), insecure_seed=SEED)
+    run = tiny.run(units=unread(*with_row(value)), runtime=Runtime(engine=engine), insecure_seed=SEED)
     torch.testing.assert_close(tiny.weights(run.model), tiny.weights(expected.model))
 
 
 def test_numbers_that_are_none_everywhere_leave_noise_alone():
     x, y = tiny.data()
-    run = tiny.run(units=(torch.full_like(x, math.nan), y))
+    run = tiny.run(units=unread(torch.full_like(x, math.nan), y))
     assert tiny.weights(run.model).isfinite().all()
     assert run.ledger.lines == tiny.mechanism().lines()
 

@@ -34,6 +34,7 @@ from noisewise.support import Fixed
 from noisewise.training.ablation import ablated_step, step_of
 from noisewise.training.augmentation import Augment
 from noisewise.training.loop import train
+from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 
@@ -57,6 +58,15 @@ def only_small(model, batch):
 
 def doubled(model, batch):
     return 2 * tiny.loss_fn(model, batch)
+
+
+def at_once(told):
+    """A callback that stops at the end of the first epoch."""
+    return True
+
+
+def paid(readings):
+    return PaidAccuracy(Data(*tiny.data(n=30)), epsilon=1, readings=readings, insecure_seed=SEED)
 
 
 def decaying(optimizer):
@@ -164,6 +174,8 @@ TRAIN = {
     "secure": both({"secure": False}, {"secure": True}, "weights"),
     "out": both({}, {"out": True}, "files"),
     "recorders": both({"recorders": False}, {"recorders": True}, "recorded"),
+    "callbacks": both({}, {"callbacks": [at_once]}, "weights", "recorded"),
+    "paid": both({}, {"paid": paid(3)}, "history", "files", out=True),
     "ledger": both({}, {"ledger": EARLIER}, "ledger"),
     "ablation": both({}, {"ablation": "clip-only"}, "weights", "ledger", "status"),
     "ema": both({"ema": 0.9}, {"ema": 0.5}, "averaged", "files", out=True),
@@ -393,6 +405,8 @@ HANDED_ON = {
     "insecure_seed": both({"insecure_seed": 1}, {"insecure_seed": 2}, "first phase", "weights"),
     "secure": both({"secure": False}, {"secure": True}, "first phase"),
     "recorders": both({"recorders": False}, {"recorders": True}, "steps"),
+    "callbacks": both({}, {"callbacks": [at_once]}, "steps"),
+    "paid": both({}, {"paid": paid(3)}, "history"),
     "example": both({}, {"example": (SMALL[0][:3], SMALL[1][:3])}, "error", loss_fn=only_small, data=SMALL),
     "progress": both({"progress": False}, {"progress": True}, "bars"),
     "checkpoint_seconds": both({}, {"checkpoint_seconds": 0.0}, "checkpoints", out=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,10 @@ class Data:
 
     def __post_init__(self) -> None:
         """One target and one label of each group for every row; classes that there are; owners that can be told apart."""
+        if not isinstance(self.groups, Mapping):
+            raise DataError(f"groups is a {type(self.groups).__name__}: must be a dict, e.g. {{'sex': labels}}.")
+        if isinstance(self.classes, str) or not isinstance(self.classes, Sequence):
+            raise DataError(f"classes={self.classes!r}: must be a tuple of names, e.g. ('no', 'yes').")
         owned = [*self.groups.items(), *([] if self.unit is None else [("unit", self.unit)])]
         for name, values in [("x", self.x), ("y", self.y), *owned]:
             if not isinstance(values, Tensor):

@@ -37,6 +37,8 @@ def load(
     `valid` rows are held out for choosing settings. A CSV file needs a `schema` (a `Schema`, or the file of one) that says
     how its columns become numbers; `public`: its rows are published. A folder's parts are as they were saved.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"data {name!r}: must be the name of a data set, e.g. 'digits', or a path.")
     path = Path(name)
     if (schema is not None or public) and (name in DATASETS or path.is_dir()):
         raise ConfigError(

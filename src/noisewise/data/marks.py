@@ -16,6 +16,15 @@ CHUNK = 1 << 24  # bytes hashed at a time
 _MARKS: Any = WeakIdKeyDictionary()  # tensor -> (version, mark)
 
 
+class Marked:
+    """Data that are no tensors in memory, and know their own mark."""
+
+    @property
+    def mark(self) -> bytes:
+        """What tells this set from others."""
+        raise NotImplementedError
+
+
 def mark_of(data: Any) -> bytes:
     """BLAKE2b of a whole protected set: names, types, shapes and bytes of x, y, unit and groups, or of a nest's tensors.
 
@@ -25,11 +34,13 @@ def mark_of(data: Any) -> bytes:
     without verifying pass through memory in chunks. Limits: sets that overlap have marks that share nothing; writing through
     `.data` or a NumPy view of the same memory is not noticed.
     """
+    if isinstance(data, Marked):
+        return data.mark
     if isinstance(data, Data):
         owned = {} if data.unit is None else {"unit": data.unit}
         parts = {"0": data.x, "1": data.y, **owned, **{f"groups/{name}": data.groups[name] for name in data.groups}}
     else:
-        parts = dict(_named(data))
+        parts = dict(named(data))
     whole = hashlib.blake2b(digest_size=32)
     for name in sorted(parts):
         whole.update(f"{len(name)} {name}".encode() + _remembered(parts[name]))
@@ -65,9 +76,10 @@ def _remembered(tensor: Tensor) -> bytes:
     return mark
 
 
-def _named(nest: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def named(nest: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a nest by their paths: `0` and `1` of a pair, `a/b` of dicts in dicts."""
     if isinstance(nest, Tensor):
         yield path, nest
     elif isinstance(nest, Mapping | tuple | list):
         for key, item in nest.items() if isinstance(nest, Mapping) else enumerate(nest):
-            yield from _named(item, f"{path}/{key}" if path else str(key))
+            yield from named(item, f"{path}/{key}" if path else str(key))

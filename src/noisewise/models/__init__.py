@@ -79,8 +79,12 @@ def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options:
     check_model(name)
     if not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1:
         raise ConfigError(f"model {name!r}: outputs={outputs!r} must be the number of classes, or 1 for a regression.")
-    if not shape or any(type(size) is not int or size < 1 for size in shape):
-        raise ConfigError(f"model {name!r}: shape={tuple(shape)!r} must be the sizes of one unit's input, all above 0.")
+    if not isinstance(shape, tuple | list) or not shape or any(type(size) is not int or size < 1 for size in shape):
+        raise ConfigError(
+            f"model {name!r}: shape={shape!r} must be the sizes of one unit's input, all above 0, e.g. (64,)."
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"model {name!r}: seed={seed!r} must be a whole number >= 0.")
     maker = _of_file(name) if _names_a_file(name) else MODELS[name]
     known = list(inspect.signature(maker).parameters)[2:]
     for option in options:
@@ -96,7 +100,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options:
 
 def check_model(name: str) -> None:
     """A model by name, or one of the user's own as `path.py:function`."""
-    if name not in MODELS and not _names_a_file(name):
+    if not isinstance(name, str) or (name not in MODELS and not _names_a_file(name)):
         raise ConfigError(f"model {name!r}: unknown. Known models: {', '.join(MODELS)}; or FILE.py:FUNCTION.")
 
 

@@ -22,6 +22,8 @@ def batchnorm_to_groupnorm(model: nn.Module, groups: int = 32) -> tuple[nn.Modul
     """
     if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
         raise ConfigError(f"groups={groups!r}: must be a whole number of at least 1.")
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model is {model!r}: must be a torch.nn.Module, an object and not its class.")
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.num_features == 0:
             raise ConfigError(

@@ -64,6 +64,13 @@ def clipped_sum(
     rules that look at them; `seed` gives random layers
     (dropout) a state of their own, without it they draw from the current one, which is put back; Python's and NumPy's too.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"the model is a {type(model).__name__}: must be a torch.nn.Module. Arguments are clipped_sum(model, loss_fn, "
+            "batch, clip)."
+        )
+    if isinstance(clip, type) or not isinstance(clip, Clip):
+        raise ConfigError(f"clip={clip!r}: a rule needs blocks, factors and sensitivity; e.g. clipping.Flat(1.0).")
     runtime, support = runtime or Runtime(), support or {}
     parameters = dict(model.named_parameters())
     supports.check(support, parameters)

@@ -69,8 +69,19 @@ def losses_of(model: nn.Module, loss_fn: Any, units: Nest, seed: int = 1) -> Ten
     except Exception as error:
         raise PrivacyError(
             f"the model could not be checked on synthetic inputs ({type(error).__name__}: {error}), so nothing is known "
-            "about whether its units are independent. Pass example=, a made-up batch of three units that it accepts."
+            f"about whether its units are independent. loss_fn(model, batch) was given units of {in_words(units)}: if model or "
+            "loss do not fit these shapes and types, correct one of them (x.float(), y.long(), the first layer); if they need "
+            "other values than random ones, pass example=, a made-up batch of three units that they accept."
         ) from error
+
+
+def in_words(units: Nest) -> str:
+    """The shape and type of each tensor of one unit.
+
+    >>> in_words((torch.zeros(3, 4), torch.zeros(3, dtype=torch.long)))
+    '[4] float32, [] int64'
+    """
+    return ", ".join(f"{list(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}" for tensor in leaves(units))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from noisewise import __version__
-from noisewise.errors import RunError
+from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import finite, hold, read_json, temporary, write_atomically, write_json
 
 FORMAT = 1
@@ -41,6 +41,8 @@ class RunFolder:
     """Every path of a run, and the rules for writing them."""
 
     def __init__(self, path: str | os.PathLike[str]):
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"out={path!r}: must be the path of a run folder, e.g. out='runs/first'.")
         self.path = Path(path)
         self.sensitive = self.path / "sensitive"
         self.checkpoint = self.sensitive / "checkpoint.safetensors"
@@ -54,6 +56,7 @@ class RunFolder:
         self.report = self.sensitive / "report.html"
         self.model = self.path / "model.safetensors"
         self.ledger = self.path / "ledger.json"
+        self.valid_ledger = self.path / "valid_ledger.json"  # of readings that held-out people paid for
         self.summary = self.path / "summary.json"
         self.config = self.path / "config.toml"
         self.run = self.path / "run.json"

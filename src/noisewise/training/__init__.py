@@ -8,12 +8,15 @@ from noisewise.accounting.defaults import default_delta
 from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import ABLATIONS, Ablation, ablated_step
 from noisewise.training.augmentation import Augment
+from noisewise.training.callbacks import Callback, Released, StopEarly, mlflow, tensorboard
 from noisewise.training.loop import Trained, train
+from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.step import Observation, Recorder, private_step
 from noisewise.training.summary import status_of, summary
 
 __all__ = [
-    "ABLATIONS", "Ablation", "Augment", "Observation", "Recorder", "State", "Trained", "ablated_step", "default_delta",
-    "private_step", "save_weights", "status_of", "summary", "train",
+    "ABLATIONS", "Ablation", "Augment", "Callback", "Observation", "PaidAccuracy", "Recorder", "Released", "State", "StopEarly",
+    "Trained", "ablated_step", "default_delta", "mlflow", "private_step", "save_weights", "status_of", "summary",
+    "tensorboard", "train",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Padded, Views, length, take
 from noisewise.bounded import expose, release
 from noisewise.data import Data
+from noisewise.data.indexed import readable
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.mechanism import PURPOSE, RANKING
@@ -57,6 +58,7 @@ def ablated_step(
     """
     if ablation not in ABLATIONS[1:]:
         raise ConfigError(f"ablation={ablation!r}: must be one of {list(ABLATIONS[1:])}.")
+    data = readable(data)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     enter(model, data, state, promised=False)
     weights = dict(model.named_parameters())

@@ -11,6 +11,7 @@ from noisewise.adaptive import GroupBounds
 from noisewise.batches import Nest, Padded, Views, leaves, length, map_tensors, take
 from noisewise.clipping import Clip
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
 from noisewise.persample.trace import Trace
@@ -35,32 +36,57 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    data: Data | Nest, state: State, augment: Augment | None, runtime: Runtime | None, device: torch.device
+    data: Data | Indexed | Nest, state: State, augment: Augment | None, runtime: Runtime | None, device: torch.device
 ) -> Drawn:
     """The batch of the state's step, as the sampler draws it and on the model's device."""
     step, mechanism = state.step, state.mechanism
     drawn_from, noise = state.draws()
     units = torch.from_numpy(state.ahead.draw(mechanism.sampler, drawn_from, step))
     seed = noise.integer("forward", state.first_step + step)
-    near = units_of(data) if augment is not None else state.resident.of(units_of(data), device)
+    at_rest = augment is not None or isinstance(data, Indexed)
+    near = units_of(data) if at_rest else state.resident.of(units_of(data), device)
     rows = batch_of(data, units, augment, seed, state.versions, near)
     if not wanted(runtime, device) or state.captured.reason is not None:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime)
     return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
 
 
-def units_of(data: Data | Nest) -> Nest:
-    """The tensors of the data, with the unit (or row) as first dimension."""
+def read_ahead(data: Data | Indexed | Nest, state: State, optimizer: torch.optim.Optimizer) -> None:
+    """Begin to read the next step's batch, where workers read: it follows from this step, unless somebody changes the plan."""
+    if not isinstance(data, Indexed) or not data.num_workers or state.step + 1 >= state.mechanism.steps:
+        return
+    step = state.step + 1
+    drawn_from, noise = state.next_draws(optimizer)
+    units = torch.from_numpy(next(state.mechanism.sampler.batches(drawn_from, step, step + 1)))
+    data.ahead(units, noise.integer("forward", state.first_step + step))
+
+
+def units_of(data: Data | Indexed | Nest) -> Nest:
+    """The tensors of the data, with the unit (or row) as first dimension; of what is read by index, an empty batch."""
+    if isinstance(data, Indexed):
+        return data.like
     return (data.x, data.y) if isinstance(data, Data) else data
 
 
-def count_of(data: Data | Nest) -> int:
+def rows_at(data: Data | Indexed | Nest, index: Tensor, seed: int = 0) -> Nest:
+    """Some of the rows."""
+    return data.rows(index, seed) if isinstance(data, Indexed) else take(units_of(data), index)
+
+
+def count_of(data: Data | Indexed | Nest) -> int:
     """Number of units that are protected."""
+    if isinstance(data, Indexed):
+        return len(data)
     return data.units if isinstance(data, Data) else length(data)
 
 
 def batch_of(
-    data: Data | Nest, index: Tensor, augment: Augment | None, seed: int, proof: Trace | None = None, near: Nest = None
+    data: Data | Indexed | Nest,
+    index: Tensor,
+    augment: Augment | None,
+    seed: int,
+    proof: Trace | None = None,
+    near: Nest = None,
 ) -> Nest:
     """The sampled units, from `near`, where a copy of the data lies; `Views` where they own several rows or have versions."""
     near = units_of(data) if near is None else near
@@ -69,7 +95,7 @@ def batch_of(
         rows, mask = data.rows_of(index)
         batch: Nest = Views.mean(take(near, sent(rows, device)), sent(mask, device))
     else:
-        batch = take(near, sent(index, device))
+        batch = data.rows(index, seed) if isinstance(data, Indexed) else take(near, sent(index, device))
     if augment is None:
         return batch
     views = batch if isinstance(batch, Views) else Views.single(batch)
@@ -93,7 +119,7 @@ def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
     return Padded(filled, torch.arange(cap) < size)
 
 
-def groups_of(data: Data | Nest, clip: Clip, units: Tensor, size: int) -> Tensor | None:
+def groups_of(data: Data | Indexed | Nest, clip: Clip, units: Tensor, size: int) -> Tensor | None:
     """Group labels of the units, where the rule asks for them; padding up to `size` has any."""
     if not isinstance(clip, GroupBounds):
         return None

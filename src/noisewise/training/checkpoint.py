@@ -119,7 +119,10 @@ def load(run: Run) -> None:
         run.history[:] = tree["history"]
         same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        raise RunError(f"the checkpoint in {run.folder.path} does not fit this run ({error}).") from None
+        raise RunError(
+            f"the checkpoint in {run.folder.path} does not fit this run ({' '.join(str(error).split())}). Resume with the "
+            "model, optimizer and settings that it was begun with, or choose another folder."
+        ) from None
     if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
         raise RunError(f"the checkpoint in {run.folder.path} is damaged: it stands at step {state.step!r}.")
     if run.ablation == "private" and joined(state.ledger.lines) != state.planned():

@@ -22,18 +22,32 @@ from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Nest
 from noisewise.data import Data
+from noisewise.data.indexed import readable
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.progress import Bar
+from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runtime import Runtime
 from noisewise.training import lineage
 from noisewise.training.ablation import Ablation, step_of
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
+from noisewise.training.callbacks import Callback, check_callbacks
 from noisewise.training.checkpoint import open_folder, save_now_and_then
+from noisewise.training.given import (
+    check_data,
+    check_extras,
+    check_loss,
+    check_mechanism,
+    check_model,
+    check_number,
+    check_optimizer,
+    check_scheduler,
+)
+from noisewise.training.paid import PaidAccuracy
 from noisewise.training.run import Run
 from noisewise.training.start import check_start, enter, schema_ledger
 from noisewise.training.state import State
@@ -45,13 +59,17 @@ READINGS = 20  # of epsilon in a run's metrics
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gives back. `model` is the user's own object; `averaged` its moving average, if asked for."""
+    """What training gives back. `model` is the user's own object; `averaged` its moving average, if asked for.
+
+    `stopped`: the step at which a callback stopped it; None where the plan was carried out.
+    """
 
     model: nn.Module
     ledger: Ledger
     history: list[dict[str, Any]]
     status: Status
     averaged: dict[str, Tensor] | None = None
+    stopped: int | None = None
 
 
 def train(
@@ -71,6 +89,8 @@ def train(
     out: Any = None,
     resume: bool = False,
     recorders: Sequence[Recorder] = (),
+    callbacks: Sequence[Callback] = (),
+    paid: PaidAccuracy | None = None,
     ledger: Ledger | None = None,
     ablation: Ablation = "private",
     ema: float | None = None,
@@ -99,6 +119,9 @@ def train(
         resume: go on from the checkpoint in `out`: bit for bit the run that was interrupted, on the same data and with the
             same code; anything else is refused.
         recorders: called with an `Observation` of every private step.
+        callbacks: called with a `Released` once per epoch and at the end; one that returns True stops the run, and the
+            ledger then counts the whole plan all the same. A resumed run tells them the past again.
+        paid: `PaidAccuracy` of private held-out people, read once per epoch; its own ledger says what it costs them.
         ledger: of an earlier phase on the same data; continued. A model that came out of a run on it needs that run's.
             A fresh model without one is a new run, whose epsilon adds to those of all other runs on the same people.
         ablation: private, or plain, clip-only, noise-only (not private, and marked so).
@@ -110,13 +133,19 @@ def train(
         checkpoint_seconds: least time between checkpoints.
     """
     make_step = step_of(ablation)
-    if ema is not None and not 0 < ema < 1:
+    data, valid = readable(data), readable(valid)
+    check_model(model)
+    check_data(data)
+    check_loss(loss_fn)
+    check_mechanism(mechanism)
+    check_optimizer(optimizer)
+    check_scheduler(scheduler, optimizer)
+    check_extras(runtime, ledger, recorders, augment)
+    check_number("checkpoint_seconds", checkpoint_seconds, "30")
+    if ema is not None and (isinstance(ema, bool | str) or not 0 < ema < 1):
         raise ConfigError(f"ema={ema!r}: a decay in (0, 1), e.g. 0.9999, or None.")
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ConfigError(
-            "scheduler=ReduceLROnPlateau: it follows a metric, which no ledger covers. Use a schedule that is known "
-            "before training, e.g. CosineAnnealingLR."
-        )
+    per_epoch = max(1, round(1 / mechanism.sampler.rate))
+    callbacks = check_callbacks(callbacks, valid, paid, -(-mechanism.steps // per_epoch), resume)
     if resume and out is None:
         raise ConfigError("resume=True without out=: name the run folder to go on from.")
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
@@ -127,6 +156,7 @@ def train(
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
     run = Run(model, optimizer, scheduler, state, folder, ablation, ema)
+    run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     if folder is None or not folder.begun:
@@ -138,9 +168,9 @@ def train(
         if folder:
             status = open_folder(folder, run, resume)
         with _interrupts() as interrupted, _Epsilon(progress, state, delta, ablation, status) as shown:
-            per_epoch = max(1, round(1 / mechanism.sampler.rate))
             per_reading = reading_interval(mechanism)
-            while state.step < mechanism.steps:
+            stopped = run.tell(callbacks, run.history)
+            while state.step < mechanism.steps and not stopped:
                 make_step(
                     model, data, loss_fn, optimizer, state, runtime,
                     recorders=recorders, example=example, augment=augment,
@@ -151,17 +181,22 @@ def train(
                 shown.advance()
                 last = state.step == mechanism.steps
                 if state.step % per_epoch == 0 or last:
-                    run.log(valid, loss_fn, shown.reading() if state.step % per_reading == 0 or last else None)
+                    run.log(valid, loss_fn, shown.reading() if state.step % per_reading == 0 or last else None, paid)
+                    stopped = run.tell(callbacks, run.history[-1:])
                 save_now_and_then(run, checkpoint_seconds, force=bool(interrupted))
                 if interrupted:
                     _stop(folder, state, status)
         state.captured.settle()
+        if stopped and ablation == "private":
+            state.give_up()
         _check_plan(state, ablation)
         if run.averaged is not None:
             lineage.end(model, run.averaged)
         if folder:
             run.finish(status, delta, about or {})
-    return Trained(model, state.ledger, run.history, status, run.averaged)
+            if paid is not None:
+                write_json(folder.valid_ledger, paid.ledger.to_dict())
+    return Trained(model, state.ledger, run.history, status, run.averaged, run.history[-1]["step"] if stopped else None)
 
 
 def _check_plan(state: State, ablation: Ablation) -> None:

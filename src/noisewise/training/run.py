@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noisewise.batches import Nest, length, map_tensors, take
+from noisewise.batches import Nest, map_tensors
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.errors import DataError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import Ablation
-from noisewise.training.batches import units_of
+from noisewise.training.batches import count_of, rows_at
+from noisewise.training.callbacks import PAID_ACCURACY, Callback, released
+from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.summary import summary
 
@@ -39,6 +42,7 @@ class Run:
     saved_at: float = field(default_factory=time.monotonic)
     data: bytes = field(default=b"", repr=False)  # the data's mark
     behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
+    valid_is_public: bool = False
 
     def __post_init__(self) -> None:
         """The average begins where the weights do."""
@@ -55,16 +59,27 @@ class Run:
                 self.averaged[name].lerp_(parameter, 1 - decay)
             self.state.course.prune(self.averaged)
 
-    def log(self, valid: Data | Nest, loss_fn: LossFn, epsilon: float | None) -> None:
-        """One line per epoch: public by default, validation loss only where its people agreed."""
+    def log(
+        self, valid: Data | Indexed | Nest, loss_fn: LossFn, epsilon: float | None, paid: PaidAccuracy | None = None
+    ) -> None:
+        """One line per epoch: public by default, validation loss only where its people agreed, or paid for it."""
         spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
-        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, units_of(valid))}
+        if paid is not None:
+            spent[PAID_ACCURACY] = paid(self.model)
+        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
         self.history.append(line)
         if self.folder:
-            public = valid is None or (isinstance(valid, Data) and valid.public)
+            public = valid is None or self.valid_is_public
             self.folder.append_metrics(line if public else spent, public=True)
             if not public:
                 self.folder.append_metrics(line, public=False)
+
+    def tell(self, callbacks: Sequence[Callback], lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell callbacks what may be known of some lines of the history; does one of them stop the run?"""
+        plan, steps = self.state.mechanism.to_dict(), self.state.mechanism.steps
+        told = [released(line, steps, self.valid_is_public, plan) for line in lines]
+        answers = [callback(line) is True for line in told for callback in callbacks]
+        return any(answers)
 
     def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
         """Write what may be published, then forget the secrets."""
@@ -86,15 +101,16 @@ class Run:
 
 
 @torch.no_grad()
-def _mean_loss(model: nn.Module, loss_fn: LossFn, units: Nest) -> float:
+def _mean_loss(model: nn.Module, loss_fn: LossFn, valid: Data | Indexed | Nest) -> float:
     modes, device = {module: module.training for module in model.modules()}, next(model.parameters()).device
-    total, count = 0.0, length(units)
+    total, count = 0.0, len(valid) if isinstance(valid, Data) else count_of(valid)
     if not count:
         raise DataError("valid has no units: pass held-out data, or None.")
     model.eval()
     try:
         for first in range(0, count, 1024):
-            batch = map_tensors(lambda tensor: tensor.to(device), take(units, slice(first, first + 1024)))
+            rows = rows_at(valid, torch.arange(first, min(first + 1024, count)))
+            batch = map_tensors(lambda tensor: tensor.to(device), rows)
             total += unit_losses(model, loss_fn, batch).double().sum().item()
     finally:
         for module, training in modes.items():  # parts of the model may have been in another mode than the whole

@@ -23,7 +23,17 @@ from noisewise.support import live_parameters
 from noisewise.training import lineage
 from noisewise.training.augmentation import Augment, check_augment
 from noisewise.training.batches import count_of, units_of
+from noisewise.training.given import (
+    check_data,
+    check_extras,
+    check_loss,
+    check_model,
+    check_optimizer,
+    kind,
+    warn_of_mode,
+)
 from noisewise.training.state import State
+from noisewise.training.values import check_values
 
 
 def check_start(
@@ -39,6 +49,18 @@ def check_start(
 
     Stops when the plan is used up.
     """
+    if not isinstance(state, State):
+        raise ConfigError(
+            f"state is {kind(state)}: must be a noisewise.State, State.start(mechanism), made once before the loop. "
+            "Arguments are private_step(model, data, loss_fn, optimizer, state)."
+        )
+    if state.origin is None:
+        check_model(model)
+        warn_of_mode(model)
+        check_data(data)
+        check_loss(loss_fn)
+        check_optimizer(optimizer)
+        check_extras(None, None, (), augment)
     if state.step >= state.mechanism.steps:
         raise BudgetSpent(
             f"all {state.mechanism.steps} planned steps are done: one more would exceed the stated epsilon. "
@@ -64,6 +86,8 @@ def check_start(
     if state.origin is None:
         _check_optimizer(model, optimizer, state.course.at(state.step, dict(model.named_parameters())))
     _check_isolation(model, data, loss_fn, state, example, augment)
+    if state.origin is None:
+        check_values(model, loss_fn, data, augment)
 
 
 def _check_isolation(

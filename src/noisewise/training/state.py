@@ -16,6 +16,7 @@ from noisewise.accounting import Ledger, Line
 from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive
 from noisewise.clipping import Clip
+from noisewise.data.base import check_seed
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
@@ -26,6 +27,7 @@ from noisewise.training import lineage
 from noisewise.training.ahead import Ahead
 from noisewise.training.captured import Captured
 from noisewise.training.course import Course
+from noisewise.training.given import check_extras, check_mechanism
 from noisewise.training.resident import Resident
 
 _ROOTS: set[int] = set()  # secret roots that a state of this process draws from
@@ -69,6 +71,8 @@ class State:
 
     def __post_init__(self) -> None:
         """The ledger's unit and neighbours are the plan's; no mask is chosen yet; no other state draws from the same root."""
+        check_mechanism(self.mechanism)
+        check_seed(self.seed)
         if self.entropy.root in _ROOTS:
             self.entropy = self.entropy.renewed()
         _ROOTS.add(self.entropy.root)
@@ -113,6 +117,14 @@ class State:
             self.event_chain = self.chain
         return self.entropy.bound(self.origin, self.event_chain), self.entropy.bound(self.origin, self.chain)
 
+    def next_draws(self, optimizer: torch.optim.Optimizer) -> tuple[Entropy, Entropy]:
+        """What `draws` will be at the next step, if the optimizer's numbers are at this one's end what they are now."""
+        assert self.origin is not None
+        chain = _linked(self.chain, _numbers_of(optimizer))
+        begins = (self.step + 1) % self.mechanism.sampler.steps_per_event == 0
+        first = chain if begins else self.event_chain
+        return self.entropy.bound(self.origin, first), self.entropy.bound(self.origin, chain)
+
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
         size = self.mechanism.expected_batch_size
@@ -122,10 +134,7 @@ class State:
 
     def moved(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has made a step with its present numbers; what must hold is put back."""
-        numbers = [
-            {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
-        ]
-        said = json.dumps(numbers).encode()
+        said = _numbers_of(optimizer)
         self.chain = _linked(self.chain, said)
         if model_on_gpu(model) and self.origin is not None and self.step + 1 < self.mechanism.steps:
             next_but_one = self.entropy.bound(self.origin, _linked(self.chain, said))  # if the numbers stay
@@ -144,6 +153,11 @@ class State:
         done = replace(self.mechanism, steps=self.step).lines(self.first_step) if self.step else []
         return joined([*self.before, *done])
 
+    def give_up(self) -> None:
+        """Stop before the plan is carried out; it counts as spent, since when a run stops may follow what it released."""
+        self.ledger.lines[:] = joined([*self.before, *self.mechanism.lines(self.first_step)])
+        self.step = self.mechanism.steps
+
     @classmethod
     def start(
         cls,
@@ -155,6 +169,8 @@ class State:
         secure: bool = False,
     ) -> State:
         """Step 0 of a plan, after whatever the ledger already holds."""
+        check_mechanism(mechanism)
+        check_extras(None, ledger, (), None)
         ledger = Ledger(mechanism.adjacency, unit=mechanism.unit) if ledger is None else ledger
         if insecure_seed is None:
             entropy = Entropy.fresh(secure=secure)
@@ -165,6 +181,14 @@ class State:
 
 def _linked(chain: bytes, said: bytes) -> bytes:
     return hashlib.blake2b(chain + said, digest_size=32).digest()
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> bytes:
+    """With what numbers a step is made."""
+    numbers = [
+        {key: _number(group[key]) for key in sorted(group) if key != "params"} for group in optimizer.param_groups
+    ]
+    return json.dumps(numbers).encode()
 
 
 def model_on_gpu(model: nn.Module) -> bool:

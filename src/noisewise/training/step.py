@@ -16,13 +16,14 @@ from noisewise.batches import Nest, length
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Clip
 from noisewise.data import Data
+from noisewise.data.indexed import readable
 from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING
 from noisewise.persample import ClippedBatch, clipped_sum
 from noisewise.persample.steady import NotSteady
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment
-from noisewise.training.batches import Drawn, draw, groups_of
+from noisewise.training.batches import Drawn, draw, groups_of, read_ahead
 from noisewise.training.captured import refused, wanted
 from noisewise.training.memory import in_memory
 from noisewise.training.start import check_start, enter
@@ -61,10 +62,12 @@ def private_step(
 
     The batch is drawn here, so sampling and accounting cannot disagree. Stops when the plan is used up.
     """
+    data = readable(data)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     enter(model, data, state)
     mechanism, weights = state.mechanism, dict(model.named_parameters())
     drawn = draw(data, state, augment, runtime, next(model.parameters()).device)
+    read_ahead(data, state, optimizer)
     step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
     support = state.course.begin(step, weights)
     clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))

@@ -131,11 +131,15 @@ def untrained(config: Config, data: Splits) -> nn.Module:
 
 def device_of(config: Config) -> torch.device:
     """Where the model is trained: as the config says, else on a GPU where there is one."""
-    wanted = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return device_named(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def device_named(wanted: str) -> torch.device:
+    """A device that can be used here."""
     try:
         device = torch.device(wanted)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f"device={wanted!r} cannot be used here: {reason}. Leave it out, or use cpu.") from None
     return device

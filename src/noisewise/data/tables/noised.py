@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from noisewise.data.tables.kinds import (
     Kind,
     filled,
 )
-from noisewise.data.tables.rows import CHUNK, UTF8, Rows, parsed, parts_of
+from noisewise.data.tables.rows import CHUNK, UTF8, Rows, name_of, parsed, parts_of
 from noisewise.data.tables.schema import MISSING, protected
 from noisewise.data.tables.words import bucket
 from noisewise.errors import ConfigError, DataError
@@ -42,7 +42,7 @@ FIRST = 1 + 2 * MAGNITUDES + 1  # missing, then negative powers, zero, positive 
 
 
 def noised_kinds(
-    path: Path,
+    source: Any,
     separator: str,
     names: Sequence[str],
     unit: str | None,
@@ -75,7 +75,7 @@ def noised_kinds(
     """
     from scipy.special import ndtri
 
-    rows = _count(path, separator, unit, encoding)
+    rows = _count(source, separator, unit, encoding)
     n = rows if n is None else n
     delta = default_delta(n) if delta is None else delta
     sampler = FullBatch(n)
@@ -91,7 +91,7 @@ def noised_kinds(
         ]
         return {key: value.numpy() for key, value in answer.items()}, sigma * bounded.sensitivity
 
-    counts = _counted(path, separator, unit, dict.fromkeys(names, (_first_cells, FIRST + PUBLIC_BUCKETS)), encoding)
+    counts = _counted(source, separator, unit, dict.fromkeys(names, (_first_cells, FIRST + PUBLIC_BUCKETS)), encoding)
     answers, std = noised(counts, len(names), "schema: kinds, magnitudes and texts", 0)
     kinds: dict[str, Kind] = {}
     ranges: dict[str, tuple[float, float]] = {}
@@ -114,7 +114,7 @@ def noised_kinds(
     cells = {name: (_equal_cells(*limits, count), count) for name, limits in ranges.items()}
     # Also where nothing is asked: that no column looks like numbers is seen in the first answer, and a cost that depends
     # on an answer is not what was promised.
-    answers, std = noised(_counted(path, separator, unit, cells, encoding), max(1, len(ranges)), "schema: ranges", 1)
+    answers, std = noised(_counted(source, separator, unit, cells, encoding), max(1, len(ranges)), "schema: ranges", 1)
     for name, (low, high) in ranges.items():
         edges = np.linspace(low, high, count + 1)
         first, last = _holding(answers[name], given[name], std, FALSE_END / len(ranges)) or (0, count - 1)
@@ -201,7 +201,7 @@ def _equal_cells(low: float, high: float, count: int = CELLS) -> Callable[[list[
 
 
 def _counted(
-    path: Path,
+    source: Any,
     separator: str,
     unit: str | None,
     cells: Mapping[str, tuple[Callable[[list[str]], np.ndarray], int]],
@@ -209,24 +209,24 @@ def _counted(
 ) -> dict[str, Tensor]:
     """How many rows fall into each cell of each column; one row per person."""
     counts = {name: np.zeros(size) for name, (_, size) in cells.items()}
-    for part, first_rows in _first_rows(path, separator, unit, encoding):
+    for part, first_rows in _first_rows(source, separator, unit, encoding):
         for name, (cell_of, size) in cells.items():
             cell = cell_of([part.columns[name][row] for row in first_rows])
             counts[name] += np.bincount(cell[cell >= 0], minlength=size)
     return {name: torch.from_numpy(values) for name, values in counts.items()}
 
 
-def _count(path: Path, separator: str, unit: str | None, encoding: str) -> int:
-    rows = sum(len(first_rows) for _, first_rows in _first_rows(path, separator, unit, encoding))
+def _count(source: Any, separator: str, unit: str | None, encoding: str) -> int:
+    rows = sum(len(first_rows) for _, first_rows in _first_rows(source, separator, unit, encoding))
     if not rows:
-        raise DataError(f"{path.name}: no rows below the header. Give a file with at least one row.")
+        raise DataError(f"{name_of(source)}: no rows below the header. Give a file with at least one row.")
     return rows
 
 
-def _first_rows(path: Path, separator: str, unit: str | None, encoding: str) -> Iterator[tuple[Rows, Sequence[int]]]:
+def _first_rows(source: Any, separator: str, unit: str | None, encoding: str) -> Iterator[tuple[Rows, Sequence[int]]]:
     """Each part, and which of its rows are the first of their person; without units, all."""
     known: set[str] = set()
-    for part in parts_of(path, separator, CHUNK, encoding):
+    for part in parts_of(source, separator, CHUNK, encoding):
         if unit is None:
             yield part, range(len(part))
             continue

@@ -1,0 +1,178 @@
+"""`PrivateClassifier`: classes of the rows of a table, learnt with differential privacy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+
+from noisewise.data.tables.kinds import Classes
+from noisewise.data.tables.rows import listed, short
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, DataError
+from noisewise.estimators.base import Private, learns_slowly, vector
+from noisewise.estimators.columns import PUBLIC
+
+
+class PrivateClassifier(ClassifierMixin, Private):
+    """A classifier for tables, trained with differential privacy: everything that `fit` publishes costs at most `epsilon`.
+
+    Settings follow from the number of rows and columns and epsilon (`workflow.recommended`); any can be given. The number of
+    rows (people, with `unit`) counts as public.
+
+    Args:
+        epsilon: the total, ranges that are chosen with noise included.
+        classes: the labels that there are, which are published: a list; or "public" if everybody may know which occur in `y`.
+            A pandas categorical or a `y` of truth values says it by its type.
+        delta: the largest power of ten at most 1/(10 n) by default.
+        ranges: what columns may hold, which is published too: (low, high) for all of them; by name what each holds, e.g.
+            {"age": (0, 120), "city": ["A", "B"], "note": "words"}; "public" if everybody may know which values occur.
+            What is not declared is chosen with noise, for `schema_epsilon` of epsilon.
+        schema_epsilon: a tenth of epsilon by default.
+        model: name, e.g. "mlp", or a function (shape, outputs) that makes a module.
+        batch_size: expected number of rows (people) in a batch.
+        steps: number of steps; with it, no moving average.
+        lr: learning rate of SGD with momentum 0.9.
+        bound: of clipping.
+        seed: public, for the first weights.
+        insecure_seed: makes the noise repeatable and the model not private; for tests.
+        device: e.g. "cuda".
+        progress: show a bar.
+
+    After `fit`: `classes_`, `epsilon_` (what was spent), `delta_`, `ledger_`, `status_`, `composed_epsilon_` (of all fits of
+    this process on these rows), `schema_`, `settings_`, `model_`, `n_features_in_`, `feature_names_in_`.
+    """
+
+    task = "classification"
+
+    def __init__(
+        self,
+        epsilon: float = 3.0,
+        *,
+        classes: Any = None,
+        delta: float | None = None,
+        ranges: Any = None,
+        schema_epsilon: float | None = None,
+        model: Any = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        bound: float | None = None,
+        seed: int = 0,
+        insecure_seed: int | None = None,
+        device: str = "cpu",
+        progress: bool = False,
+    ):
+        self.epsilon, self.classes, self.delta, self.ranges = epsilon, classes, delta, ranges
+        self.schema_epsilon, self.model, self.batch_size, self.steps = schema_epsilon, model, batch_size, steps
+        self.lr, self.bound, self.seed, self.insecure_seed = lr, bound, seed, insecure_seed
+        self.device, self.progress = device, progress
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row."""
+        said = self._outputs(X)
+        best: np.ndarray = self.classes_[said.argmax(1)]
+        return best
+
+    def __sklearn_tags__(self) -> Any:
+        """As any private estimator."""
+        tags = super().__sklearn_tags__()
+        learns_slowly(tags.classifier_tags)
+        return tags
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The chance of each class `[rows, classes]`, in the order of `classes_`."""
+        logits = self._outputs(X)
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        chances: np.ndarray = shares / shares.sum(1, keepdims=True)
+        return chances
+
+    def _labels(self, y: Any, rows: int) -> Any:
+        labels = vector(y, rows)
+        if (gone := pd.isna(labels)).any():
+            raise DataError(
+                f"y: Input y contains NaN, in row {int(np.argmax(gone))}. Leave out rows without a label, or label them."
+            )
+        try:
+            check_classification_targets(labels)
+        except ValueError as error:
+            raise DataError(f"y: {error} PrivateRegressor learns numbers.") from None
+        return labels
+
+    def _classes_of(self, y: Any, labels: np.ndarray) -> np.ndarray:
+        """The classes that there are, in the order of the model's outputs."""
+        if isinstance(self.classes, str):
+            if self.classes != PUBLIC:
+                raise ConfigError(f"classes={self.classes!r}: the only text is 'public'; else a list of the labels.")
+            return unique_labels(labels)
+        if self.classes is not None:
+            try:
+                listed_ones = list(self.classes)
+            except TypeError:
+                raise ConfigError(
+                    f"classes={self.classes!r}: must be a list of the labels, e.g. [0, 1], or 'public'."
+                ) from None
+            if len(listed_ones) < 2 or len(set(map(str, listed_ones))) < len(listed_ones):
+                raise ConfigError(f"classes={short(listed_ones)}: must list at least two different labels, each once.")
+            classes = np.sort(np.array(listed_ones))
+            if (unknown := ~np.isin(labels, classes)).any():
+                row = int(np.argmax(unknown))
+                raise DataError(
+                    f"y: row {row} has the label {short(labels[row])}, which is not in classes={short(listed_ones)}. "
+                    "Correct the row, or list every class."
+                )
+            return classes
+        if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
+            return np.sort(np.asarray(y.dtype.categories))
+        if labels.dtype.kind == "b":
+            return np.array([False, True])
+        seen = unique_labels(labels)
+        raise ConfigError(
+            f"classes=None: which classes there are is published with the model, and is not read off private rows. If it is "
+            f"public knowledge that they are those in y, say so: {type(self).__name__}(classes={short(seen.tolist())}), or "
+            "classes='public'."
+        )
+
+    def _target(self, y: Any, labels: Any) -> Classes:
+        return Classes(tuple(label_text(value) for value in self._classes_of(y, labels).tolist()))
+
+    def _texts(self, labels: Any, schema: Schema) -> list[str]:
+        texts = [label_text(value) for value in labels.tolist()]
+        assert isinstance(schema.target, Classes)
+        if lost := sorted(set(texts) - set(schema.target.values)):
+            raise DataError(
+                f"y holds {listed(lost)}, the schema's classes are {listed(schema.target.values)}. List every class there."
+            )
+        return texts
+
+    def _codes(self, labels: Any) -> torch.Tensor:
+        if (unknown := ~np.isin(labels, self.classes_)).any():
+            row = int(np.argmax(unknown))
+            raise DataError(
+                f"y: row {row} has the label {short(labels[row])}, which is none of {short(self.classes_)}."
+            )
+        texts = {value: code for code, value in enumerate(self.schema_.target.values)}  # type: ignore[union-attr]
+        return torch.tensor([texts[label_text(value)] for value in labels.tolist()])
+
+    def _set_outcome(self, schema: Schema, labels: Any) -> None:
+        """The classes as `y` writes them, in the order of the model's outputs."""
+        assert isinstance(schema.target, Classes)
+        texts = np.array(schema.target.values)
+        if labels.dtype.kind == "b":
+            self.classes_ = np.array([text == "True" for text in texts])
+        elif labels.dtype.kind == "O":
+            known = {label_text(value): value for value in labels.tolist()}
+            self.classes_ = np.array([known.get(text, text) for text in schema.target.values], dtype=object)
+        else:
+            self.classes_ = texts if labels.dtype.kind in "US" else texts.astype(np.float64).astype(labels.dtype)
+
+
+def label_text(value: Any) -> str:
+    """A label as a schema holds it."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()

@@ -1,0 +1,94 @@
+"""What several fits on the same rows have spent together, within one process.
+
+Cross-validation, searches and repeated calls of `fit` train on the same people again and again; each costs its own epsilon.
+Rows are recognised by digests with a secret key, which never leave memory.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from noisewise.accounting import Ledger
+from noisewise.errors import PrivacyWarning
+from noisewise.wording import number
+
+KEY = secrets.token_hex(8)  # 16 characters, as pandas asks for
+MOST = 8  # different histories of rows that are looked at one by one
+
+
+@dataclass
+class Fit:
+    """One fit of this process: the digests of its rows, and what it spent."""
+
+    rows: np.ndarray = field(repr=False)
+    ledger: Ledger
+    warned: bool = False
+
+
+_FITS: list[Fit] = []
+
+
+def digests(columns: Mapping[str, Any]) -> np.ndarray:
+    """One number for each different row, in order; the same for equal values, whatever the columns are called."""
+    frame = pd.DataFrame({place: _plain(values) for place, values in enumerate(columns.values())})
+    return np.unique(pd.util.hash_pandas_object(frame, index=False, hash_key=KEY).to_numpy())
+
+
+def _plain(values: Any) -> Any:
+    series = pd.Series(np.asarray(values))
+    return series.astype(np.float64) if series.dtype.kind in "biuf" else series.map(str)
+
+
+def counted(rows: np.ndarray, ledger: Ledger, delta: float) -> list[list[Ledger]]:
+    """Remember a fit; gives, for each history that its rows may have, the ledgers of earlier fits they were part of.
+
+    Warns at the first fit on rows that were trained on before, and then no more: the total of this and all earlier ones is
+    the estimator's `composed_epsilon_`. Limits: other processes, and rows that were changed in between.
+    """
+    fit = Fit(rows, ledger)
+    earlier = [other for other in _FITS if np.isin(rows, other.rows, assume_unique=True).any()]
+    _FITS.append(fit)
+    if not earlier:
+        return [[]]
+    several = histories(rows, earlier)
+    if not any(other.warned for other in earlier):
+        total = max(together([ledger, *ledgers], delta) for ledgers in several)
+        warnings.warn(
+            "fit again on rows that were trained on before in this process: every fit spends its own epsilon (this one "
+            f"{number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at delta {delta:g}. "
+            "Cross-validation and searches do this for every fold and setting: try settings on public data, or divide epsilon "
+            "by the number of fits. This is said once; composed_epsilon_ has the total after each fit.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    for other in (*earlier, fit):
+        other.warned = True
+    return several
+
+
+def histories(rows: np.ndarray, earlier: list[Fit]) -> list[list[Ledger]]:
+    """The ledgers of the earlier fits that rows were part of; all of them together where there are many histories."""
+    was_in = np.stack([np.isin(rows, other.rows, assume_unique=True) for other in earlier])
+    patterns = np.unique(was_in, axis=1).T
+    largest = [p for p in patterns if not any((p < q).any() and (p <= q).all() for q in patterns)]
+    if len(largest) > MOST:
+        largest = [was_in.any(1)]
+    return [[fit.ledger for fit, inside in zip(earlier, pattern, strict=True) if inside] for pattern in largest]
+
+
+def together(ledgers: list[Ledger], delta: float) -> float:
+    """Epsilon of several fits on the same people; infinite where some protect rows and others people."""
+    first, *others = ledgers
+    if any((other.unit, other.adjacency) != (first.unit, first.adjacency) for other in others):
+        return math.inf
+    for other in others:
+        first = first.composed(other)
+    return first.epsilon(delta)

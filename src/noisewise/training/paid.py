@@ -1,0 +1,89 @@
+"""A metric on private held-out people that may be shown: noised, and in a ledger of theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from noisewise.accounting import Ledger
+from noisewise.accounting.accountants import check_delta
+from noisewise.accounting.defaults import default_delta
+from noisewise.bounded import Bounded, release
+from noisewise.data import Data
+from noisewise.errors import BudgetSpent, ConfigError, DataError
+from noisewise.evaluation import logits
+from noisewise.mechanism import Mechanism
+from noisewise.randomness import Entropy
+from noisewise.sampling import FullBatch
+
+PURPOSE = "accuracy of held-out people"
+
+
+class PaidAccuracy:
+    """Accuracy on held-out people, so many times: the count of those who are right, with Gaussian noise.
+
+    `(sum_i share_i + sigma N(0, 1)) / n`, where `share_i` is the share of person i's rows (1 or 0 for a row) that the model
+    gets right, so that one of them moves the sum by at most 1. Guarantee: all readings together cost the held-out people
+    at most `epsilon` at `delta`; `ledger` says so. It counts them only: whoever is in the training part too pays both.
+    """
+
+    def __init__(
+        self,
+        valid: Data,
+        *,
+        epsilon: float,
+        readings: int,
+        delta: float | None = None,
+        insecure_seed: int | None = None,
+    ):
+        if not isinstance(valid, Data) or valid.task != "classification":
+            raise DataError(
+                f"PaidAccuracy of a {type(valid).__name__}: must be noisewise.Data with whole-number classes, Data(x, y)."
+            )
+        if type(readings) is not int or readings < 1:
+            raise ConfigError(f"readings={readings!r}: must be a whole number above 0, e.g. the number of epochs.")
+        if not len(valid):
+            raise DataError("PaidAccuracy of no rows: give at least one held-out person.")
+        self.valid, self.n = valid, valid.units
+        self.delta = default_delta(self.n) if delta is None else delta
+        check_delta(self.delta)
+        unit = "row" if valid.unit is None else "person"
+        self.mechanism = Mechanism(sampler=FullBatch(self.n), steps=readings, unit=unit).calibrated(epsilon, self.delta)
+        self.ledger = Ledger(self.mechanism.adjacency, unit=unit)
+        self._entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
+        self._taken = 0
+
+    def __repr__(self) -> str:
+        """What is left."""
+        return f"PaidAccuracy({self.n} {self.mechanism.unit}s, {self.left} of {self.mechanism.steps} readings left)"
+
+    @property
+    def left(self) -> int:
+        """Readings that are not taken yet."""
+        return self.mechanism.steps - self._taken
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of a reading."""
+        return self.mechanism.noise_at(0) / self.n
+
+    def __call__(self, model: nn.Module) -> float:
+        """One reading; it may lie a little outside of [0, 1]."""
+        if not self.left:
+            raise BudgetSpent(
+                f"all {self.mechanism.steps} readings are taken: another one would exceed the stated epsilon. Build a "
+                "PaidAccuracy with more readings before training."
+            )
+        right = (logits(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
+        if self.valid.unit is not None:
+            owner = torch.unique(self.valid.unit, return_inverse=True)[1]
+            rows = torch.bincount(owner, minlength=self.n)
+            right = torch.bincount(owner, right, minlength=self.n) / rows
+        step, self._taken = self._taken, self._taken + 1
+        asked: Any = {PURPOSE: (Bounded({"right": right.sum().reshape(1)}, 1.0), self.mechanism.noise_at(0))}
+        answer = release(
+            asked, sampler=self.mechanism.sampler, ledger=self.ledger, entropy=self._entropy, step=step
+        )  # fmt: skip
+        return float(answer[PURPOSE]["right"]) / self.n

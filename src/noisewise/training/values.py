@@ -1,0 +1,74 @@
+"""Values that the loss cannot take, looked for before the first step: labels of no class, numbers that are not finite.
+
+In training such a row would stop a run half-way, with a part of the budget spent, or add nothing at every step in silence.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from noisewise.batches import Nest, map_tensors
+from noisewise.data import Data
+from noisewise.data.extremes import Extreme, extremes
+from noisewise.data.indexed import Indexed
+from noisewise.data.marks import named
+from noisewise.errors import DataError, NoisewiseError
+from noisewise.losses import LossFn, unit_losses
+from noisewise.persample.chance import random_state
+from noisewise.training.augmentation import Augment
+from noisewise.training.batches import rows_at, units_of
+
+
+def check_values(model: nn.Module, loss_fn: LossFn, data: Data | Indexed | Nest, augment: Augment | None) -> None:
+    """Refuse data with a row that the loss cannot take; asked of the few rows that hold extremes, before any release.
+
+    A model may have a way for missing numbers: what counts is whether the row's loss and gradient are finite. The rows of a
+    `Dataset` with an identity of its own are not looked at.
+    """
+    for name, several in _extremes(data).items():
+        for row, value in several:
+            reason = _refused(model, loss_fn, rows_at(data, torch.tensor([row])), augment)
+            if reason is not None:
+                raise DataError(
+                    f"row {row} of the data holds {value:g} in its {_place(name)}, and {reason}. Correct or leave out such "
+                    "rows (labels are 0 to classes - 1; missing numbers need a value), or let model and loss take them."
+                )
+
+
+def _extremes(data: Data | Indexed | Nest) -> dict[str, tuple[Extreme, ...]]:
+    if isinstance(data, Indexed):
+        return data.extremes
+    return {name: extremes(tensor) for name, tensor in named(units_of(data))}
+
+
+def _place(name: str) -> str:
+    return {"": "tensor", "0": "inputs (the first tensor)", "1": "targets (the second tensor)"}.get(
+        name, f"tensor {name!r}"
+    )
+
+
+def _refused(model: nn.Module, loss_fn: LossFn, row: Nest, augment: Augment | None) -> str | None:
+    """Why the loss does not take a row; None if it does."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    asked = model if on_cpu else copy.deepcopy(model).cpu()  # an index out of range ends a GPU's process
+    batch = map_tensors(lambda tensor: tensor.cpu().clone(), row)
+    learning = [parameter for parameter in asked.parameters() if parameter.requires_grad]
+    with random_state((), 0), torch.enable_grad():
+        try:
+            if augment is not None:
+                batch = augment.function(batch, torch.Generator().manual_seed(0))
+            loss = unit_losses(asked, loss_fn, batch)
+            slopes = torch.autograd.grad(loss.sum(), learning, allow_unused=True)
+        except NoisewiseError as error:
+            return f"the loss refuses it: {str(error).rstrip('.')}"
+        except Exception as error:
+            if not on_cpu and not isinstance(error, IndexError):
+                return None  # perhaps only the loss's own tensors are elsewhere
+            return f"the loss cannot be computed ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')})"
+    if not bool(loss.isfinite().all()):
+        return f"its loss is {loss[0].item():g}"
+    finite = all(slope is None or bool(slope.isfinite().all()) for slope in slopes)
+    return None if finite else "its gradient is not finite, so that it would add nothing"

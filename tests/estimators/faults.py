@@ -1,0 +1,77 @@
+"""Faults in noisewise.estimators that the tests must notice; `tests/mutants.py` plants them."""
+
+from helpers.planting import Mutant
+
+BASE = "estimators/test_base.py::"
+FAULTS = [
+    Mutant(
+        "estimator: what choosing ranges spent is left out",
+        "estimators/base.py",
+        "ledger=None if data.schema is None else data.schema.ledger,",
+        "ledger=None,",
+        (f"{BASE}test_the_whole_of_epsilon_is_the_total_also_where_ranges_are_chosen_with_noise",),
+    ),
+    Mutant(
+        "estimator: the identity of the data is kept",
+        "estimators/base.py",
+        "self.ledger_ = replace(trained.ledger, identity=None)",
+        "self.ledger_ = replace(trained.ledger)",
+        (f"{BASE}test_nothing_private_stays_in_a_fitted_estimator",),
+    ),
+    Mutant(
+        "estimator: people are protected as rows",
+        "estimators/base.py",
+        "unit=protected(data.schema.unit if data.schema is not None else None),",
+        'unit="row",',
+        (f"{BASE}test_people_are_protected_where_rows_have_owners",),
+    ),
+    Mutant(
+        "estimator: classes are read off the labels",
+        "estimators/classifier.py",
+        "        seen = unique_labels(labels)\n        raise",
+        "        seen = unique_labels(labels)\n        return seen\n        raise",
+        (f"{BASE}test_what_is_published_is_not_read_off_the_rows",),
+    ),
+    Mutant(
+        "estimator: groups are features",
+        "estimators/columns.py",
+        "if key not in left_out}",
+        "if key != unit}",
+        (f"{BASE}test_an_audit_splits_by_group_and_compares_with_a_twin", "estimators/test_columns.py"),
+    ),
+    Mutant(
+        "estimator: columns that were declared are paid for too",
+        "estimators/columns.py",
+        "rest = [name for name in table.columns if name not in kinds]",
+        "rest = list(table.columns)",
+        ("estimators/test_columns.py::test_only_what_is_not_declared_is_chosen_with_noise",),
+    ),
+    Mutant(
+        "estimator: every fit stands alone",
+        "estimators/spending.py",
+        "    _FITS.append(fit)\n",
+        "",
+        (f"{BASE}test_cross_validation_warns_once_and_counts_what_folds_spend_together",),
+    ),
+    Mutant(
+        "estimator: it is said at every fit",
+        "estimators/spending.py",
+        "        other.warned = True",
+        "        other.warned = False",
+        ("estimators/test_spending.py::test_it_is_said_once_with_the_total",),
+    ),
+    Mutant(
+        "estimator: rows and people add up",
+        "estimators/spending.py",
+        "        return math.inf\n",
+        "        return ledgers[0].epsilon(delta)\n",
+        ("estimators/test_spending.py::test_rows_and_people_do_not_add_up",),
+    ),
+    Mutant(
+        "estimator: the last weights instead of their average",
+        "estimators/base.py",
+        "            parameter.copy_(averages[name])",
+        "            parameter.copy_(parameter)",
+        (f"{BASE}test_predictions_are_those_of_the_average",),
+    ),
+]

@@ -1,0 +1,266 @@
+"""Private estimators: the budget, what is published, what is refused; scikit-learn's tools around them."""
+
+import pickle
+import warnings
+
+import dp_accounting
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from noisewise.accounting.defaults import default_delta
+from noisewise.cli.table_schema import SHARE as SHARE_OF_THE_COMMAND
+from noisewise.data.tables.kinds import Classes, Number
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, DataError, OddRows, PrivacyWarning
+from noisewise.estimators import NotFitted, PrivateClassifier, PrivateRegressor, base, spending
+from noisewise.estimators.columns import SHARE
+
+N = 400
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Each test is a process of its own, as far as spending goes."""
+    monkeypatch.setattr(spending, "_FITS", [])
+
+
+def table(n=N, seed=0):
+    """Two numbers and a text that decide the label, a group and people."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {"age": rng.integers(18, 90, n), "city": rng.choice(["A", "B"], n), "sex": rng.choice(["f", "m"], n)}
+    )
+    frame["income"] = rng.uniform(0, 100, n)
+    frame["person"] = [f"p{i // 2}" for i in range(n)]
+    y = np.where((frame["age"] > 50) ^ (frame["city"] == "A"), "yes", "no")
+    return frame, y
+
+
+RANGES = {"age": (18, 90), "city": ["A", "B"], "income": (0, 100), "sex": ["f", "m"], "person": "ignore"}
+
+PLAIN = {name: what for name, what in RANGES.items() if name != "person"}
+
+
+def classifier(**settings):
+    return PrivateClassifier(**{"classes": ["no", "yes"], "ranges": RANGES, "steps": 4, **settings})
+
+
+def quick(monkeypatch):
+    """Noise 1, as far as a test is not about calibration."""
+    monkeypatch.setattr(base, "noise_for", lambda *_: 1.0)
+
+
+def test_a_frame_is_learnt_within_the_budget():
+    X, _ = table(1000)
+    y = np.where(X["age"] > 50, "yes", "no")
+    fitted = PrivateClassifier(epsilon=8, classes=["no", "yes"], ranges=RANGES, steps=20).fit(X, y)
+    assert 7.9 < fitted.epsilon_ <= 8
+    assert fitted.delta_ == default_delta(1000)
+    assert fitted.score(X, y) > 0.85
+    assert (fitted.n_features_in_, fitted.feature_names_in_.tolist()) == (5, list(X.columns))
+    np.testing.assert_allclose(fitted.predict_proba(X[:50]).sum(1), 1)
+    assert (fitted.classes_[fitted.predict_proba(X[:50]).argmax(1)] == fitted.predict(X[:50])).all()
+    accountant = dp_accounting.pld.PLDAccountant()  # the ledger read by somebody else
+    for line in fitted.ledger_.lines:
+        accountant.compose(line.event, line.count)
+    assert accountant.get_epsilon(fitted.delta_) == pytest.approx(fitted.epsilon_)
+
+
+def test_the_whole_of_epsilon_is_the_total_also_where_ranges_are_chosen_with_noise():
+    X, y = table(8000)
+    X = X[["age", "income"]]
+    fitted = PrivateClassifier(epsilon=3, classes=["no", "yes"], steps=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OddRows)
+        fitted.fit(X, y)
+    purposes = [line.purpose for line in fitted.ledger_.lines]
+    assert purposes == ["schema: kinds, magnitudes and texts", "schema: ranges", "gradient"]
+    assert 2.9 < fitted.epsilon_ <= 3
+    assert fitted.schema_.origin == "noised"
+    assert SHARE == SHARE_OF_THE_COMMAND
+
+
+def test_too_few_rows_for_noised_ranges_are_refused_with_the_ways_out():
+    X, y = table()
+    with pytest.raises(ConfigError, match=r"Nothing was released.*ranges=\(low, high\).*ranges='public'"):
+        PrivateClassifier(classes=["no", "yes"]).fit(X[["age", "income"]], y)
+
+
+def test_what_is_published_is_not_read_off_the_rows():
+    X, y = table()
+    with pytest.raises(ConfigError, match=r"not read off private rows.*classes=\['no', 'yes'\]"):
+        classifier(classes=None).fit(X, y)
+    with pytest.raises(ConfigError, match=r"not read off private rows.*target=\(0, 100\)"):
+        PrivateRegressor(ranges=RANGES).fit(X, X["income"])
+
+
+def test_types_that_say_their_classes_need_no_list(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    declared = pd.Series(pd.Categorical(y, categories=["no", "perhaps", "yes"]))
+    assert classifier(classes=None).fit(X, declared).classes_.tolist() == ["no", "perhaps", "yes"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        assert classifier(classes=None).fit(X, y == "yes").classes_.tolist() == [False, True]
+        public = classifier(classes="public", ranges="public").fit(X, np.where(y == "yes", 7, 3))
+    assert public.classes_.tolist() == [3, 7]
+    assert public.schema_.confirmed
+
+
+def test_arrays_are_tables_whose_columns_are_x0_x1(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    array = X[["age", "income"]].to_numpy()
+    fitted = classifier(ranges={"x0": (18, 90), 1: (0, 100)}).fit(array, y)
+    frame = classifier(ranges={"age": (18, 90), "income": (0, 100)})
+    with pytest.warns(PrivacyWarning, match="fit again"):
+        frame.fit(X[["age", "income"]], y)
+    assert [fitted.schema_.columns[f"x{i}"] for i in (0, 1)] == [frame.schema_.columns[n] for n in ("age", "income")]
+
+
+def test_people_are_protected_where_rows_have_owners(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    by_column = classifier().fit(X, y, unit="person")
+    assert by_column.ledger_.unit == "person"
+    assert by_column.settings_.batch_size == N // 2 // 4
+    with pytest.warns(PrivacyWarning):
+        by_array = classifier(ranges=PLAIN).fit(X.drop(columns="person"), y, unit=X["person"])
+    assert by_array.ledger_.unit == "person"
+    assert by_column.predict(X).shape == (N,)
+
+
+def test_a_schema_says_it_all(monkeypatch, tmp_path):
+    quick(monkeypatch)
+    X, y = table()
+    schema = Schema(
+        label="fate", target=Classes(("yes", "no")), columns={"age": Number(18, 90), "income": Number(0, 100)}
+    )
+    path = tmp_path / "schema.toml"
+    path.write_text(schema.to_toml())
+    fitted = PrivateClassifier(steps=4).fit(X[["age", "income"]], y, schema=path)
+    assert fitted.schema_ == schema
+    assert fitted.classes_.tolist() == ["yes", "no"]
+    assert set(fitted.predict(X[["age", "income"]])) <= {"yes", "no"}
+
+
+def test_numbers_are_predicted_in_their_units_and_within_reach(monkeypatch):
+    quick(monkeypatch)
+    X, _ = table(1000)
+    y = 1000 + 5 * X["income"]
+    fitted = PrivateRegressor(target=(1000, 1500), ranges=RANGES, steps=60).fit(X, y)
+    assert fitted.score(X, y) > 0.8
+
+
+def test_nothing_private_stays_in_a_fitted_estimator(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    X["income"] = np.linspace(0.111, 99.111, N)
+    fitted = classifier().fit(X, y)
+    assert fitted.ledger_.identity is None
+    stored = pickle.dumps(fitted)
+    assert not any(np.float64(value).tobytes() in stored for value in X["income"][:50])
+    again = pickle.loads(stored)
+    assert (again.predict(X) == fitted.predict(X)).all()
+    assert again.composed_epsilon_ == fitted.composed_epsilon_
+
+
+def test_a_pipeline_and_a_clone_fit(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    numbers = X[["age", "income"]]
+    pipeline = make_pipeline(FunctionTransformer(lambda rows: rows / 100), classifier(ranges=(0, 1)))
+    assert pipeline.fit(numbers, y).predict(numbers).shape == (N,)
+    copy = clone(pipeline[-1])
+    assert copy.get_params()["ranges"] == (0, 1)
+    with pytest.raises(NotFitted, match="not fitted yet"):
+        copy.predict(numbers)
+
+
+def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    with pytest.warns(PrivacyWarning) as said:
+        found = cross_validate(classifier(steps=2), X, y, cv=3, return_estimator=True)
+    assert len([w for w in said if issubclass(w.category, PrivacyWarning)]) == 1
+    assert "every fit spends its own epsilon" in str(said[0].message)
+    assert "so far to" in str(said[0].message)
+    fits = found["estimator"]
+    totals = []
+    for other in fits[:2]:  # each row of the last fold's fit is in one of the others
+        accountant = dp_accounting.pld.PLDAccountant()
+        for line in (*other.ledger_.lines, *fits[2].ledger_.lines):
+            accountant.compose(line.event, line.count)
+        totals.append(accountant.get_epsilon(fits[2].delta_))
+    assert fits[2].composed_epsilon_ == pytest.approx(max(totals), rel=1e-4)
+    assert fits[0].composed_epsilon_ == pytest.approx(fits[0].epsilon_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        assert np.isfinite(cross_val_score(classifier(steps=1), X[:100], y[:100], cv=2)).all()
+
+
+def test_other_rows_are_others(monkeypatch):
+    quick(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        for seed in range(2):
+            fitted = classifier().fit(*table(seed=seed))
+    assert fitted.composed_epsilon_ == pytest.approx(fitted.epsilon_)
+
+
+def test_an_audit_splits_by_group_and_compares_with_a_twin(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    fitted = classifier().fit(X, y, groups="sex")
+    assert "sex" not in fitted.schema_.columns
+    held_out, labels = table(seed=1)
+    alone = fitted.audit(held_out, labels)
+    assert set(alone) == {"disparity", "calibration"}
+    assert alone["disparity"].headline["accuracy"].value == pytest.approx(fitted.score(held_out, labels))
+    assert alone["disparity"].status.status != "private"
+    compared = fitted.audit(held_out, labels, groups={"town": held_out["city"]}, train=(X, y))
+    assert set(compared) == {"disparity", "calibration", "membership"}
+    assert "twin" in " ".join(compared["disparity"].sentences())
+    assert any("town" in sentence for sentence in compared["disparity"].sentences()) or compared["disparity"].values
+
+
+def test_odd_values_are_told_when_predicting(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    fitted = classifier().fit(X, y)
+    X.loc[0, "income"] = 1e6
+    with pytest.warns(OddRows, match="income"):
+        fitted.predict(X)
+    with pytest.raises(DataError, match="feature names should match"):
+        fitted.predict(X.rename(columns={"income": "wage"}))
+
+
+def test_one_s_own_model_is_a_function(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    fitted = classifier(model=lambda shape, outputs: torch.nn.Linear(shape[0], outputs)).fit(X, y)
+    assert isinstance(fitted.model_, torch.nn.Linear)
+
+
+def test_predictions_are_those_of_the_average(monkeypatch):
+    """The weights that `fit` averages are what is kept and asked."""
+    quick(monkeypatch)
+    trained = []
+
+    def noted(recipe, **settings):
+        trained.append(whole_fit(recipe, **settings))
+        return trained[-1]
+
+    whole_fit = base.fit
+    monkeypatch.setattr(base, "fit", noted)
+    X, y = table(100)
+    fitted = classifier(steps=None).fit(X, y)
+    averaged = trained[0].averaged
+    assert all(torch.equal(parameter, averaged[name]) for name, parameter in fitted.model_.named_parameters())
+    assert any(not torch.equal(parameter, averaged[name]) for name, parameter in trained[0].model.named_parameters())
