@@ -71,12 +71,6 @@ def people():
     return Data(x, y, unit=torch.arange(tiny.N) // 2)
 
 
-def infinite():
-    x, y = tiny.data()
-    x[3], x[11] = float("inf"), float("nan")
-    return x, y
-
-
 HALF = torch.arange(30).view(6, 5) % 2 == 0
 NAMES = [name for name, _ in tiny.model().named_parameters()]
 CASES = {
@@ -92,7 +86,6 @@ CASES = {
     "full batch": Case(plan={"sampler": FullBatch(tiny.N), "steps": 3}),
     "batches that may be empty": Case(plan={"sampler": Poisson(tiny.N, 1), "steps": 20}),
     "people": Case(units=people, plan={"sampler": Poisson(tiny.N // 2, 4), "unit": "person"}),
-    "units that are not finite": Case(units=infinite),
     "moving average": Case(settings={"ema": 0.9}),
 }
 

@@ -209,8 +209,8 @@ FAULTS = [
     Mutant(
         "norm far too long is used",
         "persample/bounds.py",
-        "bool((self.most <= ENOUGH * self.least).all())",
-        "True",
+        "return self.most <= ENOUGH * self.least",
+        "return self.most == self.most",
         ("persample/test_rounding.py::test_a_layer_before_a_normalisation_gets_its_bound",),
     ),
     Mutant(
@@ -244,8 +244,8 @@ FAULTS = [
     Mutant(
         "norms of float32 in float32",
         "persample/rounding.py",
-        "if _within(norms, 1e-10, 1e18):",
-        "if True:",
+        "return norms if bool(inside.all()) else",
+        "return norms if True else",
         ("persample/test_rounding.py::test_lengths_are_rounded_up_at_every_scale",),
     ),
     Mutant(
@@ -718,10 +718,31 @@ FAULTS = [
         ("persample/test_chance.py::test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone",),
     ),
     Mutant(
+        "draws within a pass may be repeated",
+        "persample/chance.py",
+        "if not known or self._states() != self._state:",
+        "if not known:",
+        ("persample/test_chance.py::test_draws_that_are_repeated_within_a_pass_are_not_proven",),
+    ),
+    Mutant(
+        "one unit decides how the norms of all are taken",
+        "persample/bounds.py",
+        "return torch.where(self.known(), squared(self.most), squares)",
+        "return squares",
+        ("persample/test_rounding.py::test_a_norm_does_not_depend_on_the_other_units",),
+    ),
+    Mutant(
+        "one row decides how the lengths of all are taken",
+        "persample/rounding.py",
+        "torch.where(inside, norms, _exact_lengths(tensor))",
+        "_exact_lengths(tensor)",
+        ("persample/test_rounding.py::test_a_length_does_not_depend_on_the_other_rows",),
+    ),
+    Mutant(
         "what a model seeded is taken for the secret seed",
         "persample/chance.py",
-        "    if _default_seeds() != secret.expected:\n        reseed(secret.another())\n    elif",
-        "    if",
+        "    if not secret.fresh or _default_seeds() != secret.expected:",
+        "    if False:",
         ("persample/test_chance.py::test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone",),
     ),
     Mutant(
@@ -734,8 +755,8 @@ FAULTS = [
     Mutant(
         "what seeds Python's generator is left behind",
         "persample/chance.py",
-        "    elif not secret.fresh:\n        _reseed_others(secret.another())  # who seeded these cannot be seen\n",
-        "",
+        "    if not secret.fresh or _default_seeds() != secret.expected:",
+        "    if _default_seeds() != secret.expected:",
         ("persample/test_chance.py::test_no_unit_alone_draws_from_what_the_one_before_it_seeded",),
     ),
     Mutant(
@@ -1073,8 +1094,8 @@ FAULTS = [
     Mutant(
         "fresh: norms: block sums that left their range are used",
         "persample/rounding.py",
-        "if _within(norms, 1e-10, 1e18):",
-        "if True:",
+        "return norms if bool(inside.all()) else",
+        "return norms if True else",
         ("persample/test_rounding.py::test_positions_of_unlike_scales_stay_within_the_bound",),
     ),
     Mutant(

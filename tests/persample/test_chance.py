@@ -54,6 +54,35 @@ def test_draws_that_follow_the_place_of_a_row_are_made_for_each_unit_alone(betwe
     assert moved(model, layout, units) <= 1 + 1e-6
 
 
+def forked_twice(model, x):
+    with torch.random.fork_rng([]):
+        first = F.dropout(hidden(model, x), 0.5, model.training)
+    return first + F.dropout(hidden(model, x), 0.5, model.training)
+
+
+def rewound(model, x):
+    state = torch.get_rng_state()
+    first = F.dropout(hidden(model, x), 0.5, model.training)
+    torch.set_rng_state(state)
+    return first + F.dropout(hidden(model, x), 0.5, model.training)
+
+
+@pytest.mark.parametrize("between", [forked_twice, rewound])
+def test_draws_that_are_repeated_within_a_pass_are_not_proven(between):
+    assert not examine(Net(between), cross_entropy, (X[:0], Y[:0])).proven
+
+
+def test_a_pass_does_not_repeat_the_draws_of_another():
+    with random_state([], 5):
+        draws = []
+        for _ in range(3):
+            Seeds()
+            state = torch.get_rng_state()
+            draws.append(torch.rand(()).item())
+            torch.set_rng_state(state)  # as a model might, or fork_rng
+    assert len(set(draws)) == 3
+
+
 def test_what_one_pass_seeds_is_not_taken_for_the_secret_of_the_next():
     seeds = []
     for _ in range(2):

@@ -17,9 +17,10 @@ from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
 from noisewise.persample import clipped_sum, formed, rounding
 from noisewise.persample.convolution import Convolution
-from noisewise.persample.formed import Again, Formed, Kept
+from noisewise.persample.formed import Again, Formed, Kept, measure_formed
 from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
+from noisewise.persample.rounding import lengths
 from noisewise.runtime import Runtime
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
@@ -184,7 +185,7 @@ def test_norms_of_ordinary_float32_gradients_are_hardly_too_long(way):
     for seed in range(10):
         gradient = WAYS[way](seed, torch.float32)
         norm, _, _ = contribution(gradient, Flat(1.0))
-        assert norm <= length(in_float64(gradient).formed()) * (1 + (1e-4 if "many" not in way else 1e-3))
+        assert norm <= length(in_float64(gradient).formed()) * (1 + (5e-4 if "many" not in way else 1e-3))
 
 
 def test_masked_coordinates_are_zero_even_where_the_sum_overflows():
@@ -337,7 +338,7 @@ def test_gradients_that_are_formed_once_more_are_held_to_the_promised_norm():
 def test_kept_gradients_are_the_ones_that_were_measured():
     squares, rest = WAYS["formed"](0, torch.float32).measure(None)
     assert isinstance(rest, Kept)
-    assert float(squares.sqrt()) == pytest.approx(length(rest.formed()), rel=1e-6)
+    assert 1 <= float(squares.sqrt()) / length(rest.formed()) < 1 + 5e-4  # as of those that are not kept
 
 
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
@@ -469,3 +470,36 @@ def test_scaling_is_exact():
     assert bool(((small.abs().amax(1) < 1) & (small.abs().amax(1) >= 0.5)).all())
     assert torch.equal(rounding.scaled(small, -exponent), tensor)
     assert rounding.exponents(torch.tensor([0.1, 3.0]), torch.float32) is None
+
+
+@pytest.mark.parametrize("odd", [0.0, math.nan, math.inf, 1e-30, 1e30])
+def test_a_length_does_not_depend_on_the_other_rows(odd):
+    rows = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(lengths(torch.cat([rows, torch.full((1, 1000), odd)]))[:5], lengths(rows))
+
+
+def outer_of_many_positions(cancelling):
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(6, 40, 300, generator=generator), torch.randn(6, 40, 200, generator=generator)
+    if cancelling is not None:
+        left[5], right[5] = cancelling, torch.ones(40, 1) * right[5, :1]
+    return Outer(left, right)
+
+
+@pytest.mark.parametrize("odd", ["cancelling", "not a number"])
+@pytest.mark.parametrize("mask", [None, torch.rand(300, 200) < 0.5], ids=["whole", "masked"])
+def test_a_norm_does_not_depend_on_the_other_units(odd, mask):
+    """One whose positions cancel, or which is no number, must not send the others another way."""
+    one = (
+        torch.randn(1, 300, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, -1.0]).repeat(20)[:, None]
+    )
+    ordinary = outer_of_many_positions(None).measure(mask)[0]
+    beside = outer_of_many_positions(one if odd == "cancelling" else torch.full((40, 300), math.nan)).measure(mask)[0]
+    assert torch.allclose(beside[:5], ordinary[:5], rtol=1e-9, atol=0)
+
+
+def test_a_norm_does_not_depend_on_whether_gradients_are_kept(monkeypatch):
+    gradient = outer_of_many_positions(None)
+    kept = measure_formed(gradient, None, 60_000)[0]
+    monkeypatch.setattr(formed, "KEPT", 1)
+    assert torch.equal(measure_formed(gradient, None, 60_000)[0], kept)

@@ -827,7 +827,7 @@ FAULTS = [
     Mutant(
         "step: another batch is read ahead than will be drawn",
         "training/state.py",
-        "        chain = _chained(self.chain, optimizer)\n        begins",
+        "        chain = _linked(self.chain, _numbers_of(optimizer))\n        begins",
         "        chain = self.chain\n        begins",
         ("data/test_indexed.py::test_the_next_batch_is_known_before_it_is_asked_for",),
     ),

@@ -162,7 +162,7 @@ def door(monkeypatch) -> Door:
     standing = Door()
     monkeypatch.setattr("noisewise.recipe.train", standing)
     monkeypatch.setattr("noisewise.workflow.execution.readme", lambda *_: "")
-    monkeypatch.setattr("noisewise.runs.folder.RunFolder.seal", lambda _: None)
+    monkeypatch.setattr("noisewise.runs.folder.RunFolder.seal", lambda *_: None)
     return standing
 
 
@@ -174,7 +174,7 @@ def unchanged(tmp_path_factory) -> list[dict[str, Any]]:
         patch.chdir(tmp_path_factory.mktemp("base"))
         patch.setattr("noisewise.recipe.train", standing)
         patch.setattr("noisewise.workflow.execution.readme", lambda *_: "")
-        patch.setattr("noisewise.runs.folder.RunFolder.seal", lambda _: None)
+        patch.setattr("noisewise.runs.folder.RunFolder.seal", lambda *_: None)
         patch.setattr(sys, "argv", ["noisewise", "train", *with_option(BASE, ""), "--quiet"])
         with pytest.raises(SystemExit):
             cli.main()
@@ -758,6 +758,10 @@ def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) ->
 # --- all of them
 
 
+SHOWN_ELSEWHERE = {
+    "plan": ("cli/test_forecast.py", "test_every_option_reaches_the_library"),
+    "suggest": ("cli/test_suggest.py", "test_advice_is_printed_kept_and_can_be_followed"),
+}
 SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     "epsilon": {
         **dict.fromkeys(PLANS, test_options_of_a_plan),
@@ -840,4 +844,8 @@ def test_no_option_is_left_out() -> None:
         }
         for name, command in commands.items()
     }
+    for command, (place, name) in SHOWN_ELSEWHERE.items():
+        text = (Path(__file__).parents[1] / place).read_text()
+        assert f"def {name}(" in text
+        assert {option for option in options.pop(command) if option not in text} == set(), command
     assert options == {name: set(shown) for name, shown in SHOWN.items()}

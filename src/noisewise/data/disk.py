@@ -25,6 +25,7 @@ from torch import Tensor
 
 from noisewise.data import marks
 from noisewise.data.base import Data, Splits
+from noisewise.data.extremes import not_read
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs.files import settle
@@ -245,7 +246,9 @@ def _mapped(path: Path, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
             flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
             content = mmap.mmap(file.fileno(), size, flags, access)
             content.madvise(mmap.MADV_RANDOM)  # else many times the sampled rows are read, in case neighbours are next
-            return torch.frombuffer(content, dtype=kind).view(shape)
+            tensor = torch.frombuffer(content, dtype=kind).view(shape)
+            not_read(tensor)
+            return tensor
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}). Restore a copy or write it anew.") from None
 

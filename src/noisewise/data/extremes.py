@@ -14,6 +14,7 @@ COMPARED = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 )  # fmt: skip
 _EXTREMES: Any = WeakIdKeyDictionary()  # tensor -> (version, extremes)
+_MAPPED: Any = WeakIdKeyDictionary()  # tensors over a file's bytes
 
 
 class Extreme(NamedTuple):
@@ -23,11 +24,18 @@ class Extreme(NamedTuple):
     value: float
 
 
+def not_read(tensor: Tensor) -> None:
+    """A tensor is mapped onto a file, which looking through would read as a whole: its extremes are not known."""
+    _MAPPED[tensor] = True
+
+
 def extremes(tensor: Tensor) -> tuple[Extreme, ...]:
     """Of floating point numbers the first that is none, of whole numbers the smallest and the largest; as private as the rows.
 
-    Remembered until somebody writes into the tensor. Cost: one reading.
+    Remembered until somebody writes into the tensor. Cost: one reading. Of a tensor over a file none are known.
     """
+    if tensor in _MAPPED:
+        return ()
     if tensor.is_inference():  # has no version
         return tuple(_looked_up(tensor))
     version, known = _EXTREMES.get(tensor, (None, ()))

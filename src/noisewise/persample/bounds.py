@@ -16,6 +16,7 @@ from noisewise.persample.rounding import (
     restored,
     roundoff,
     scaled,
+    squared,
 )
 from noisewise.persample.steady import is_steady
 
@@ -28,9 +29,20 @@ class Bounds(NamedTuple):
     least: Tensor
     most: Tensor
 
+    def known(self) -> Tensor:
+        """Of each unit `[batch]`: is its norm known well enough to use the most that it can be?"""
+        return self.most <= ENOUGH * self.least
+
     def certain(self) -> bool:
-        """Is every norm known well enough to use the most that it can be? Not asked where nothing may be."""
-        return is_steady() or bool((self.most <= ENOUGH * self.least).all())
+        """Is every norm known so? Not asked where nothing may be."""
+        return is_steady() or bool(self.known().all())
+
+    def or_else(self, squares: Tensor) -> Tensor:
+        """Squares of norms: the most that they can be, where that is known well, else the given ones.
+
+        Unit by unit: what one counts with must not depend on who else is there, or all others would move with it.
+        """
+        return torch.where(self.known(), squared(self.most), squares)
 
     def moved(self, rounding: Tensor) -> Bounds:
         """With room for another rounding on either side."""
@@ -63,10 +75,12 @@ def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: T
     """What is known of norms from two factors of each unit; once more from scaled ones where squares left their range."""
     if not is_steady():
         bounds = compute(left, right)
-        if bounds.certain():
+        known = bounds.known()
+        if bool(known.all()):
             return bounds
     sizes = magnitudes(left), magnitudes(right)
     up, across = exponents(sizes[0], left.dtype), exponents(sizes[1], right.dtype)
     some = (sizes[0] != 0) & (sizes[1] != 0)  # of nothing, nothing can vanish
     unscaled = (restored(restored(bound, up), across) for bound in compute(scaled(left, up), scaled(right, across)))
-    return Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in unscaled))
+    again = Bounds(*(torch.where(some, bound, torch.zeros_like(bound)) for bound in unscaled))
+    return again if is_steady() else Bounds(*(torch.where(known, *pair) for pair in zip(bounds, again, strict=True)))

@@ -72,18 +72,17 @@ def random_state(devices: Iterable[int], seed: int | None = None) -> Iterator[No
 
 
 def draw_in_secret() -> None:
-    """Begin a pass: whatever an earlier one seeded is seeded anew, so that no draw is one which a model has chosen.
+    """Begin a pass: every one but the first is seeded anew, so that no draw is one which a model has chosen, or repeated.
 
     A model that calls `torch.manual_seed(0)` leaves that seed behind. The next pass must neither take it for the secret one
-    nor draw from it: what a unit gets would depend on whether another was there before it.
+    nor draw from it: what a unit gets would depend on whether another was there before it. One that forks the generator
+    puts back its state, and units of two passes would share their draws.
     """
     secret = _SECRET.get()
     if secret is None or _capturing():
         return
-    if _default_seeds() != secret.expected:
+    if not secret.fresh or _default_seeds() != secret.expected:  # a state that was put back cannot be seen
         reseed(secret.another())
-    elif not secret.fresh:
-        _reseed_others(secret.another())  # who seeded these cannot be seen
     secret.fresh = False
 
 
@@ -95,7 +94,8 @@ class Seeds:
 
     def __init__(self, generator: torch.Generator | None = None):
         draw_in_secret()
-        self._default = _default_seeds()
+        self._default, self._generator = _default_seeds(), generator
+        self._state = self._states()
         self._named = {*self._default.values(), *(() if generator is None else (generator.initial_seed(),))}
 
     def check(self, func: Any, arguments: Mapping[str, Any]) -> None:
@@ -108,10 +108,23 @@ class Seeds:
                 raise NotProven(f"{func} draws from a generator that a graph does not follow")
             return
         known = _default_seeds() == self._default if given is None else given.initial_seed() in self._named
-        if not known:
+        if not known or self._states() != self._state:
             raise NotProven(
                 f"{func} draws from a generator that the model seeds itself: what a unit gets then depends on its place"
             )
+
+    def drawn(self, func: Any) -> None:
+        """An operation has drawn: the next one must go on from there."""
+        if torch.Tag.nondeterministic_seeded in func.tags and not _capturing():
+            self._state = self._states()
+
+    def _states(self) -> list[bytes]:
+        """Of all generators that a pass may draw from: who puts an earlier one back repeats draws."""
+        if _capturing():
+            return []
+        cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+        given = () if self._generator is None else (self._generator,)
+        return [each.get_state().numpy().tobytes() for each in (torch.default_generator, *cuda, *given)]
 
 
 def _capturing() -> bool:
@@ -144,4 +157,6 @@ class Drawing(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; `NotProven` if it draws from elsewhere."""
         self._seeds.check(func, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._seeds.drawn(func)
+        return result

@@ -70,7 +70,8 @@ class Convolution:
             bounds = Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(self._roundoff)
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self
-        return measure_formed(self, mask, size)
+        squares, gradients = measure_formed(self, mask, size)
+        return (squares if bounds is None else bounds.or_else(squares)), gradients
 
     def with_mask(self, mask: Tensor | None) -> Convolution:
         """The mask is laid on the sum."""

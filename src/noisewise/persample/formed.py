@@ -280,10 +280,13 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
             kept.append(part)
             sizes.append(chunk.stop - chunk.start)
     lengths = torch.cat(norms)
+    if is_steady():
+        return squared(lengths), Kept(kept, sizes) if keep else Again(gradient, mask, lengths)
+    bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
+    known = bounds.known()
+    lengths = torch.where(known, bounds.most, lengths)  # of each unit by itself: neither company nor number decides
     if keep:
         return squared(lengths), Kept(kept, sizes)
-    if not is_steady():
-        bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
-        if bounds.certain():
-            return squared(bounds.most), gradient.with_mask(mask)
+    if bool(known.all()):
+        return squared(lengths), gradient.with_mask(mask)
     return squared(lengths), Again(gradient, mask, lengths)

@@ -70,7 +70,8 @@ class Outer:
             bounds = self.gram(roundoff(self.left, time))
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self if mask is None else self.with_mask(mask)
-        return measure_formed(self, mask, rows * columns)
+        squares, gradients = measure_formed(self, mask, rows * columns)
+        return (squares if bounds is None else bounds.or_else(squares)), gradients
 
     @property
     def _few_positions(self) -> bool:

@@ -170,6 +170,7 @@ class Proof(Labels, TorchDispatchMode):
             read = tensors_of(value for name, value in named.items() if name not in operation.written)
         known = [self._known(tensor) for tensor in tensors]
         result = func(*args, **kwargs)
+        self._seeds.drawn(func)
         outputs = tensors_of([result])
         if operation.space not in ("aten", "prims") and (tensors or outputs):
             raise NotProven(f"{operation.full} is not in the table of operations that act row by row")

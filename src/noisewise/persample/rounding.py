@@ -169,10 +169,15 @@ def lengths(tensor: Tensor) -> Tensor:
         blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
         rest = torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True)
         norms = torch.linalg.vector_norm(torch.cat([blocks, rest], 1), dim=1, dtype=torch.float64)
-        if _within(norms, 1e-10, 1e18):
-            return norms.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
-    norms = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
-    return norms.mul_(1 + (entries + SAFETY) * 2.0**-53)
+        inside = (norms > 1e-10) & (norms < 1e18)
+        norms.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
+        return norms if bool(inside.all()) else torch.where(inside, norms, _exact_lengths(tensor))  # row by row
+    return _exact_lengths(tensor)
+
+
+def _exact_lengths(tensor: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
+    return norms.mul_(1 + (tensor.shape[1] + SAFETY) * 2.0**-53)
 
 
 def squared(norms: Tensor) -> Tensor:

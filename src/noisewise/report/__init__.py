@@ -126,7 +126,7 @@ def facts(folder: RunFolder, by: str | None = None, suggested: Advice | None = N
             "version": __version__,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from None
+        raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from error
 
 
 def facts_of_several(folders: Sequence[RunFolder], by: str | None = None) -> dict[str, Any]:

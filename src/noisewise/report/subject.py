@@ -102,13 +102,13 @@ def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     }
 
 
-def short_model(model: str) -> str:
-    """A model without its settings, which stand among all others: `table:knots=6` is a table.
+def short_model(model: str | None) -> str | None:
+    """A model without its settings, which stand among all others: `table:knots=6` is a table. A run need not name one.
 
     >>> short_model("table:knots=6,hidden=16"), short_model("nets.py:small"), short_model("cnn")
     ('table', 'nets.py:small', 'cnn')
     """
-    return model if ".py:" in model else model.partition(":")[0]
+    return model if model is None or ".py:" in model else model.partition(":")[0]
 
 
 def data_name(summary: Mapping[str, Any]) -> str:

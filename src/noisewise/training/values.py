@@ -26,7 +26,7 @@ def check_values(model: nn.Module, loss_fn: LossFn, data: Data | Indexed | Nest,
     """Refuse data with a row that the loss cannot take; asked of the few rows that hold extremes, before any release.
 
     A model may have a way for missing numbers: what counts is whether the row's loss and gradient are finite. The rows of a
-    `Dataset` with an identity of its own are not looked at.
+    `Dataset` with an identity of its own, and of data on disk, are not looked at: all of them would have to be read.
     """
     for name, several in _extremes(data).items():
         for row, value in several:
