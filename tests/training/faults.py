@@ -26,6 +26,20 @@ FAULTS = [
         ("training/test_captured.py::test_a_rule_that_breaks_its_promise_adds_nothing_and_is_told",),
     ),
     Mutant(
+        "capture: private runs are captured where asked for",
+        "training/captured.py",
+        "if chosen and not entropy.reproducible:",
+        "if False:",
+        ("training/test_captured.py::test_private_runs_refuse_to_be_captured_before_anything_is_drawn",),
+    ),
+    Mutant(
+        "capture: private runs are captured by themselves",
+        "training/captured.py",
+        "        entropy.reproducible and engine in",
+        "        engine in",
+        ("training/test_captured.py::test_only_runs_that_are_not_private_are_captured",),
+    ),
+    Mutant(
         "capture: a wrong guess of a batch is used",
         "training/ahead.py",
         "if future is not None and guess == entropy:",
