@@ -832,6 +832,20 @@ FAULTS = [
         ("training/test_paid.py::test_the_ledger_is_the_budget",),
     ),
     Mutant(
+        "paid: copies share noise",
+        "training/paid.py",
+        "    def __getstate__(self)",
+        "    def state(self)",
+        ("training/test_paid.py::test_a_copy_that_would_share_noise_is_refused",),
+    ),
+    Mutant(
+        "paid: a fork shares noise",
+        "training/paid.py",
+        "if self._process != os.getpid():",
+        "if False:",
+        ("training/test_paid.py::test_a_forked_process_takes_no_reading",),
+    ),
+    Mutant(
         "values: a gradient that is none is taken",
         "training/values.py",
         "    return None if finite else",
@@ -841,7 +855,7 @@ FAULTS = [
     Mutant(
         "step: another batch is read ahead than will be drawn",
         "training/state.py",
-        "        chain = _chained(self.chain, optimizer)\n        begins",
+        "        chain = _linked(self.chain, _numbers_of(optimizer))\n        begins",
         "        chain = self.chain\n        begins",
         ("data/test_indexed.py::test_the_next_batch_is_known_before_it_is_asked_for",),
     ),

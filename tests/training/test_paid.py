@@ -1,6 +1,9 @@
 """Accuracy that held-out people paid for: the noise is what the ledger says, the ledger is the budget."""
 
+import copy
 import math
+import os
+import pickle
 
 import dp_accounting
 import numpy as np
@@ -10,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 from noisewise.data import Data
-from noisewise.errors import BudgetSpent, ConfigError, DataError
+from noisewise.errors import BudgetSpent, ConfigError, DataError, PrivacyError
 from noisewise.training.paid import PaidAccuracy
 
 N = 60
@@ -59,6 +62,25 @@ def test_a_person_counts_once_however_many_rows():
     assert paid.n == N - N // 4 + 1 - 9
     assert paid(Says()) == pytest.approx(1 - 1 / paid.n, abs=1e-2)
     assert paid.ledger.unit == "person"
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps, lambda paid: copy.deepcopy({"a": [paid]})])
+def test_a_copy_that_would_share_noise_is_refused(way):
+    with pytest.raises(PrivacyError, match=r"a copy of a PaidAccuracy: .*same noise.*Build one for each run"):
+        way(PaidAccuracy(held_out(), epsilon=1, readings=2))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_takes_no_reading():
+    paid, refused = PaidAccuracy(held_out(), epsilon=1, readings=2), 7
+    child = os.fork()
+    if child == 0:
+        try:
+            paid(Says())
+        except PrivacyError as error:
+            os._exit(refused if "another process" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == refused
 
 
 def test_readings_of_two_objects_differ():

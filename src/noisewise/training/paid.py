@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data import Data
-from noisewise.errors import BudgetSpent, ConfigError, DataError
+from noisewise.errors import BudgetSpent, ConfigError, DataError, PrivacyError
 from noisewise.evaluation import logits
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
@@ -27,6 +28,9 @@ class PaidAccuracy:
     `(sum_i share_i + sigma N(0, 1)) / n`, where `share_i` is the share of person i's rows (1 or 0 for a row) that the model
     gets right, so that one of them moves the sum by at most 1. Guarantee: all readings together cost the held-out people
     at most `epsilon` at `delta`; `ledger` says so. It counts them only: whoever is in the training part too pays both.
+
+    It belongs to the process that built it and is not copied: two of them would take readings with the same noise, whose
+    difference has none, and each ledger would say half of what was spent.
     """
 
     def __init__(
@@ -53,7 +57,11 @@ class PaidAccuracy:
         self.mechanism = Mechanism(sampler=FullBatch(self.n), steps=readings, unit=unit).calibrated(epsilon, self.delta)
         self.ledger = Ledger(self.mechanism.adjacency, unit=unit)
         self._entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
-        self._taken = 0
+        self._taken, self._process = 0, os.getpid()
+
+    def __getstate__(self) -> NoReturn:
+        """Copies and pickles are refused."""
+        raise _second("a copy of")
 
     def __repr__(self) -> str:
         """What is left."""
@@ -71,6 +79,8 @@ class PaidAccuracy:
 
     def __call__(self, model: nn.Module) -> float:
         """One reading; it may lie a little outside of [0, 1]."""
+        if self._process != os.getpid():  # a fork is a copy
+            raise _second("another process has")
         if not self.left:
             raise BudgetSpent(
                 f"all {self.mechanism.steps} readings are taken: another one would exceed the stated epsilon. Build a "
@@ -87,3 +97,11 @@ class PaidAccuracy:
             asked, sampler=self.mechanism.sampler, ledger=self.ledger, entropy=self._entropy, step=step
         )  # fmt: skip
         return float(answer[PURPOSE]["right"]) / self.n
+
+
+def _second(what: str) -> PrivacyError:
+    return PrivacyError(
+        f"{what} a PaidAccuracy: both would take readings with the same noise, and neither ledger would hold all of them. "
+        "Build one for each run, PaidAccuracy(valid, epsilon=..., readings=...), in the process that trains; their epsilons "
+        "add up."
+    )
