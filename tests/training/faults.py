@@ -832,6 +832,20 @@ FAULTS = [
         ("training/test_paid.py::test_the_ledger_is_the_budget",),
     ),
     Mutant(
+        "paid: people are asked together",
+        "training/paid.py",
+        "logits(model, valid, batch_size=1)",
+        "logits(model, valid)",
+        ("training/test_paid.py::test_one_person_moves_the_count_by_at_most_one",),
+    ),
+    Mutant(
+        "paid: people are remembered",
+        "training/paid.py",
+        "if len(before) != len(after) or not all(map(_same, before, after)):",
+        "if False:",
+        ("training/test_paid.py::test_a_model_that_remembers_who_was_asked_is_refused",),
+    ),
+    Mutant(
         "paid: copies share noise",
         "training/paid.py",
         "    def __getstate__(self)",

@@ -55,6 +55,44 @@ def test_the_ledger_is_the_budget():
     assert paid.ledger.releases == 4
 
 
+class Adapting(Says):
+    """Takes the mean of those who are asked together."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0) * (len(x) > 1))
+
+
+class Remembering(Says):
+    """Takes the mean of those who were asked before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+
+    def forward(self, x):
+        self.mean += x.mean()
+        return super().forward(x - self.mean)
+
+
+def with_one_far_away():
+    data = held_out()
+    return Data(torch.cat([data.x, torch.full((1, 1), 1e9)]), torch.cat([data.y, torch.ones(1).long()]))
+
+
+def test_one_person_moves_the_count_by_at_most_one():
+    """Also where the model, asked of many at once, would couple them: a person far away would make half of them wrong."""
+    paid = [PaidAccuracy(data, epsilon=1e6, readings=1, insecure_seed=0) for data in (held_out(), with_one_far_away())]
+    without, more = (reading(Adapting()) * reading.n for reading in paid)
+    assert abs(more - without) < 1.1
+
+
+def test_a_model_that_remembers_who_was_asked_is_refused():
+    paid = PaidAccuracy(held_out(), epsilon=1, readings=1)
+    with pytest.raises(PrivacyError, match="changes when it is asked"):
+        paid(Remembering())
+    assert paid.ledger.releases == 0
+
+
 def test_a_person_counts_once_however_many_rows():
     """One person owns the wrong quarter, another the last ten rows: all but one are right, each as a share of 1."""
     owners = torch.where(torch.arange(N) < N // 4, 0, torch.arange(N).clamp(max=N - 10))

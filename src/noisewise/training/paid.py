@@ -6,7 +6,7 @@ import os
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.accounting import Ledger
 from noisewise.accounting.accountants import check_delta
@@ -26,7 +26,8 @@ class PaidAccuracy:
     """Accuracy on held-out people, so many times: the count of those who are right, with Gaussian noise.
 
     `(sum_i share_i + sigma N(0, 1)) / n`, where `share_i` is the share of person i's rows (1 or 0 for a row) that the model
-    gets right, so that one of them moves the sum by at most 1. Guarantee: all readings together cost the held-out people
+    gets right. Each row goes through the model alone, and a model that its own pass changes is refused, so that no answer
+    depends on another person and one of them moves the sum by at most 1; a reading takes as many passes as rows. Guarantee: all readings together cost the held-out people
     at most `epsilon` at `delta`; `ledger` says so. It counts them only: whoever is in the training part too pays both.
 
     It belongs to the process that built it and is not copied: two of them would take readings with the same noise, whose
@@ -86,7 +87,7 @@ class PaidAccuracy:
                 f"all {self.mechanism.steps} readings are taken: another one would exceed the stated epsilon. Build a "
                 "PaidAccuracy with more readings before training."
             )
-        right = (logits(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
+        right = (_one_by_one(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
         if self.valid.unit is not None:
             owner = torch.unique(self.valid.unit, return_inverse=True)[1]
             rows = torch.bincount(owner, minlength=self.n)
@@ -97,6 +98,23 @@ class PaidAccuracy:
             asked, sampler=self.mechanism.sampler, ledger=self.ledger, entropy=self._entropy, step=step
         )  # fmt: skip
         return float(answer[PURPOSE]["right"]) / self.n
+
+
+def _one_by_one(model: nn.Module, valid: Data) -> Tensor:
+    """What the model says of each row, asked alone; a model that remembers rows is refused."""
+    before = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    said = logits(model, valid, batch_size=1)
+    after = [*model.parameters(), *model.buffers()]
+    if len(before) != len(after) or not all(map(_same, before, after)):
+        raise PrivacyError(
+            "PaidAccuracy of a model that changes when it is asked (a parameter or buffer is another one afterwards): one "
+            "person's answer would depend on others. Keep it as it is in evaluation mode."
+        )
+    return said
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _second(what: str) -> PrivacyError:
