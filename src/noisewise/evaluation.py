@@ -60,12 +60,12 @@ def check_data(data: Any) -> None:
         )
 
 
-def logits(model: nn.Module, data: Data) -> Tensor:
+def logits(model: nn.Module, data: Data, batch_size: int = BATCH) -> Tensor:
     """One number per row and class `[n, classes]`; data and models that have no classes are refused."""
     check_data(data)
     if data.y.dim() != 1 or data.y.is_floating_point() or not len(data):
         raise DataError(f"labels of shape {list(data.y.shape)}, {data.y.dtype}: needs one whole-number class per row.")
-    per_class = outputs(model, data.x)
+    per_class = outputs(model, data.x, batch_size)
     if per_class.dim() != 2 or int(data.y.max()) >= per_class.shape[1]:
         raise DataError(f"the model gives outputs of shape {list(per_class.shape)}: needs one per class and row.")
     return per_class

@@ -17,9 +17,10 @@ from noisewise.adaptive import Quantile
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.persample import examine, replay
+from noisewise.randomness import Entropy
 from noisewise.sampling import Poisson
 from noisewise.testing import reveal
-from noisewise.training.captured import Captured, sizes_for
+from noisewise.training.captured import Captured, sizes_for, wanted
 from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
@@ -120,6 +121,30 @@ def test_what_cannot_be_captured_is_refused_or_made_in_the_ordinary_way(name):
         run(case, runtime=CAPTURED)
     assert word in str(error.value)
     assert torch.isfinite(run(case, runtime=Runtime())[0]).all()
+
+
+def test_private_runs_refuse_to_be_captured_before_anything_is_drawn(tmp_path):
+    with pytest.raises(ConfigError, match=r"capture=True.*micro-batch.*Use capture=False.*insecure_seed="):
+        tiny.run(runtime=CAPTURED, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    network, state = tiny.model(), State.start(tiny.mechanism())
+    with pytest.raises(ConfigError, match="in a private run"):
+        private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state, CAPTURED)
+    assert state.step == state.ledger.releases == 0
+
+
+@pytest.mark.parametrize(
+    ("capture", "device", "entropy", "expected"),
+    [
+        (None, "cuda", Entropy.fresh(), False),
+        (None, "cuda", Entropy.insecure(0), True),
+        (None, "cpu", Entropy.insecure(0), False),
+        (False, "cuda", Entropy.insecure(0), False),
+        (True, "cpu", Entropy.insecure(0), True),
+    ],
+)
+def test_only_runs_that_are_not_private_are_captured(capture, device, entropy, expected):
+    assert wanted(Runtime(capture=capture), torch.device(device), entropy) is expected
 
 
 @pytest.mark.parametrize("engine", ["loop", "dense"])

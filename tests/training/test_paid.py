@@ -1,6 +1,9 @@
 """Accuracy that held-out people paid for: the noise is what the ledger says, the ledger is the budget."""
 
+import copy
 import math
+import os
+import pickle
 
 import dp_accounting
 import numpy as np
@@ -10,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 from noisewise.data import Data
-from noisewise.errors import BudgetSpent, ConfigError, DataError
+from noisewise.errors import BudgetSpent, ConfigError, DataError, PrivacyError
 from noisewise.training.paid import PaidAccuracy
 
 N = 60
@@ -52,6 +55,44 @@ def test_the_ledger_is_the_budget():
     assert paid.ledger.releases == 4
 
 
+class Adapting(Says):
+    """Takes the mean of those who are asked together."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0) * (len(x) > 1))
+
+
+class Remembering(Says):
+    """Takes the mean of those who were asked before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+
+    def forward(self, x):
+        self.mean += x.mean()
+        return super().forward(x - self.mean)
+
+
+def with_one_far_away():
+    data = held_out()
+    return Data(torch.cat([data.x, torch.full((1, 1), 1e9)]), torch.cat([data.y, torch.ones(1).long()]))
+
+
+def test_one_person_moves_the_count_by_at_most_one():
+    """Also where the model, asked of many at once, would couple them: a person far away would make half of them wrong."""
+    paid = [PaidAccuracy(data, epsilon=1e6, readings=1, insecure_seed=0) for data in (held_out(), with_one_far_away())]
+    without, more = (reading(Adapting()) * reading.n for reading in paid)
+    assert abs(more - without) < 1.1
+
+
+def test_a_model_that_remembers_who_was_asked_is_refused():
+    paid = PaidAccuracy(held_out(), epsilon=1, readings=1)
+    with pytest.raises(PrivacyError, match="changes when it is asked"):
+        paid(Remembering())
+    assert paid.ledger.releases == 0
+
+
 def test_a_person_counts_once_however_many_rows():
     """One person owns the wrong quarter, another the last ten rows: all but one are right, each as a share of 1."""
     owners = torch.where(torch.arange(N) < N // 4, 0, torch.arange(N).clamp(max=N - 10))
@@ -59,6 +100,25 @@ def test_a_person_counts_once_however_many_rows():
     assert paid.n == N - N // 4 + 1 - 9
     assert paid(Says()) == pytest.approx(1 - 1 / paid.n, abs=1e-2)
     assert paid.ledger.unit == "person"
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps, lambda paid: copy.deepcopy({"a": [paid]})])
+def test_a_copy_that_would_share_noise_is_refused(way):
+    with pytest.raises(PrivacyError, match=r"a copy of a PaidAccuracy: .*same noise.*Build one for each run"):
+        way(PaidAccuracy(held_out(), epsilon=1, readings=2))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_takes_no_reading():
+    paid, refused = PaidAccuracy(held_out(), epsilon=1, readings=2), 7
+    child = os.fork()
+    if child == 0:
+        try:
+            paid(Says())
+        except PrivacyError as error:
+            os._exit(refused if "another process" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == refused
 
 
 def test_readings_of_two_objects_differ():

@@ -24,6 +24,7 @@ from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
+from noisewise.training.captured import Captured
 
 pytestmark = pytest.mark.gpu
 
@@ -259,12 +260,19 @@ def test_dropout_draws_anew_in_every_replay_and_again_when_resumed(tmp_path):
 def test_what_cannot_be_captured_takes_the_ordinary_way():
     plan = tiny.mechanism(clip=Quantile(1.0))
     with pytest.raises(ConfigError, match="capture=True"):
-        tiny.run(tiny.model().cuda(), plan=plan, runtime=Runtime(capture=True))
+        tiny.run(tiny.model().cuda(), plan=plan, insecure_seed=1, runtime=Runtime(capture=True))
     by_itself, ordinary = (
         tiny.run(tiny.model().cuda(), plan=plan, insecure_seed=1, runtime=Runtime(capture=capture)).model
         for capture in (None, False)
     )
     assert tiny.same(by_itself, ordinary)
+
+
+def test_a_private_run_on_a_gpu_is_not_captured(monkeypatch):
+    monkeypatch.setattr(Captured, "clipped", lambda *_, **__: pytest.fail("captured"))
+    tiny.run(tiny.model().cuda(), runtime=Runtime(capture=None))
+    with pytest.raises(ConfigError, match="in a private run"):
+        tiny.run(tiny.model().cuda(), runtime=Runtime(capture=True))
 
 
 def test_random_state_and_model_are_as_before_a_captured_step():

@@ -46,7 +46,8 @@ def draw(
     at_rest = augment is not None or isinstance(data, Indexed)
     near = units_of(data) if at_rest else state.resident.of(units_of(data), device)
     rows = batch_of(data, units, augment, seed, state.versions, near)
-    if not wanted(runtime, device) or state.captured.reason is not None:  # a captured step fills up by itself
+    captured = wanted(runtime, device, state.entropy) and state.captured.reason is None
+    if not captured:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime)
     return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
 

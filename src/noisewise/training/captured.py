@@ -20,6 +20,7 @@ from noisewise.persample.replay import Replay, Sums
 from noisewise.persample.seen import Seen
 from noisewise.persample.steady import NotSteady
 from noisewise.promises import broken, own
+from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 from noisewise.support import live_parameters
 
@@ -142,15 +143,25 @@ class Captured:
             raise broken(self._sums.clip)
 
 
-def wanted(runtime: Runtime | None, device: torch.device) -> bool:
-    """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls."""
+def wanted(runtime: Runtime | None, device: torch.device, entropy: Entropy) -> bool:
+    """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls. Never where noise is secret.
+
+    That one unit does not move the share of others is shown for ordinary steps alone, so a private run makes those.
+    """
     runtime = runtime or Runtime()
     chosen, engine = runtime.capture, runtime.engine
     if chosen and engine not in ("auto", "ghost"):
         raise ConfigError(
             f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'."
         )
-    return engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
+    if chosen and not entropy.reproducible:
+        raise ConfigError(
+            "Runtime(capture=True) in a private run: norms of captured steps may follow the size of a micro-batch, so one "
+            "unit could move the share of others. Use capture=False; for timing, insecure_seed=, which is not private."
+        )
+    return (
+        entropy.reproducible and engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
+    )
 
 
 def refused(reason: object) -> ConfigError:

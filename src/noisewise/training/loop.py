@@ -36,6 +36,7 @@ from noisewise.training.ablation import Ablation, step_of
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
 from noisewise.training.callbacks import Callback, check_callbacks
+from noisewise.training.captured import wanted
 from noisewise.training.checkpoint import open_folder, save_now_and_then
 from noisewise.training.given import (
     check_data,
@@ -155,6 +156,7 @@ def train(
     folder = None if out is None else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
+    wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
     run = Run(model, optimizer, scheduler, state, folder, ablation, ema)
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.accounting import Ledger
 from noisewise.accounting.accountants import check_delta
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data import Data
-from noisewise.errors import BudgetSpent, ConfigError, DataError
+from noisewise.errors import BudgetSpent, ConfigError, DataError, PrivacyError
 from noisewise.evaluation import logits
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
@@ -25,8 +26,12 @@ class PaidAccuracy:
     """Accuracy on held-out people, so many times: the count of those who are right, with Gaussian noise.
 
     `(sum_i share_i + sigma N(0, 1)) / n`, where `share_i` is the share of person i's rows (1 or 0 for a row) that the model
-    gets right, so that one of them moves the sum by at most 1. Guarantee: all readings together cost the held-out people
+    gets right. Each row goes through the model alone, and a model that its own pass changes is refused, so that no answer
+    depends on another person and one of them moves the sum by at most 1; a reading takes as many passes as rows. Guarantee: all readings together cost the held-out people
     at most `epsilon` at `delta`; `ledger` says so. It counts them only: whoever is in the training part too pays both.
+
+    It belongs to the process that built it and is not copied: two of them would take readings with the same noise, whose
+    difference has none, and each ledger would say half of what was spent.
     """
 
     def __init__(
@@ -53,7 +58,11 @@ class PaidAccuracy:
         self.mechanism = Mechanism(sampler=FullBatch(self.n), steps=readings, unit=unit).calibrated(epsilon, self.delta)
         self.ledger = Ledger(self.mechanism.adjacency, unit=unit)
         self._entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
-        self._taken = 0
+        self._taken, self._process = 0, os.getpid()
+
+    def __getstate__(self) -> NoReturn:
+        """Copies and pickles are refused."""
+        raise _second("a copy of")
 
     def __repr__(self) -> str:
         """What is left."""
@@ -71,12 +80,14 @@ class PaidAccuracy:
 
     def __call__(self, model: nn.Module) -> float:
         """One reading; it may lie a little outside of [0, 1]."""
+        if self._process != os.getpid():  # a fork is a copy
+            raise _second("another process has")
         if not self.left:
             raise BudgetSpent(
                 f"all {self.mechanism.steps} readings are taken: another one would exceed the stated epsilon. Build a "
                 "PaidAccuracy with more readings before training."
             )
-        right = (logits(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
+        right = (_one_by_one(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
         if self.valid.unit is not None:
             owner = torch.unique(self.valid.unit, return_inverse=True)[1]
             rows = torch.bincount(owner, minlength=self.n)
@@ -87,3 +98,28 @@ class PaidAccuracy:
             asked, sampler=self.mechanism.sampler, ledger=self.ledger, entropy=self._entropy, step=step
         )  # fmt: skip
         return float(answer[PURPOSE]["right"]) / self.n
+
+
+def _one_by_one(model: nn.Module, valid: Data) -> Tensor:
+    """What the model says of each row, asked alone; a model that remembers rows is refused."""
+    before = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    said = logits(model, valid, batch_size=1)
+    after = [*model.parameters(), *model.buffers()]
+    if len(before) != len(after) or not all(map(_same, before, after)):
+        raise PrivacyError(
+            "PaidAccuracy of a model that changes when it is asked (a parameter or buffer is another one afterwards): one "
+            "person's answer would depend on others. Keep it as it is in evaluation mode."
+        )
+    return said
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _second(what: str) -> PrivacyError:
+    return PrivacyError(
+        f"{what} a PaidAccuracy: both would take readings with the same noise, and neither ledger would hold all of them. "
+        "Build one for each run, PaidAccuracy(valid, epsilon=..., readings=...), in the process that trains; their epsilons "
+        "add up."
+    )

@@ -100,7 +100,7 @@ def clipped_batch(
     By captured steps where they are wanted and possible; those hand out `norms` only if somebody looks at them.
     """
     units = length(drawn.rows)
-    if wanted(runtime, next(model.parameters()).device) and state.captured.reason is None:
+    if wanted(runtime, next(model.parameters()).device, state.entropy) and state.captured.reason is None:
         assert state.layout is not None
         replay = partial(
             state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
