@@ -205,6 +205,17 @@ def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkey
         assert np.isfinite(cross_val_score(classifier(steps=1), X[:100], y[:100], cv=2)).all()
 
 
+def test_people_who_come_back_with_other_rows_pay_again(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    first, second = slice(0, N, 2), slice(1, N, 2)  # both rows of each person
+    before = classifier().fit(X[first], y[first], unit="person")
+    with pytest.warns(PrivacyWarning, match="fit again on people"):
+        again = classifier().fit(X[second], y[second], unit="person")
+    both = before.ledger_.composed(again.ledger_).epsilon(again.delta_)
+    assert again.composed_epsilon_ == pytest.approx(both) != pytest.approx(again.epsilon_)
+
+
 def test_other_rows_are_others(monkeypatch):
     quick(monkeypatch)
     with warnings.catch_warnings():

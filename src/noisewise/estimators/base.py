@@ -43,7 +43,7 @@ from noisewise.estimators.columns import (
     share_of,
     table_of,
 )
-from noisewise.estimators.spending import counted, digests, together
+from noisewise.estimators.spending import counted, digests, owner_digests, together
 from noisewise.evaluation import outputs as outputs_of
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
@@ -115,7 +115,8 @@ class Private(BaseEstimator):
         self.epsilon_ = self.ledger_.epsilon(self.delta_)
         self.status_ = trained.status
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
-        self._histories = counted(digests(table.columns), self.ledger_, self.delta_)
+        owners = None if table.unit is None else owner_digests(table.owners)
+        self._histories = counted(digests(table.columns), self.ledger_, self.delta_, owners)
         self._set_outcome(chosen, labels)
         return self
 
@@ -191,7 +192,7 @@ class Private(BaseEstimator):
 
     @property
     def composed_epsilon_(self) -> float:
-        """Epsilon of all fits of this process, up to this one, that a row of this one was part of."""
+        """Epsilon of all fits of this process, up to this one, that a row (a person, with `unit`) of this one was part of."""
         self._check_fitted()
         return max(together([self.ledger_, *ledgers], self.delta_) for ledgers in self._histories)
 
