@@ -54,6 +54,20 @@ FAULTS = [
         (f"{BASE}test_cross_validation_warns_once_and_counts_what_folds_spend_together",),
     ),
     Mutant(
+        "estimator: a pickle tells which fits shared people",
+        "estimators/base.py",
+        'if name != "_histories"}',
+        'if name != "model"}',
+        (f"{BASE}test_who_was_in_earlier_fits_does_not_leave_the_process",),
+    ),
+    Mutant(
+        "estimator: people are known by their rows alone",
+        "estimators/base.py",
+        "owners = None if table.unit is None else owner_digests(table.owners)",
+        "owners = None",
+        (f"{BASE}test_people_who_come_back_with_other_rows_pay_again",),
+    ),
+    Mutant(
         "estimator: it is said at every fit",
         "estimators/spending.py",
         "        other.warned = True",

@@ -1,5 +1,6 @@
 """Private estimators: the budget, what is published, what is refused; scikit-learn's tools around them."""
 
+import copy
 import pickle
 import warnings
 
@@ -17,7 +18,7 @@ from noisewise.accounting.defaults import default_delta
 from noisewise.cli.table_schema import SHARE as SHARE_OF_THE_COMMAND
 from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, DataError, OddRows, PrivacyWarning
+from noisewise.errors import ConfigError, DataError, OddRows, PrivacyWarning, RunError
 from noisewise.estimators import NotFitted, PrivateClassifier, PrivateRegressor, base, spending
 from noisewise.estimators.columns import SHARE
 
@@ -168,7 +169,24 @@ def test_nothing_private_stays_in_a_fitted_estimator(monkeypatch):
     assert not any(np.float64(value).tobytes() in stored for value in X["income"][:50])
     again = pickle.loads(stored)
     assert (again.predict(X) == fitted.predict(X)).all()
-    assert again.composed_epsilon_ == fitted.composed_epsilon_
+    assert again.epsilon_ == fitted.epsilon_
+
+
+def test_who_was_in_earlier_fits_does_not_leave_the_process(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    classifier().fit(X, y)
+    with pytest.warns(PrivacyWarning):
+        fitted = classifier().fit(X, y)
+    assert fitted.composed_epsilon_ > fitted.epsilon_
+    spending._FITS.clear()
+    alone = classifier().fit(X, y)
+    for estimator in (fitted, alone):
+        again = pickle.loads(pickle.dumps(estimator))
+        assert set(vars(estimator)) - set(vars(again)) == {"_histories"}
+        with pytest.raises(RunError, match="only in the process that fitted"):
+            _ = again.composed_epsilon_
+    assert copy.deepcopy(fitted).epsilon_ == fitted.epsilon_
 
 
 def test_a_pipeline_and_a_clone_fit(monkeypatch):
@@ -177,10 +195,10 @@ def test_a_pipeline_and_a_clone_fit(monkeypatch):
     numbers = X[["age", "income"]]
     pipeline = make_pipeline(FunctionTransformer(lambda rows: rows / 100), classifier(ranges=(0, 1)))
     assert pipeline.fit(numbers, y).predict(numbers).shape == (N,)
-    copy = clone(pipeline[-1])
-    assert copy.get_params()["ranges"] == (0, 1)
+    unfitted = clone(pipeline[-1])
+    assert unfitted.get_params()["ranges"] == (0, 1)
     with pytest.raises(NotFitted, match="not fitted yet"):
-        copy.predict(numbers)
+        unfitted.predict(numbers)
 
 
 def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkeypatch):
@@ -203,6 +221,17 @@ def test_cross_validation_warns_once_and_counts_what_folds_spend_together(monkey
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         assert np.isfinite(cross_val_score(classifier(steps=1), X[:100], y[:100], cv=2)).all()
+
+
+def test_people_who_come_back_with_other_rows_pay_again(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    first, second = slice(0, N, 2), slice(1, N, 2)  # both rows of each person
+    before = classifier().fit(X[first], y[first], unit="person")
+    with pytest.warns(PrivacyWarning, match="fit again on people"):
+        again = classifier().fit(X[second], y[second], unit="person")
+    both = before.ledger_.composed(again.ledger_).epsilon(again.delta_)
+    assert again.composed_epsilon_ == pytest.approx(both) != pytest.approx(again.epsilon_)
 
 
 def test_other_rows_are_others(monkeypatch):

@@ -13,7 +13,7 @@ from helpers import tiny
 from noisewise.accounting import Ledger
 from noisewise.errors import PrivacyWarning
 from noisewise.estimators import spending
-from noisewise.estimators.spending import Fit, counted, digests, histories, together
+from noisewise.estimators.spending import Fit, counted, digests, histories, owner_digests, together
 from noisewise.wording import number
 
 DELTA = 1e-3
@@ -48,7 +48,7 @@ def test_the_row_that_was_in_most_fits_counts(fits):
     shared = [Fit(rows(*sorted(fit)), LEDGER) for fit in earlier if fit & last]
     if shared:
         most = max(sum(row in fit for fit in earlier) for row in last)
-        assert max(map(len, histories(rows(*sorted(last)), shared))) == most
+        assert max(map(len, histories(Fit(rows(*sorted(last)), LEDGER), shared))) == most
 
 
 def test_many_histories_are_counted_as_one_that_has_all(monkeypatch):
@@ -70,6 +70,25 @@ def test_it_is_said_once_with_the_total():
         warnings.simplefilter("error")
         counted(rows(3, 4), ledger(), DELTA)
         counted(rows(8, 9), ledger(), DELTA)
+
+
+def test_people_are_known_by_their_unit_whatever_their_rows_hold():
+    """Each person once in the first fit and once in the second, by other rows."""
+    owners, person = owner_digests(["p1", "p2"]), ledger(unit="person")
+    counted(rows(1, 2), person, DELTA, owners)
+    with pytest.warns(PrivacyWarning, match="people that were trained on before"):
+        assert counted(rows(3, 4), person, DELTA, owners) == [[person]]
+    assert counted(rows(1, 2), person, DELTA, owner_digests(["q1", "q2"])) == [[]]  # others with equal rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (history,) = counted(rows(3), ledger(), DELTA)  # by rows: whose they are is not known
+    assert together([ledger(), *history], DELTA) == math.inf
+
+
+def test_an_owner_is_the_same_as_number_and_as_text():
+    numbers, texts = owner_digests(np.array([7, 8])), owner_digests([" 7", "8.0"])
+    assert (numbers == texts).all()
+    assert len(set(owner_digests(["7", "p7", "p8"]))) == 3
 
 
 def test_rows_and_people_do_not_add_up():

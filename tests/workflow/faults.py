@@ -360,8 +360,8 @@ FAULTS = [
     Mutant(
         "accuracy is guessed beyond the runs at hand",
         "workflow/forecast.py",
-        "if place and known[place - 1][0] < signal < at:",
-        "if place and known[place - 1][0] < signal:",
+        "if before < signal < at:",
+        "if before < signal:",
         ("workflow/test_forecast.py::test_accuracy_between_runs_follows_n_epsilon",),
     ),
     Mutant(

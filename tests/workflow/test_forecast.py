@@ -91,6 +91,20 @@ def test_accuracy_between_runs_follows_n_epsilon() -> None:
     assert between(points, 5000) is None
 
 
+def test_runs_with_equal_people_and_epsilon_count_as_their_mean() -> None:
+    points = [
+        Point("a", 1000, 1.0, estimate(0.6)),
+        Point("b", 1000, 1.0, estimate(0.7)),
+        Point("c", 2000, 2.0, estimate(0.85)),
+    ]
+    same = between(points[:2], 1000)
+    assert same is not None
+    assert (same.value, same.low, same.high, same.n) == pytest.approx((0.65, 0.55, 0.75, 100))
+    middle = between(points, 2000)
+    assert middle is not None
+    assert (middle.value, middle.low) == pytest.approx((0.75, 0.65))
+
+
 def test_runs_at_hand_give_plan_and_accuracy(run: RunFolder) -> None:
     with pytest.raises(ConfigError, match="noisewise audit"):
         forecast(Asked(n=1258, runs=(run.path,), epsilons=(1.0,)))

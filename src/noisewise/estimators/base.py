@@ -1,7 +1,7 @@
 """What private classifiers and regressors share: fitting, asking, auditing.
 
 What a fitted estimator holds may be published as its epsilon allows: weights, ledger, schema, settings. No row, no twin and
-no metric on training rows is kept.
+no metric on training rows is kept. Which earlier fits of the process shared its people is kept in that process only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from noisewise.estimators.columns import (
     share_of,
     table_of,
 )
-from noisewise.estimators.spending import counted, digests, together
+from noisewise.estimators.spending import counted, digests, owner_digests, together
 from noisewise.evaluation import outputs as outputs_of
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
@@ -115,7 +115,8 @@ class Private(BaseEstimator):
         self.epsilon_ = self.ledger_.epsilon(self.delta_)
         self.status_ = trained.status
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
-        self._histories = counted(digests(table.columns), self.ledger_, self.delta_)
+        owners = None if table.unit is None else owner_digests(table.owners)
+        self._histories = counted(digests(table.columns), self.ledger_, self.delta_, owners)
         self._set_outcome(chosen, labels)
         return self
 
@@ -191,9 +192,22 @@ class Private(BaseEstimator):
 
     @property
     def composed_epsilon_(self) -> float:
-        """Epsilon of all fits of this process, up to this one, that a row of this one was part of."""
+        """Epsilon of all fits of this process, up to this one, that a row (a person, with `unit`) of this one was part of.
+
+        Internal, not to be published: who was in which fit is an exact function of private rows. It stays in the process that
+        fitted, and no pickle or copy holds it.
+        """
         self._check_fitted()
+        if not hasattr(self, "_histories"):
+            raise RunError(
+                "composed_epsilon_: is known only in the process that fitted, since it tells who was in which fit. Add up "
+                "what fits on the same people cost: `ledger_.composed(other.ledger_).epsilon(delta)`."
+            )
         return max(together([self.ledger_, *ledgers], self.delta_) for ledgers in self._histories)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: everything but which earlier fits shared people."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_histories"}
 
     # ----------------------------------------------------------------------------------------------- asking
 

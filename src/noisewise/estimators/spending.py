@@ -1,7 +1,8 @@
 """What several fits on the same rows have spent together, within one process.
 
 Cross-validation, searches and repeated calls of `fit` train on the same people again and again; each costs its own epsilon.
-Rows are recognised by digests with a secret key, which never leave memory.
+People are recognised by their unit where fits have one, else by their rows: by digests with a secret key, which never leave
+memory.
 """
 
 from __future__ import annotations
@@ -26,20 +27,35 @@ MOST = 8  # different histories of rows that are looked at one by one
 
 @dataclass
 class Fit:
-    """One fit of this process: the digests of its rows, and what it spent."""
+    """One fit of this process: the digests of its rows and, where they are known, of whose they are; and what it spent."""
 
     rows: np.ndarray = field(repr=False)
     ledger: Ledger
     warned: bool = False
+    owners: np.ndarray | None = field(default=None, repr=False)
+
+    def shares(self, other: Fit) -> np.ndarray:
+        """Which rows of this fit are in another: by their owners where both know them, else by what they hold."""
+        if self.owners is not None and other.owners is not None:
+            return np.isin(self.owners, other.owners)
+        return np.isin(self.rows, other.rows)
 
 
 _FITS: list[Fit] = []
 
 
 def digests(columns: Mapping[str, Any]) -> np.ndarray:
-    """One number for each different row, in order; the same for equal values, whatever the columns are called."""
+    """One number for each row; the same for equal values, whatever the columns are called."""
     frame = pd.DataFrame({place: _plain(values) for place, values in enumerate(columns.values())})
-    return np.unique(pd.util.hash_pandas_object(frame, index=False, hash_key=KEY).to_numpy())
+    return pd.util.hash_pandas_object(frame, index=False, hash_key=KEY).to_numpy()
+
+
+def owner_digests(owners: Any) -> np.ndarray:
+    """One number for each row, the same for the same owner, whether it is written as a number or as a text."""
+    series = pd.Series(np.asarray(owners))
+    numbers = pd.to_numeric(series, errors="coerce").astype(np.float64)
+    texts = series.map(str).str.strip().where(numbers.isna(), numbers.map(repr))
+    return digests({"owner": texts})
 
 
 def _plain(values: Any) -> Any:
@@ -47,25 +63,27 @@ def _plain(values: Any) -> Any:
     return series.astype(np.float64) if series.dtype.kind in "biuf" else series.map(str)
 
 
-def counted(rows: np.ndarray, ledger: Ledger, delta: float) -> list[list[Ledger]]:
+def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray | None = None) -> list[list[Ledger]]:
     """Remember a fit; gives, for each history that its rows may have, the ledgers of earlier fits they were part of.
+
+    With `owners`, those of earlier fits that knew theirs are fits that the same people were part of, by whichever rows.
 
     Warns at the first fit on rows that were trained on before, and then no more: the total of this and all earlier ones is
     the estimator's `composed_epsilon_`. Limits: other processes, and rows that were changed in between.
     """
-    fit = Fit(rows, ledger)
-    earlier = [other for other in _FITS if np.isin(rows, other.rows, assume_unique=True).any()]
+    fit = Fit(rows, ledger, owners=owners)
+    earlier = [other for other in _FITS if fit.shares(other).any()]
     _FITS.append(fit)
     if not earlier:
         return [[]]
-    several = histories(rows, earlier)
+    several = histories(fit, earlier)
     if not any(other.warned for other in earlier):
         total = max(together([ledger, *ledgers], delta) for ledgers in several)
         warnings.warn(
-            "fit again on rows that were trained on before in this process: every fit spends its own epsilon (this one "
+            f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit spends its own epsilon (this one "
             f"{number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at delta {delta:g}. "
             "Cross-validation and searches do this for every fold and setting: try settings on public data, or divide epsilon "
-            "by the number of fits. This is said once; composed_epsilon_ has the total after each fit.",
+            "by the number of fits. This is said once; composed_epsilon_ has the total after each fit (keep it to yourself).",
             PrivacyWarning,
             stacklevel=3,
         )
@@ -74,14 +92,14 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float) -> list[list[Ledger]
     return several
 
 
-def histories(rows: np.ndarray, earlier: list[Fit]) -> list[list[Ledger]]:
+def histories(fit: Fit, earlier: list[Fit]) -> list[list[Ledger]]:
     """The ledgers of the earlier fits that rows were part of; all of them together where there are many histories."""
-    was_in = np.stack([np.isin(rows, other.rows, assume_unique=True) for other in earlier])
+    was_in = np.stack([fit.shares(other) for other in earlier])
     patterns = np.unique(was_in, axis=1).T
     largest = [p for p in patterns if not any((p < q).any() and (p <= q).all() for q in patterns)]
     if len(largest) > MOST:
         largest = [was_in.any(1)]
-    return [[fit.ledger for fit, inside in zip(earlier, pattern, strict=True) if inside] for pattern in largest]
+    return [[other.ledger for other, inside in zip(earlier, pattern, strict=True) if inside] for pattern in largest]
 
 
 def together(ledgers: list[Ledger], delta: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,18 +223,31 @@ def between(points: Sequence[Point], signal: float) -> Estimate | None:
     """Accuracy at n epsilon = `signal`, on straight lines between runs over its logarithm; None outside of them.
 
     To first order noise acts through n epsilon alone, so a run with other people and another epsilon says what this one
-    would reach. Interval: the same line through the ends of the runs' intervals.
+    would reach. Interval: the same line through the ends of the runs' intervals. Runs at the same place count as their mean;
+    its interval is the mean of theirs, since they may have been tested on the same people.
     """
-    known = sorted((point.n * point.epsilon, point.score) for point in points if math.isfinite(point.epsilon))
-    for place, (at, score) in enumerate(known):
-        if math.isclose(at, signal, rel_tol=0.01):
-            return score
-        if place and known[place - 1][0] < signal < at:
-            before, lower = known[place - 1]
+    at_place: dict[float, list[Estimate]] = {}
+    for point in points:
+        if math.isfinite(point.epsilon):
+            at_place.setdefault(point.n * point.epsilon, []).append(point.score)
+    if close := [score for at, scores in at_place.items() if math.isclose(at, signal, rel_tol=0.01) for score in scores]:
+        return _mean(close)
+    places = sorted(at_place)
+    for before, at in pairwise(places):
+        if before < signal < at:
+            lower, score = _mean(at_place[before]), _mean(at_place[at])
             share = math.log(signal / before) / math.log(at / before)
             value, low, high = (a + share * (b - a) for a, b in zip(_ends(lower), _ends(score), strict=True))
             return Estimate(value, low, high, min(lower.n, score.n), score.level, "between two runs")
     return None
+
+
+def _mean(scores: Sequence[Estimate]) -> Estimate:
+    """Several runs as one."""
+    if len(scores) == 1:
+        return scores[0]
+    value, low, high = (sum(ends) / len(scores) for ends in zip(*map(_ends, scores), strict=True))
+    return Estimate(value, low, high, min(score.n for score in scores), scores[0].level, "mean of runs")
 
 
 def _ends(estimate: Estimate) -> tuple[float, float, float]:
