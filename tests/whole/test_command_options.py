@@ -30,6 +30,7 @@ from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import FullBatch, Poisson, Shuffle, steps_for
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
+from noisewise.workflow.settings import Config
 
 
 @pytest.fixture
@@ -372,11 +373,10 @@ def test_json_of_train(noisewise) -> None:
 
 
 def test_device_of_train(noisewise, door: Door) -> None:
-    assert noisewise("train", *with_option(BASE, ""), "--device", "meta", "--quiet", "--no-twin")[0] == 0
-    assert (
-        noisewise("train", *with_option(BASE, "--out", "--out", "b"), "--device", "cpu", "--quiet", "--no-twin")[0] == 0
-    )
-    assert [asked["device"] for asked in door.asked] == ["meta", "cpu"]
+    for out, given in (("a", ()), ("b", ("--device", "cpu"))):
+        assert noisewise("train", *with_option(BASE, "--out", "--out", out), *given, "--quiet", "--no-twin")[0] == 0
+    assert [Config.read(f"{out}/config.toml").device for out in ("a", "b")] == [None, "cpu"]
+    assert noisewise("train", *with_option(BASE, "--out", "--out", "c"), "--device", "meta")[0] == 2
 
 
 def test_secure_of_train(noisewise, door: Door) -> None:
