@@ -846,6 +846,13 @@ FAULTS = [
         ("training/test_paid.py::test_a_model_that_remembers_who_was_asked_is_refused",),
     ),
     Mutant(
+        "paid: readings are in a folder without their ledger",
+        "training/run.py",
+        "                write_json(self.folder.valid_ledger, paid.ledger.to_dict())\n",
+        "                pass\n",
+        ("training/test_callbacks.py::test_no_reading_is_in_a_folder_without_what_was_paid_for_it",),
+    ),
+    Mutant(
         "paid: copies share noise",
         "training/paid.py",
         "    def __getstate__(self)",

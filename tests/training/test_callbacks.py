@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import tiny
+from noisewise.accounting import Ledger
 from noisewise.data import Data
 from noisewise.errors import ConfigError, Interrupted, PrivacyError
 from noisewise.training.callbacks import Released, StopEarly, mlflow, tensorboard
@@ -145,6 +146,30 @@ def test_a_folder_keeps_what_held_out_people_paid(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["paid_accuracy"] for line in lines] == [line.values["paid_accuracy"] for line in seen]
     assert run.ledger.lines == tiny.mechanism().lines()  # the training part pays nothing for it
+
+
+def test_no_reading_is_in_a_folder_without_what_was_paid_for_it(tmp_path):
+    """The program ends after the first reading, before anything else is written; and at any later one."""
+    paid = PaidAccuracy(Data(*tiny.data(30)), epsilon=1, readings=3)
+
+    def end(told):
+        readings = [line for line in (tmp_path / "metrics.jsonl").read_text().splitlines() if "paid_accuracy" in line]
+        assert Ledger.from_dict(json.loads((tmp_path / "valid_ledger.json").read_text())).releases == len(readings)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run(out=tmp_path, paid=paid, callbacks=[end])
+    assert json.loads((tmp_path / "valid_ledger.json").read_text()) == paid.ledger.to_dict()
+
+
+def test_what_was_paid_is_written_before_the_reading(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("noisewise.training.run.write_json", full)
+    with pytest.raises(OSError, match="no space"):
+        tiny.run(out=tmp_path, paid=PaidAccuracy(Data(*tiny.data(30)), epsilon=1, readings=3))
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 class Writer:

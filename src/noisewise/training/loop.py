@@ -28,7 +28,6 @@ from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarn
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.progress import Bar
-from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runtime import Runtime
 from noisewise.training import lineage
@@ -196,8 +195,6 @@ def train(
             lineage.end(model, run.averaged)
         if folder:
             run.finish(status, delta, about or {})
-            if paid is not None:
-                write_json(folder.valid_ledger, paid.ledger.to_dict())
     return Trained(model, state.ledger, run.history, status, run.averaged, run.history[-1]["step"] if stopped else None)
 
 

@@ -27,8 +27,10 @@ class PaidAccuracy:
 
     `(sum_i share_i + sigma N(0, 1)) / n`, where `share_i` is the share of person i's rows (1 or 0 for a row) that the model
     gets right. Each row goes through the model alone, and a model that its own pass changes is refused, so that no answer
-    depends on another person and one of them moves the sum by at most 1; a reading takes as many passes as rows. Guarantee: all readings together cost the held-out people
-    at most `epsilon` at `delta`; `ledger` says so. It counts them only: whoever is in the training part too pays both.
+    depends on another person and one of them moves the sum by at most 1; a reading takes as many passes as rows.
+
+    Guarantee: all readings together cost the held-out people at most `epsilon` at `delta`; `ledger` says so. It counts them
+    only: whoever is in the training part too pays both.
 
     It belongs to the process that built it and is not copied: two of them would take readings with the same noise, whose
     difference has none, and each ledger would say half of what was spent.

@@ -66,6 +66,8 @@ class Run:
         spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
         if paid is not None:
             spent[PAID_ACCURACY] = paid(self.model)
+            if self.folder:  # what was paid is there before what it was paid for
+                write_json(self.folder.valid_ledger, paid.ledger.to_dict())
         line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
         self.history.append(line)
         if self.folder:
