@@ -230,7 +230,9 @@ def between(points: Sequence[Point], signal: float) -> Estimate | None:
     for point in points:
         if math.isfinite(point.epsilon):
             at_place.setdefault(point.n * point.epsilon, []).append(point.score)
-    if close := [score for at, scores in at_place.items() if math.isclose(at, signal, rel_tol=0.01) for score in scores]:
+    if close := [
+        score for at, scores in at_place.items() if math.isclose(at, signal, rel_tol=0.01) for score in scores
+    ]:
         return _mean(close)
     places = sorted(at_place)
     for before, at in pairwise(places):
