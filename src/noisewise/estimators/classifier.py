@@ -44,7 +44,8 @@ class PrivateClassifier(ClassifierMixin, Private):
         progress: show a bar.
 
     After `fit`: `classes_`, `epsilon_` (what was spent), `delta_`, `ledger_`, `status_`, `composed_epsilon_` (of all fits of
-    this process on these rows; internal, not to be published), `schema_`, `settings_`, `model_`, `n_features_in_`, `feature_names_in_`.
+    this process on these rows; internal, not to be published), `schema_`, `settings_`, `model_`, `n_features_in_`,
+    `feature_names_in_`.
     """
 
     task = "classification"

@@ -80,10 +80,11 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
     if not any(other.warned for other in earlier):
         total = max(together([ledger, *ledgers], delta) for ledgers in several)
         warnings.warn(
-            f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit spends its own epsilon (this one "
-            f"{number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at delta {delta:g}. "
-            "Cross-validation and searches do this for every fold and setting: try settings on public data, or divide epsilon "
-            "by the number of fits. This is said once; composed_epsilon_ has the total after each fit (keep it to yourself).",
+            f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit "
+            f"spends its own epsilon (this one {number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at "
+            f"delta {delta:g}. Cross-validation and searches do this for every fold and setting: try settings on public data, "
+            "or divide epsilon by the number of fits. This is said once; composed_epsilon_ has the total after each fit (keep "
+            "it to yourself).",
             PrivacyWarning,
             stacklevel=3,
         )
