@@ -135,6 +135,16 @@ def test_one_dataset_is_looked_through_once():
     assert len(rows.read) - read < tiny.N * tiny.STEPS
 
 
+def test_a_dataset_that_was_changed_is_other_data_for_the_next_run():
+    rows = Rows()
+    data = readable(rows)
+    before = data.mark
+    rows.x[0] += 1.0
+    assert data.mark == before  # within a run it is not read again
+    data.look_again()
+    assert data.mark != before
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [

@@ -28,6 +28,7 @@ class Indexed(Marked):
 
     `num_workers` processes read the next batch while a step is computed. Guarantee: bit for bit, the result does not depend
     on them: what an item draws at random (from torch, NumPy or Python) follows from the step's secret seed and its index.
+    Workers hold the Dataset as it was when they started: one that is changed during a run is read as before.
 
     The user vouches that item `i` depends on record `i` alone: a Dataset that mixes records (mixup) couples units, and no
     check sees it. `identity`: what this set of people is called, e.g. "hospital 2024, training part". Without it the whole
@@ -100,6 +101,10 @@ class Indexed(Marked):
                 whole.update(f"{len(name)} {name}".encode() + digest(tensor))
                 several.setdefault(name, []).extend(in_part(tensor, first))
         return whole.digest(), {name: joined(parts) for name, parts in several.items()}
+
+    def look_again(self) -> None:
+        """Forget what was read: a run that begins, or goes on, must see the items as they are now."""
+        vars(self).pop("_looked_through", None)
 
     @property
     def mark(self) -> bytes:

@@ -22,7 +22,7 @@ from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Nest
 from noisewise.data import Data
-from noisewise.data.indexed import readable
+from noisewise.data.indexed import Indexed, readable
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
@@ -134,6 +134,8 @@ def train(
     """
     make_step = step_of(ablation)
     data, valid = readable(data), readable(valid)
+    if isinstance(data, Indexed):
+        data.look_again()
     check_model(model)
     check_data(data)
     check_loss(loss_fn)
