@@ -244,7 +244,7 @@ FAULTS = [
     Mutant(
         "norms of float32 in float32",
         "persample/rounding.py",
-        "return norms if bool(inside.all()) else",
+        "return norms if inside.all().item() else",
         "return norms if True else",
         ("persample/test_rounding.py::test_lengths_are_rounded_up_at_every_scale",),
     ),
@@ -1094,7 +1094,7 @@ FAULTS = [
     Mutant(
         "fresh: norms: block sums that left their range are used",
         "persample/rounding.py",
-        "return norms if bool(inside.all()) else",
+        "return norms if inside.all().item() else",
         "return norms if True else",
         ("persample/test_rounding.py::test_positions_of_unlike_scales_stay_within_the_bound",),
     ),

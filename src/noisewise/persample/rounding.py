@@ -171,7 +171,7 @@ def lengths(tensor: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(torch.cat([blocks, rest], 1), dim=1, dtype=torch.float64)
         inside = (norms > 1e-10) & (norms < 1e18)
         norms.mul_(1 + (BLOCK + SAFETY) * 2.0**-24)
-        return norms if bool(inside.all()) else torch.where(inside, norms, _exact_lengths(tensor))  # row by row
+        return norms if inside.all().item() else torch.where(inside, norms, _exact_lengths(tensor))  # row by row
     return _exact_lengths(tensor)
 
 
