@@ -118,7 +118,8 @@ def test_stopped_from_outside_every_worker_saves_and_ends(how, tmp_path):
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, str(script), str(trace), str(tmp_path / "out")]
-    parent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - a shell's background jobs ignore it
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     waited(lambda: len(list(trace.glob("begun-*"))) == 2)
     workers = [int(path.name.rpartition("-")[2]) for path in trace.glob("begun-*")]
     parent.send_signal(how)

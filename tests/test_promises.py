@@ -157,6 +157,7 @@ def test_rules_of_the_package_are_not_checked_again(monkeypatch):
 
 
 def test_a_rule_that_died_is_forgotten():
+    gc.collect()
     before = len(promises._checked)
     rule = Own(flat)
     check_own_rules(rule)

@@ -21,7 +21,7 @@ from noisewise.persample import clipped_sum, examine
 from noisewise.runtime import Runtime
 
 CLASSES, VOCABULARY = 3, 6
-QUICK, SLOW = 40, 1250  # cases of each family
+QUICK, SLOW = 15, 1250  # cases of each family
 WITHIN = 1 + 1e-6
 FAMILIES = ("features", "series", "images", "tokens")
 RULES = (*rules(["name"]), "quantile", "global-adapt")
