@@ -123,6 +123,11 @@ def differences(look, table, option):
 # --- train
 
 
+def fresh(settings):
+    """A copy for one run; paid readings cannot be copied, and are made anew."""
+    return copy.deepcopy(settings) | ({"paid": paid(3)} if "paid" in settings else {})
+
+
 def watched_training(tmp_path, capsys, **given):
     """`train` on the tiny problem, with dropout, and all that can be seen of it."""
     network = given.pop("model", lambda: tiny.model(dropout=0.3))()
@@ -132,7 +137,7 @@ def watched_training(tmp_path, capsys, **given):
     scheduler = given.pop("scheduler", lambda _: None)(optimizer)
     recorders = [watch.record] if given.pop("recorders", True) else []
     data, plan = given.pop("data", tiny.data()), given.pop("mechanism", tiny.mechanism())
-    settings = {"insecure_seed": SEED, "progress": False, **copy.deepcopy(given), "out": folder and folder.path}
+    settings = {"insecure_seed": SEED, "progress": False, **fresh(given), "out": folder and folder.path}
     capsys.readouterr()
     seen = {"error": None}
     try:
@@ -175,7 +180,7 @@ TRAIN = {
     "out": both({}, {"out": True}, "files"),
     "recorders": both({"recorders": False}, {"recorders": True}, "recorded"),
     "callbacks": both({}, {"callbacks": [at_once]}, "weights", "recorded"),
-    "paid": both({}, {"paid": paid(3)}, "history", "files", out=True),
+    "paid": both({}, {"paid": "three readings"}, "history", "files", out=True),
     "ledger": both({}, {"ledger": EARLIER}, "ledger"),
     "ablation": both({}, {"ablation": "clip-only"}, "weights", "ledger", "status"),
     "ema": both({"ema": 0.9}, {"ema": 0.5}, "averaged", "files", out=True),
