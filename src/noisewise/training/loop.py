@@ -157,11 +157,11 @@ def train(
     folder = None if out is None else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
-    wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
     run = Run(model, optimizer, scheduler, state, folder, ablation, ema)
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
+    wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
     if folder is None or not folder.begun:
         enter(model, data, state, promised=ablation == "private")
     if folder:
