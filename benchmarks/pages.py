@@ -1,10 +1,11 @@
-"""Pages that are read off the code: the drawing of the layers in CONTRIBUTING.md, and docs/lists.md.
+"""Pages that are read off code and results: the drawing of the layers in CONTRIBUTING.md, docs/lists.md, README's table.
 
-`python benchmarks/pages.py` writes both; tests/whole/test_lists.py and tests/whole/test_contributing.py compare them.
+`python benchmarks/pages.py` writes them; tests/whole/test_lists.py and tests/whole/test_contributing.py compare them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,8 +20,10 @@ from noisewise.data.catalog import CATALOG
 
 PROJECT = Path(__file__).parent.parent
 SOURCE = PROJECT / "src" / "noisewise"
-LISTS, CONTRIBUTING = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBUTING.md"
+LISTS, CONTRIBUTING, README = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"
+GPU = PROJECT / "benchmarks" / "results" / "gpu.json"
 DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
+GPU_TABLE = re.compile(r"(?<=<!-- gpu: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
 WIDTH = 76
 
 
@@ -98,9 +101,19 @@ def lists() -> str:
     return head + "".join(table(*part) for part in parts)
 
 
+def gpu_table() -> str:
+    """README's table of one step on a GPU, from benchmarks/results/gpu.json."""
+    lines = [
+        f"| {name} | {row['ms']['plain']:.2f} ms | {row['ms']['captured']:.2f} ms | {row['ratio']:.2f} |"
+        for name, row in json.loads(GPU.read_text())["rows"].items()
+    ]
+    return "| | plain | captured | ratio |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Write both pages."""
+    """Write the pages."""
     LISTS.write_text(lists())
+    README.write_text(GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
     CONTRIBUTING.write_text(DRAWING.sub(lambda _: drawing(), CONTRIBUTING.read_text()))
 
 
