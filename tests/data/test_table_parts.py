@@ -11,7 +11,8 @@ import torch
 
 from noisewise.data import disk
 from noisewise.data import table_parts as loading
-from noisewise.data.base import Splits, split
+from noisewise.data.base import Splits
+from noisewise.data.cut import marks_of, parts_of
 from noisewise.data.tables import Counts, encode, load_table
 from noisewise.data.tables.encode import rows_at_once
 from noisewise.data.tables.kinds import Category, Classes, Hashed, Number, Target
@@ -44,28 +45,86 @@ def rows_of(data) -> set[int]:
     return set(((data.x[:, 0].double() + 1) / 2 * N).round().int().tolist())
 
 
-def test_shares_are_exact_and_the_parts_are_those_of_split() -> None:
-    found = load_table(table(), SCHEMA, seed=3, test=0.2, valid=0.29)
-    assert [len(part) for part in found.splits] == [102, 58, 40]
-    assert set.union(*map(rows_of, found.splits)) == set(range(N))
-    expected = split(SCHEMA.encode(table()), 3, 40, 58)
-    for part, other in zip((found.test, found.valid, found.train), expected, strict=True):
-        assert torch.equal(part.x, other.x)
-    assert torch.equal(load_table(table(), SCHEMA, seed=3, test=40, valid=58).test.x, found.test.x)
-    assert not torch.equal(load_table(table(), SCHEMA, seed=4, test=40, valid=58).test.x, found.test.x)
-    assert (found.counts, found.sentences()) == (Counts(rows=N), [])
+def test_numbers_are_exact_and_shares_nearly() -> None:
+    exact = load_table(table(), SCHEMA, seed=3, test=40, valid=58)
+    assert [len(part) for part in exact.splits] == [102, 58, 40]
+    assert (exact.counts, exact.sentences()) == (Counts(rows=N), [])
+    shared = load_table(table(), SCHEMA, seed=3, test=0.2, valid=0.3)
+    for found in (exact, shared):
+        assert sum(map(len, found.splits)) == N
+        assert set.union(*map(rows_of, found.splits)) == set(range(N))
+    for part, share in zip(shared.splits, (0.5, 0.3, 0.2), strict=True):
+        assert abs(len(part) - share * N) < 4 * (N * share * (1 - share)) ** 0.5
+    again, other = (load_table(table(), SCHEMA, seed=seed, test=0.2, valid=0.3) for seed in (3, 4))
+    assert torch.equal(again.test.x, shared.test.x)
+    assert rows_of(other.test) != rows_of(shared.test)
 
 
-def test_shares_count_people() -> None:
-    found = load_table(table(who=50), PEOPLE, test=0.2, valid=0.1)
+def test_sizes_count_people() -> None:
+    found = load_table(table(who=50), PEOPLE, test=10, valid=5)
     assert [part.units for part in found.splits] == [35, 5, 10]
     assert [len(part) for part in found.splits] == [140, 20, 40]
+    shared = load_table(table(who=50), PEOPLE, test=0.2, valid=0.1)
+    assert sum(part.units for part in shared.splits) == 50
+    assert all(len(part) == 4 * part.units for part in shared.splits)
+
+
+SIZES = [(0.2, 0.1), (40, 20), (0.2, 20), (40, 0.1), (0.5, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(("test", "valid"), SIZES)
+@pytest.mark.parametrize("who", [None, 67])
+@pytest.mark.parametrize("at", [0, 100, N])
+def test_one_unit_more_moves_nobody_else(test, valid, who, at) -> None:
+    """Neighbours stay neighbours after the cut; a permutation of all rows fails this."""
+    before, schema = table(who=who), SCHEMA if who is None else PEOPLE
+    new = {"a": [17.5], "town": ["t3"], "sex": ["f"], "y": ["no"], "who": ["new"]}
+    after = {name: [*rows[:at], *new[name], *rows[at:]] for name, rows in before.items()}
+    for seed in range(5):
+        one, two = (load_table(t, schema, seed=seed, test=test, valid=valid).train for t in (before, after))
+        if who is None:
+            known, now = set(one.x[:, 0].tolist()), set(two.x[:, 0].tolist())
+        else:
+            known, now = set(one.unit.tolist()), set(two.unit.tolist())
+        assert known <= now
+        assert len(now - known) <= 1
+        assert two.units <= one.units + 1
+
+
+def test_equal_rows_are_units_of_their_own() -> None:
+    rows = {"a": [5] * 300, "town": ["t1"] * 300, "sex": ["f"] * 300, "y": ["no", "yes"] * 150}
+    one = load_table(rows, SCHEMA, test=0.5)
+    assert abs(len(one.test) - 150) < 4 * 75**0.5
+    two = load_table({name: [*values, values[0]] for name, values in rows.items()}, SCHEMA, test=0.5)
+    assert len(two.train) - len(one.train) in (0, 1)
+    assert sum(map(len, two.splits)) == 301
+
+
+def test_chance_decides_by_the_share() -> None:
+    """Which side a row falls on is a fair coin of that share, over rows and over seeds."""
+    marks = marks_of(SCHEMA.encode(table()))
+    held = torch.zeros(2, 500, N)
+    for seed in range(500):
+        for number, part in enumerate(parts_of(marks, seed, 0.3, 0.4)[:2]):
+            held[number, seed, torch.from_numpy(part)] = 1
+    for drawn, share in zip(held, (0.3, 0.7 * 0.4), strict=True):
+        variance = share * (1 - share)
+        assert abs(drawn.mean().item() - share) < 4 * (variance / drawn.numel()) ** 0.5
+        assert (drawn.mean(0) - share).abs().max() < 5 * (variance / 500) ** 0.5
+        assert abs(drawn.sum(1).var().item() / (N * variance) - 1) < 0.3  # independent of each other
+
+
+def test_an_empty_part_is_said() -> None:
+    marks = marks_of(SCHEMA.encode(table(5)))
+    empty = next(seed for seed in range(100) if not len(parts_of(marks, seed, 0.2)[0]))
+    with pytest.raises(DataError, match=r"none of 5 rows fell into the test part.* e\.g\. 1, or give another file"):
+        load_table(table(5), SCHEMA, seed=empty, test=0.2)
 
 
 def test_the_test_part_may_be_another_file(tmp_path) -> None:
     path = tmp_path / "later.csv"
     path.write_text("a,town,sex,y,who\n1,t1,f,no,p1\n999,t2,x,yes,new\n")
-    found = load_table(table(who=50), PEOPLE, test=path, valid=0.1)
+    found = load_table(table(who=50), PEOPLE, test=path, valid=5)
     assert [part.units for part in found.splits] == [45, 5, 2]
     assert found.test_counts == Counts(rows=2, outside={"a": 1}, unseen={"sex": 1})
     assert found.shared == 1
@@ -96,7 +155,7 @@ def test_unlabelled_rows_stop_or_are_counted() -> None:
         (table(), {"valid": 200}, ConfigError, "valid=200: must be a share below 1, or a number of rows below the 200"),
         (table(), {"valid": True}, ConfigError, "valid=True"),
         (table(), {"valid": "x.csv"}, ConfigError, "valid='x.csv'"),
-        (table(), {"test": 150, "valid": 50}, ConfigError, "leave none of 200 for training"),
+        (table(), {"test": 150, "valid": 50}, ConfigError, "leave none of 200 rows for training"),
         (table(), {"test": "none.csv"}, DataError, "none.csv does not exist"),
         (table(), {"seed": None}, ConfigError, "seed=None"),
         (table(), {"limit": 0}, ConfigError, "limit=0"),
@@ -161,7 +220,7 @@ def test_a_table_above_the_limit_has_the_same_parts(tmp_path, monkeypatch, who, 
 
 def test_below_the_limit_nothing_is_written(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(disk, "write", lambda *_: pytest.fail("written"))
-    assert len(load_table(table(), SCHEMA, folder=tmp_path / "stored").train) == 160
+    assert len(load_table(table(), SCHEMA, folder=tmp_path / "stored", test=40).train) == 160
     assert not (tmp_path / "stored").exists()
 
 
@@ -173,7 +232,7 @@ def test_a_long_file_is_never_held_whole(tmp_path, monkeypatch) -> None:
         file.writelines(f"{k},{k % 2}\n" for k in range(n))
     schema = Schema(label="y", target=Target(0, 1), columns={"a": Number(0, n)})
     monkeypatch.setattr(loading, "joined", lambda _: pytest.fail("held whole"))
-    found = load_table(path, schema, limit=1000, test=0.1)
+    found = load_table(path, schema, limit=1000, test=n // 10)
     assert [len(part) for part in found.splits] == [n - n // 10, 0, n // 10]
     assert not [path for path in Path(tmp_path).iterdir() if path.name != "long.csv"]
 
@@ -185,7 +244,7 @@ def test_ten_thousand_listed_categories_come_in_small_parts(monkeypatch) -> None
     monkeypatch.setattr(encode, "AT_ONCE", 7 * 4 * 10_001)
     assert rows_at_once(wide) == 7
     rows = {"town": [f"t{k * 271 % 10_100}" for k in range(50)], "y": [k % 2 for k in range(50)]}
-    found = load_table(rows, wide, test=0.2)
+    found = load_table(rows, wide, test=10)
     assert found.train.x.shape == (40, 10_001)
     unlisted = sum(k * 271 % 10_100 >= 10_000 for k in range(50))
     assert found.counts == Counts(rows=50, unseen={"town": unlisted} if unlisted else {})

@@ -133,17 +133,13 @@ def check_seed(seed: Any) -> None:
 def split(data: Data, seed: int, *sizes: int) -> list[Data]:
     """Disjoint random parts of the given sizes, and the rest, by a public seed.
 
-    Sizes count people where `unit` is given: all rows of one person are in the same part, in their order.
+    Sizes count people where `unit` is given: all rows of one person are in the same part, in their order. For data whose
+    parts are fixed: with one unit more, any other one may be in another part. `load_table` cuts private tables so that
+    none is.
     """
-    parts = split_rows(len(data), data.unit, seed, *sizes)
-    return [data.take(part) for part in parts]
-
-
-def split_rows(rows: int, unit: Tensor | None, seed: int, *sizes: int) -> list[Tensor]:
-    """Numbers of the rows in each part: what `split` takes, for data that is not in memory."""
-    what = "rows" if unit is None else "people's rows"
-    owner = None if unit is None else torch.unique(unit, return_inverse=True)[1]
-    units = rows if owner is None else int(owner.max()) + 1 if rows else 0
+    what = "rows" if data.unit is None else "people's rows"
+    owner = None if data.unit is None else torch.unique(data.unit, return_inverse=True)[1]
+    units = len(data) if owner is None else int(owner.max()) + 1 if len(data) else 0
     for size in sizes:
         if not isinstance(size, int) or size < 0:
             raise ConfigError(f"a part of {size!r} {what}: must be a whole number >= 0.")
@@ -152,6 +148,6 @@ def split_rows(rows: int, unit: Tensor | None, seed: int, *sizes: int) -> list[T
     check_seed(seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(units))
     parts = order.split([*sizes, units - sum(sizes)])
-    if owner is None:
-        return list(parts)
-    return [torch.isin(owner, part).nonzero()[:, 0] for part in parts]
+    if owner is not None:
+        parts = tuple(torch.isin(owner, part).nonzero()[:, 0] for part in parts)
+    return [data.take(part) for part in parts]

@@ -6,15 +6,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from noisewise.data import disk
-from noisewise.data.base import Data, Splits, check_seed, split_rows
+from noisewise.data.base import Data, Splits, check_seed
+from noisewise.data.cut import Marks, marks_of, parts_of
 from noisewise.data.tables.counts import Counts
 from noisewise.data.tables.encode import counted_parts, joined, rows_at_once
 from noisewise.data.tables.kinds import Classes
@@ -79,8 +80,8 @@ def load_table(
         source: path, pandas DataFrame, or dict of columns.
         schema: what the columns are.
         seed: public; the same seed gives the same parts.
-        test: for audits: a share, a number of rows, or another table (a path, a DataFrame, a dict of columns),
-            which is held in memory.
+        test: for audits: a share, which chance rounds, a number of rows, or another table (a path, a DataFrame, a dict of
+            columns), which is held in memory.
         valid: for choosing settings: a share, or a number of rows. Shares and numbers count people where the schema has a
             unit: all rows of one person are in the same part.
         drop_unlabelled: leave rows without a label out, and count them; else they stop.
@@ -90,19 +91,21 @@ def load_table(
         limit: bytes of encoded rows that may be held in memory; more than that is written to disk and mapped.
 
     Guarantee: a row's encoding depends on the schema and on that row; every row is in exactly one part, or counted as
-    dropped, or an error names it. A table above the limit is read four times and never held whole; the parts have the
-    same rows as if it were held, in the order of the table.
+    dropped, or an error names it. One person more in the table is at most one person more in the part to train on, and moves
+    nobody else out of it (`cut.parts_of`). A table above the limit is read four times and never held whole; the parts have
+    the same rows as if it were held, in the order of the table.
     """
     check_seed(seed)
     if type(limit) is not int or limit <= 0:
         raise ConfigError(f"limit={limit!r}: must be a number of bytes above 0.")
-    held, counts, units = _read(source, schema, drop_unlabelled, public, limit)
-    rows, people = counts.rows, counts.rows if units is None else len(units.unique())
+    held, counts, marks = _read(source, schema, drop_unlabelled, public, limit)
+    rows, people = counts.rows, counts.rows if schema.unit is None else len(np.unique(marks))
     if not rows:
         raise DataError(f"{name_of(source)}: no row has a label. Check the schema's label {schema.label!r}.")
     is_share = isinstance(test, int | float) and not isinstance(test, bool)
-    sizes = [_size("test", test if is_share else 0, people, schema), _size("valid", valid, people, schema)]
-    parts = split_rows(rows, units, seed, *sizes)
+    wanted = _sizes(test if is_share else 0, valid, people, schema)
+    parts = [torch.from_numpy(part) for part in parts_of(marks, seed, *wanted, people=schema.unit is not None)]
+    _check_parts(parts, wanted, people, schema)
     if held is not None:
         whole = joined(held)
         tested, chosen, train = (whole.take(part) for part in parts)
@@ -121,10 +124,10 @@ def load_table(
 
 def _read(
     source: Any, schema: Schema, drop_unlabelled: bool, public: bool, limit: int | None
-) -> tuple[list[Data] | None, Counts, Tensor | None]:
-    """The encoded parts, or None where they exceed the limit; what was odd; and who owns each row."""
+) -> tuple[list[Data] | None, Counts, Marks]:
+    """The encoded parts, or None where they exceed the limit; what was odd; and what tells units apart."""
     held: list[Data] | None = []
-    counts, units, size = Counts(), list[Tensor](), 0
+    counts, marks, size = Counts(), [np.empty(0, np.uint64)], 0
     several = rows_at_once(schema)
     for part, odd in counted_parts(schema, source, rows=several, public=public, drop_unlabelled=drop_unlabelled):
         counts += odd
@@ -133,28 +136,41 @@ def _read(
             held.append(part)
         if limit is not None and size > limit:
             held = None
-        if part.unit is not None:
-            units.append(part.unit)
-    return held, counts, torch.cat(units) if units else None
+        marks.append(marks_of(part))
+    return held, counts, np.concatenate(marks)
 
 
-def _size(name: str, wanted: Any, people: int, schema: Schema) -> int:
-    """How many rows, or people, a share is; rounded down, in exact fractions."""
+def _sizes(test: Any, valid: Any, people: int, schema: Schema) -> tuple[float, float]:
+    """Sizes of test and valid part: numbers as they are; the share of the second is of what the first leaves."""
     who = "rows" if schema.unit is None else "people"
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 <= wanted < max(people, 1):
-        raise ConfigError(
-            f"{name}={short(wanted)}: must be a share below 1, or a number of {who} below the {people} there are."
-        )
-    if isinstance(wanted, int):
-        return wanted
-    if not wanted < 1:
-        raise ConfigError(f"{name}={wanted!r}: a share must be below 1; for a number of {who} write {wanted:.0f}.")
-    size = int(Fraction(repr(float(wanted))) * people)
-    if wanted and not size:
-        raise DataError(
-            f"{people} {who}: a share of {wanted:g} for the {name} part is less than one. Give more rows, or {name}=0."
-        )
-    return size
+    for name, wanted in (("test", test), ("valid", valid)):
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0 <= wanted < max(people, 1):
+            raise ConfigError(
+                f"{name}={short(wanted)}: must be a share below 1, or a number of {who} below the {people} there are."
+            )
+        if isinstance(wanted, float) and not wanted < 1:
+            raise ConfigError(f"{name}={wanted!r}: a share must be below 1; for a number of {who} write {wanted:.0f}.")
+        if 0 < wanted * people < 1:
+            raise DataError(
+                f"{people} {who}: a share of {wanted:g} for the {name} part is less than one. Give more rows, or {name}=0."
+            )
+    counted = [wanted if isinstance(wanted, int) else wanted * people for wanted in (test, valid)]
+    if sum(counted) >= people:
+        raise ConfigError(f"test={test} and valid={valid} leave none of {people} {who} for training: hold out fewer.")
+    if isinstance(test, float) and isinstance(valid, float):
+        return test, valid / (1 - test)
+    return test, valid
+
+
+def _check_parts(parts: list[Tensor], wanted: tuple[float, float], people: int, schema: Schema) -> None:
+    """Chance may leave a part of a small table empty."""
+    who = "rows" if schema.unit is None else "people"
+    for name, part, size in zip(("test", "valid", "training"), parts, (*wanted, 1), strict=True):
+        if size and not len(part):
+            raise DataError(
+                f"none of {people} {who} fell into the {name} part: each falls by itself, and they are few. Hold out a number "
+                f"of {who} instead of a share, e.g. {max(1, people // 5)}, or give another file for the test part."
+            )
 
 
 def _check_classes(schema: Schema, train: Data) -> None:
