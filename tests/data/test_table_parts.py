@@ -166,12 +166,14 @@ def test_unlabelled_rows_stop_or_are_counted() -> None:
             "every row to train on has the label 'no': there is nothing to learn",
         ),
         (table(0), {}, DataError, "no rows"),
+        (table(who=50), {"test": 60}, ConfigError, "a number of people below the 50 there are"),
+        (table(who=50), {"test": 40, "valid": 0.3}, ConfigError, "leave none of 50 people for training"),
     ],
 )
 def test_impossible_tables_are_refused_at_once(rows, more, error, message) -> None:
     start = time.process_time()
     with pytest.raises(error, match=message):
-        load_table(rows, SCHEMA, **more)
+        load_table(rows, PEOPLE if "who" in rows else SCHEMA, **more)
     assert time.process_time() - start < 1
 
 

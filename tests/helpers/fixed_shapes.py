@@ -13,6 +13,7 @@ from noisewise.data import Data
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed
+from noisewise.training.augmentation import Augment
 from noisewise.training.loop import train
 
 SEED = 5
@@ -71,6 +72,15 @@ def people():
     return Data(x, y, unit=torch.arange(tiny.N) // 2)
 
 
+def shaken(rows, generator):
+    x, y = rows
+    return x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype), y
+
+
+def endless_for_some(model, batch):
+    return tiny.loss_fn(model, batch) * torch.where(batch[0][:, 0] > 1, float("inf"), 1.0)
+
+
 HALF = torch.arange(30).view(6, 5) % 2 == 0
 NAMES = [name for name, _ in tiny.model().named_parameters()]
 CASES = {
@@ -85,8 +95,9 @@ CASES = {
     "masked": Case(plan={"support": Fixed({"0.weight": HALF, "2.bias": False})}),
     "full batch": Case(plan={"sampler": FullBatch(tiny.N), "steps": 3}),
     "batches that may be empty": Case(plan={"sampler": Poisson(tiny.N, 1), "steps": 20}),
-    "people": Case(units=people, plan={"sampler": Poisson(tiny.N // 2, 4), "unit": "person"}),
+    "views": Case(settings={"augment": Augment(shaken, 2)}),
     "moving average": Case(settings={"ema": 0.9}),
+    "units that are not finite": Case(loss_fn=endless_for_some),
 }
 
 

@@ -103,3 +103,78 @@ def test_draws_from_other_generators_are_seen(draw):
     assert not chance.untouched()
     random.setstate(states[0])
     np.random.set_state(states[1])
+
+
+WEIGHTS = torch.ones(3)
+FACTOR = 1.0
+
+
+def factor():
+    return FACTOR
+
+
+class Weighted:
+    """A loss with a tensor, a list, an array and slots of its own."""
+
+    def __init__(self):
+        self.weights, self.listed, self.array = torch.ones(3), [torch.ones(1), 2.0], np.ones(3)
+
+    def __call__(self, model, batch):
+        return (model(batch[0]) * self.weights[0] * self.listed[0] * WEIGHTS[0]).sum(1) * factor()
+
+
+def replaced_cell():
+    weights = torch.ones(3)
+
+    def loss(model, batch):
+        return model(batch[0]).sum(1) * weights[0]
+
+    def rebind():
+        nonlocal weights
+        weights = None
+        weights = torch.full((3,), 5.0)
+
+    return loss, rebind
+
+
+def of_weighted(change):
+    loss = Weighted()
+    return loss, lambda: change(loss)
+
+
+OF_THE_LOSS = {
+    "tensor in a closure": replaced_cell,
+    "memory of an attribute": lambda: of_weighted(lambda w: setattr(w.weights, "data", torch.zeros(3))),
+    "tensor in a list": lambda: of_weighted(lambda w: w.listed.__setitem__(0, torch.ones(1))),
+    "number in a list": lambda: of_weighted(lambda w: w.listed.__setitem__(1, 3.0)),
+    "longer list": lambda: of_weighted(lambda w: w.listed.append(1)),
+    "entry of an array": lambda: of_weighted(lambda w: w.array.__setitem__(0, 7)),
+    "global tensor": lambda: of_weighted(lambda w: globals().__setitem__("WEIGHTS", torch.ones(3))),
+    "global of a function that it calls": lambda: of_weighted(lambda w: globals().__setitem__("FACTOR", FACTOR + 1)),
+    "method": lambda: of_weighted(lambda w: setattr(Weighted, "other", lambda self: 1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_LOSS)
+def test_what_the_loss_reaches_is_seen(name):
+    model = Model()
+    for _ in range(5):  # memory that was freed may be given out again
+        loss, change = OF_THE_LOSS[name]()
+        seen = Seen(model, loss, LIKE)
+        assert seen.still(model, loss, LIKE)
+        change()
+        assert not seen.still(model, loss, LIKE)
+
+
+def test_an_equal_tensor_of_one_entry_is_another():
+    model = nn.Linear(2, 1)
+    seen = Seen(model, loss_fn, LIKE)
+    model.bias = nn.Parameter(model.bias.detach().clone())
+    assert not seen.still(model, loss_fn, LIKE)
+
+
+def test_an_equal_number_is_the_same():
+    model = Model()
+    seen = Seen(model, loss_fn, LIKE)
+    model.power = int("2")
+    assert seen.still(model, loss_fn, LIKE)

@@ -202,8 +202,6 @@ def test_draws_that_a_model_seeds_are_made_for_each_unit_alone(device, between, 
 @pytest.mark.parametrize("dtype", [None, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
 def test_graphs_make_the_ordinary_steps(name, dtype):
-    if dtype is not None and CASES[name].units is CASES["people"].units:
-        dtype = None
     assert compared(CASES[name], "cuda", dtype) < (1e-9 if dtype else 3e-3)
 
 

@@ -22,6 +22,7 @@ from noisewise.persample.steady import is_steady
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
 CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
+CUDA_FORMED = 1 << 22  # floats of a gradient up to which a captured step forms it rather than ask Gram matrices
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -280,13 +281,11 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
             kept.append(part)
             sizes.append(chunk.stop - chunk.start)
     lengths = torch.cat(norms)
-    if is_steady():
-        return squared(lengths), Kept(kept, sizes) if keep else Again(gradient, mask, lengths)
     bounds = Bounds(lengths, lengths).moved(2 * gradient.rounding())
     known = bounds.known()
     lengths = torch.where(known, bounds.most, lengths)  # of each unit by itself: neither company nor number decides
     if keep:
         return squared(lengths), Kept(kept, sizes)
-    if bool(known.all()):
+    if not is_steady() and bool(known.all()):
         return squared(lengths), gradient.with_mask(mask)
     return squared(lengths), Again(gradient, mask, lengths)

@@ -25,7 +25,7 @@ from noisewise._moved import old_names
 from noisewise.persample import kernels
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
-    CUDA_KEPT,
+    CUDA_FORMED,
     TRAFFIC,
     Formed,
     PerSample,
@@ -77,11 +77,12 @@ class Outer:
     def _few_positions(self) -> bool:
         """Are Gram matrices of positions cheaper than gradients that are formed?
 
-        On a GPU a captured step forms what it can keep: writing and reading it costs less than many small operations.
+        On a GPU a captured step forms more: writing and reading costs less than many small operations. The number of units
+        is not asked: norms would follow it.
         """
-        units, time, rows = self.left.shape
+        _, time, rows = self.left.shape
         size = rows * self.right.shape[2]
-        if is_steady() and kernels.usable(self.left, self.right) and units * size <= CUDA_KEPT // 2:
+        if is_steady() and kernels.usable(self.left, self.right) and size <= CUDA_FORMED:
             return False
         return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
 

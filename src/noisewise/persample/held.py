@@ -33,7 +33,7 @@ def own_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def held(model: nn.Module, loss_fn: Any) -> dict[str, Any]:
     """Name -> what stands there now, in a form that can be compared: a digest of the content, or the number itself."""
-    return {name: _content(value) for name, value in _reachable(model, loss_fn)}
+    return {name: _content(value) for name, value in reachable(model, loss_fn)}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -74,7 +74,7 @@ def _content(value: Any) -> Any:
 
 def counts(model: nn.Module, loss_fn: Any) -> dict[str, int]:
     """Name -> whole number; a pass may count on, but not by what it sees."""
-    return {name: value for name, value in _reachable(model, loss_fn) if type(value) is int}
+    return {name: value for name, value in reachable(model, loss_fn) if type(value) is int}
 
 
 def _checksum(tensor: Tensor) -> tuple[int, ...]:
@@ -88,8 +88,9 @@ def _checksum(tensor: Tensor) -> tuple[int, ...]:
     return tuple(torch.stack([words.sum(), (words * weights).sum()]).tolist())
 
 
-def _reachable(model: nn.Module, loss_fn: Any) -> Iterator[tuple[str, Any]]:
-    seen: dict[int, Any] = {}  # the objects too, so that no other gets the number of one that is gone
+def reachable(model: nn.Module, loss_fn: Any, seen: dict[int, Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """Name -> numbers, texts, arrays and tensors that a pass can reach; `seen` takes up by id what they were found in."""
+    seen = {} if seen is None else seen  # the objects too, so that no other gets the number of one that is gone
     for name, module in model.named_modules():
         seen[id(module)] = module
         yield from _walk_module(f"{name}." if name else "", module, seen, DEPTH)
@@ -146,13 +147,13 @@ def _walk(name: str, value: Any, seen: dict[int, Any], depth: int) -> Iterator[t
             yield f"len({name})", value.cache_info().currsize
             parts = [(name, value.__wrapped__)]
         elif dataclasses.is_dataclass(value) or type(value).__module__ not in ("builtins", "torch"):
-            parts = [(f"{name}.{key}", item) for key, item in _attributes(value)]
+            parts = [(f"{name}.{key}", item) for key, item in attributes_of(value)]
             yield from _walk_class(type(value), seen, depth - 1)
         for part, item in parts:
             yield from _walk(part, item, seen, depth - 1)
 
 
-def _attributes(value: Any) -> list[tuple[str, Any]]:
+def attributes_of(value: Any) -> list[tuple[str, Any]]:
     """What an object has, in its dictionary or in slots."""
     slots = [slot for kind in type(value).__mro__ for slot in _names(vars(kind).get("__slots__", ()))]
     return [*getattr(value, "__dict__", {}).items(), *((slot, getattr(value, slot, None)) for slot in slots)]
@@ -180,15 +181,16 @@ def _walk_function(name: str, function: Any, seen: dict[int, Any], depth: int) -
             continue
     yield from _walk(f"{name}.defaults", (function.__defaults__, function.__kwdefaults__), seen, depth)
     yield from _walk(name, vars(function), seen, depth)
-    for key in () if _of_a_library(code.co_filename) else _globals_named(code):
+    for key in () if _of_a_library(code.co_filename) else globals_named(code):
         value = function.__globals__.get(key)
         if value is not None and not (isinstance(value, FunctionType) and _of_a_library(value.__code__.co_filename)):
             yield from _walk(f"{name}.{key}", value, seen, depth)
 
 
-def _globals_named(code: CodeType) -> set[str]:
+def globals_named(code: CodeType) -> set[str]:
+    """Names of globals and attributes in a function and in those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    return set(code.co_names).union(*map(_globals_named, inner))
+    return set(code.co_names).union(*map(globals_named, inner))
 
 
 @functools.cache

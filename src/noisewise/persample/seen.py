@@ -3,39 +3,54 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
-from collections.abc import Iterator
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.batches import Nest, leaves
-from noisewise.persample.held import own_tensors
+from noisewise.persample.held import attributes_of, globals_named, reachable
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Seen:
-    """Modules with all their attributes, parameters, buffers and hooks, where tensors lie, the loss and what it carries.
+    """Modules and all else that they and the loss reach: attributes, containers, closures, globals, where tensors lie.
 
-    Of the loss: its closure, defaults and attributes, and the globals that it and the model's own modules name. Of containers
-    and other objects among them, which they are, not what is in them.
+    What stands there is told by identity; numbers, texts and arrays by value. Contents of tensors may change: a graph reads
+    them anew.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Any, like: Nest):
         self._model, self._loss_fn = model, loss_fn
-        self._dictionaries = [(one, dict(one)) for one in _dictionaries(model, loss_fn)]
-        self._globals = [(space, name, space[name]) for space, name in _globals(model, loss_fn)]
-        self._tensors = list(own_tensors(model).values())
+        visited: dict[int, Any] = {}
+        leaves_found = [value for _, value in reachable(model, loss_fn, visited)]
+        owners = [*visited.values(), loss_fn]
+        self._dictionaries = [(one, dict(one)) for one in _dictionaries(owners)]
+        self._lists = [(one, list(one)) for one in owners if isinstance(one, list | deque)]
+        self._places = [(read, read()) for one in owners for read in _readers(one)]
+        self._single = [
+            (one, key, value)
+            for one, then in self._dictionaries
+            for key, value in then.items()
+            if isinstance(value, Tensor) and value.numel() == 1  # equal to others, which are not it
+        ]
+        self._tensors = [value for value in leaves_found if isinstance(value, Tensor)]
+        arrays = [value for value in leaves_found if isinstance(value, np.ndarray | bytearray | array)]
+        self._arrays = [(value, _digest(value)) for value in arrays]
         self._state = self._now(like)
 
     def _now(self, like: Nest) -> list[Any]:
         tensors = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
         shapes = [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in leaves(like)]
-        autocast = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
-        return [*tensors, *shapes, *autocast, *_cells(self._loss_fn)]
+        return [*tensors, *shapes, *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))]
 
     def still(self, model: nn.Module, loss_fn: Any, like: Nest) -> bool:
         """Is all of it as it was, for batches of this form?"""
@@ -44,57 +59,66 @@ class Seen:
                 model is self._model
                 and loss_fn is self._loss_fn
                 and all(now == then for now, then in self._dictionaries)
-                and all(space.get(name, ...) == value for space, name, value in self._globals)
+                and all(one.get(key) is value for one, key, value in self._single)
+                and all(_all_same(list(now), then) for now, then in self._lists)
+                and all(_same(read(), then) for read, then in self._places)
+                and all(_digest(now) == then for now, then in self._arrays)
                 and self._now(like) == self._state
             )
         except (RuntimeError, ValueError):  # another tensor or array stands somewhere: they have no single truth
             return False
 
 
-def _dictionaries(model: nn.Module, loss_fn: Any) -> Iterator[dict[str, Any]]:
+def _dictionaries(owners: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Equal objects in them are told by identity first, so that comparing costs next to nothing."""
-    for module in model.modules():
-        yield vars(module)
-        yield from (vars(module)[key] for key in ("_parameters", "_buffers", "_modules"))
-        yield from (value for key, value in vars(module).items() if key.endswith("_hooks"))
-    for one in (loss_fn, getattr(loss_fn, "__self__", None)):
-        if hasattr(one, "__dict__"):
+    for one in owners:
+        if isinstance(one, dict):
+            yield one
+        elif hasattr(one, "__dict__") and not isinstance(one, type):
             yield vars(one)
+        if isinstance(one, nn.Module):
+            yield from (vars(one)[key] for key in ("_parameters", "_buffers", "_modules"))
 
 
-def _globals(model: nn.Module, loss_fn: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    forwards = {type(module).forward for module in model.modules() if not type(module).__module__.startswith("torch.")}
-    for function in (*_functions(loss_fn), *forwards):
-        plain = getattr(function, "__func__", function)
-        if hasattr(plain, "__code__"):
-            space = plain.__globals__
-            yield from ((space, name) for name in plain.__code__.co_names if isinstance(space.get(name, ...), PLAIN))
+def _readers(one: Any) -> Iterator[Callable[[], Any]]:
+    """What functions, classes and objects with slots carry along."""
+    if isinstance(one, type):
+        yield lambda: tuple(vars(one).values())
+    elif isinstance(one, functools.partial):
+        yield lambda: (one.func, *one.args, *one.keywords.values())
+    elif isinstance(one, FunctionType | MethodType):
+        function: Any = getattr(one, "__func__", one)
+        space = function.__globals__
+        named = [name for name in sorted(globals_named(function.__code__)) if name in space]
+        cells = function.__closure__ or ()
+        yield lambda: (function.__code__, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        yield lambda: tuple(space.get(name, ...) for name in named)
+        yield lambda: tuple(map(_filled, cells))
+    elif not hasattr(one, "__dict__") and hasattr(type(one), "__slots__"):
+        yield lambda: tuple(value for _, value in attributes_of(one))
 
 
-def _functions(loss_fn: Any) -> Iterator[Any]:
-    while isinstance(loss_fn, functools.partial):
-        loss_fn = loss_fn.func
-    yield loss_fn
-    if not hasattr(loss_fn, "__code__"):
-        yield vars(type(loss_fn)).get("__call__")
+def _digest(values: Any) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(values).tobytes()).digest()
 
 
-def _cells(loss_fn: Any) -> Iterator[Any]:
-    """What functions carry along: closures, defaults, given arguments; of objects which they are."""
-    while isinstance(loss_fn, functools.partial):
-        yield from (_plain(value) for value in (*loss_fn.args, *loss_fn.keywords.values()))
-        loss_fn = loss_fn.func
-    plain = getattr(loss_fn, "__func__", loss_fn)
-    for cell in getattr(plain, "__closure__", None) or ():
-        try:
-            yield _plain(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    yield from map(_plain, getattr(plain, "__defaults__", None) or ())
+def _filled(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return ...
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, PLAIN) else id(value)
+def _all_same(now: Sequence[Any], then: Sequence[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(now: Any, then: Any) -> bool:
+    if now is then:
+        return True
+    if type(now) is tuple and type(then) is tuple:
+        return _all_same(now, then)
+    return type(now) is type(then) and isinstance(now, PLAIN) and now == then
 
 
 class Chance:

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.adaptive import Adaptive
 from noisewise.batches import Nest, Views, leaves
 from noisewise.clipping import Clip
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.losses import LossFn
 from noisewise.persample import ClippedBatch, Layout
 from noisewise.persample.chance import random_state
@@ -53,6 +53,7 @@ class Captured:
         self._seen: Seen | None = None
         self._pool: Any = None
         self._support: Any = None
+        self._ended: list[tuple[Clip, Tensor]] = []  # rules that are no longer in force: did they break their promise?
         self.captures = 0
 
     def clipped(
@@ -68,17 +69,30 @@ class Captured:
         expected: int,
         seed: int,
         norms: bool,
+        fixed: bool = True,
     ) -> ClippedBatch:
-        """`clipped_sum` of a batch by replays; `norms`: hand out those too. `NotSteady` if that cannot be."""
-        self._prepare(model, loss_fn, rows, clip, support, layout)
+        """`clipped_sum` of a batch by replays; `norms`: hand out those too. `NotSteady` if that cannot be.
+
+        `fixed`: all units have the same number of rows, by construction.
+        """
+        self._prepare(model, loss_fn, rows, clip, support, layout, fixed)
         sums = self._sums
         assert sums is not None
         sums.zero()
         tensors, parts, first = list(leaves(rows)), [], 0
         units = len(tensors[0])
         sizes = sizes_for(units, expected, runtime.microbatch)
+        begun = bool(self.replays)
         try:
             replays = [self._replay(model, loss_fn, rows, size, layout, seed) for size in sizes]
+        except NotSteady as error:
+            self.forget()
+            if begun:  # which way a step takes would follow from who was drawn
+                raise PrivacyError(
+                    f"steps of other sizes were captured, one of {sizes} units cannot be: {error}. Go on with a model whose "
+                    "passes are the same for every size, or begin anew with Runtime(capture=False)."
+                ) from None
+            raise
         except BaseException:
             self.forget()
             raise
@@ -93,7 +107,7 @@ class Captured:
         return ClippedBatch(sums.bounded(), known)
 
     def _prepare(
-        self, model: nn.Module, loss_fn: LossFn, rows: Any, clip: Clip, support: Support, layout: Layout
+        self, model: nn.Module, loss_fn: LossFn, rows: Any, clip: Clip, support: Support, layout: Layout, fixed: bool
     ) -> None:
         """Forget what was captured for another rule, another model or masks of another form."""
         seen, sums = self._seen, self._sums
@@ -110,6 +124,8 @@ class Captured:
         device = next(model.parameters()).device
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             raise NotSteady(f"the model lies on {device}, which is not the current GPU (torch.cuda.set_device)")
+        if isinstance(rows, Views) and not fixed:
+            raise NotSteady("units have several rows: the largest of a batch would set the shape for all")
         if not layout.proven or layout.fallback:
             raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
         self._sums = Sums(model, live_parameters(model, support), clip, support)
@@ -135,12 +151,16 @@ class Captured:
     def forget(self) -> None:
         """Free what was captured."""
         self.replays.clear()
+        if self._sums is not None:
+            self._ended.append((self._sums.clip, self._sums.broken))
         self._sums = self._seen = self._pool = self._support = None
 
     def settle(self) -> None:
         """Wait for the steps made so far, and say if a rule did not keep its promise in one of them."""
-        if self._sums is not None and bool(self._sums.broken):
-            raise broken(self._sums.clip)
+        now = [] if self._sums is None else [(self._sums.clip, self._sums.broken)]
+        for clip, failed in (*self._ended, *now):
+            if bool(failed):
+                raise broken(clip)
 
 
 def wanted(runtime: Runtime | None, device: torch.device, entropy: Entropy) -> bool:

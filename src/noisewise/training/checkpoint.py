@@ -80,6 +80,7 @@ def save(run: Run) -> None:
         "averaged": run.averaged,
         "clip": None if state.clip is None else dict(vars(state.clip)),
         "microbatch": state.microbatch,
+        "captured": run.captured,
         "course": state.course.save(),
         "history": run.history,
     }
@@ -168,12 +169,21 @@ def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
             f"the checkpoint in {run.folder.path} was made with secure={begun['secure']}, this run with "
             f"secure={entropy.secure}: its noise cannot change its kind. Resume with secure={begun['secure']}."
         )
+    if (captured := tree.get("captured", False)) != run.captured:
+        raise RunError(
+            f"the checkpoint in {run.folder.path} is of {_way(captured)} steps, this run makes {_way(run.captured)} ones: the "
+            f"same noise on sums that differ would give them away. Resume with Runtime(capture={captured})."
+        )
     if not Identity.from_dict(tree["identity"]).fits(run.data):
         raise RunError(
             f"the checkpoint in {run.folder.path} belongs to a run on other data (some value, type, order or owner "
             "differs). The same noise on two data sets would give both away: resume with the same data, or begin in "
             "another folder."
         )
+
+
+def _way(captured: bool) -> str:
+    return "captured" if captured else "ordinary"
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:

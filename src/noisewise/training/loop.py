@@ -161,11 +161,11 @@ def train(
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
-    wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
+    captured = wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
     if folder is None or not folder.begun:
         enter(model, data, state, promised=ablation == "private")
     if folder:
-        run.data = mark_of(data)
+        run.data, run.captured = mark_of(data), captured
         run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
     with folder.locked() if folder else nullcontext():
         if folder:
@@ -209,6 +209,7 @@ def _check_plan(state: State, ablation: Ablation) -> None:
 
 
 def _stop(folder: RunFolder | None, state: State, status: Status) -> None:
+    state.captured.settle()
     if folder is None:
         raise KeyboardInterrupt
     folder.write_run("interrupted", status)

@@ -43,6 +43,7 @@ class Run:
     data: bytes = field(default=b"", repr=False)  # the data's mark
     behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
     valid_is_public: bool = False
+    captured: bool = False  # are its steps?
 
     def __post_init__(self) -> None:
         """The average begins where the weights do."""

@@ -105,6 +105,7 @@ def clipped_batch(
         replay = partial(
             state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
             layout=state.layout, expected=state.mechanism.expected_batch_size, seed=drawn.seed, norms=norms,
+            fixed=not isinstance(data, Data) or data.unit is None,
         )  # fmt: skip
         try:
             return in_memory(replay, state, runtime, units)
