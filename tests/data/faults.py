@@ -21,8 +21,8 @@ FAULTS = [
     Mutant(
         "data: a person is in two parts",
         "data/base.py",
-        "    if owner is None:\n        return list(parts)",
-        "    if units:\n        return list(parts)",
+        "    if owner is not None:\n        parts = ",
+        "    if owner is not None and not units:\n        parts = ",
         ("data/test_base.py::test_nobody_is_in_two_parts",),
     ),
     Mutant(

@@ -255,8 +255,8 @@ FAULTS = [
     Mutant(
         "seen: example ignored by train",
         "training/loop.py",
-        "check_start(model, data, loss_fn, optimizer, state, example, augment)\n    if folder",
-        "check_start(model, data, loss_fn, optimizer, state, None, augment)\n    if folder",
+        "check_start(model, data, loss_fn, optimizer, state, example, augment)\n    captured",
+        "check_start(model, data, loss_fn, optimizer, state, None, augment)\n    captured",
         ("whole/test_options.py::test_every_option_of_train_acts[example]",),
     ),
     Mutant(
