@@ -11,6 +11,8 @@ from noisewise.accounting.along import SLACK, epsilons_along
 PLANS = {
     "sampled": [(dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1.1)), 1000)],
     "full batch": [(dp.GaussianDpEvent(30.0), 100)],
+    "next to no noise": [(dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(0.001)), 4)],
+    "little noise": [(dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(0.1)), 40)],
     "schedule": [(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(s)), 50) for s in (2.0, 1.5)],
 }
 EARLIER = [(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(3.0)), 20)]

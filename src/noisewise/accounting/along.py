@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from noisewise.accounting.accountants import FINEST, Events, _gaussians, _relation, pld_epsilon
+from noisewise.accounting.accountants import FINEST, Events, _gaussians, _relation, _typical_loss, pld_epsilon
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 SLACK = 0.02  # by which a reading may exceed the finest one, relative, at the end of the plan
-GRIDS = tuple(FINEST * factor for factor in (100, 30, 10, 3, 1))
+COARSEST = 100 * FINEST  # grid that readings begin with, or a thousandth of a larger loss
 
 
 def epsilons_along(before: Events, planned: Events, counts: Sequence[int], delta: float, adjacency: str) -> list[float]:
@@ -25,10 +25,12 @@ def epsilons_along(before: Events, planned: Events, counts: Sequence[int], delta
     if whole in (0.0, float("inf")) or _gaussians([*before, *planned]) is None:
         steps = _prefixes(planned, counts)
         return [min(pld_epsilon([*before, *part], delta, adjacency), whole) for part in steps]
-    for grid in GRIDS:
+    grid = min(max(COARSEST, _typical_loss([*before, *planned]) / 1e3), 1e6 * FINEST)  # e^grid must stay in range
+    while True:
         readings = list(_composed(before, planned, [*counts, _length(planned)], delta, adjacency, grid))
-        if readings[-1] <= (1 + SLACK) * whole:
+        if readings[-1] <= (1 + SLACK) * whole or grid <= FINEST:
             break
+        grid = max(grid / 3, FINEST)
     return [min(reading, whole) for reading in readings[:-1]]
 
 
