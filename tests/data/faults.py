@@ -416,7 +416,7 @@ FAULTS = [
         "data/cut.py",
         'f"{seed} {number}".encode()',
         'f"{seed}".encode()',
-        ("data/test_table_parts.py::test_chance_decides_by_the_share",),
+        ("data/test_cut.py::test_chance_decides_by_the_share",),
     ),
     Mutant(
         "tables: valid and test part exchanged on disk",

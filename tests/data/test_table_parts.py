@@ -100,20 +100,6 @@ def test_equal_rows_are_units_of_their_own() -> None:
     assert sum(map(len, two.splits)) == 301
 
 
-def test_chance_decides_by_the_share() -> None:
-    """Which side a row falls on is a fair coin of that share, over rows and over seeds."""
-    marks = marks_of(SCHEMA.encode(table()))
-    held = torch.zeros(2, 500, N)
-    for seed in range(500):
-        for number, part in enumerate(parts_of(marks, seed, 0.3, 0.4)[:2]):
-            held[number, seed, torch.from_numpy(part)] = 1
-    for drawn, share in zip(held, (0.3, 0.7 * 0.4), strict=True):
-        variance = share * (1 - share)
-        assert abs(drawn.mean().item() - share) < 4 * (variance / drawn.numel()) ** 0.5
-        assert (drawn.mean(0) - share).abs().max() < 5 * (variance / 500) ** 0.5
-        assert abs(drawn.sum(1).var().item() / (N * variance) - 1) < 0.3  # independent of each other
-
-
 def test_an_empty_part_is_said() -> None:
     marks = marks_of(SCHEMA.encode(table(5)))
     empty = next(seed for seed in range(100) if not len(parts_of(marks, seed, 0.2)[0]))
