@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from noisewise.accounting import losses
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,8 +104,6 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
 
 @lru_cache(maxsize=256)
 def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
-    from dp_accounting.pld import PLDAccountant
-
     if _not_private(events):
         return math.inf
     if not events:
@@ -115,10 +114,19 @@ def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     coarsest = min(max(math.ceil(math.log10(loss / 1e3 / FINEST)), 0), 6) if loss else 0  # about a thousand points
     epsilon = math.inf
     for tenfold in range(coarsest, -1, -1):
-        coarser, epsilon = epsilon, _epsilon(PLDAccountant(_relation(adjacency), FINEST * 10**tenfold), events, delta)
+        coarser, epsilon = epsilon, _pld_on_a_grid(events, delta, adjacency, FINEST * 10**tenfold)
         if coarser - epsilon <= 1e-3 * epsilon:
             break
     return epsilon
+
+
+def _pld_on_a_grid(events: Events, delta: float, adjacency: str, grid: float) -> float:
+    from dp_accounting.pld import PLDAccountant
+
+    gaussians = _gaussians(events)
+    if gaussians is None:
+        return _epsilon(PLDAccountant(_relation(adjacency), grid), events, delta)
+    return float(losses.composed(gaussians, _relation(adjacency), grid).get_epsilon_for_delta(delta))
 
 
 def _typical_loss(events: Events) -> float:

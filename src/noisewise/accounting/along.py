@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from noisewise.accounting import losses
 from noisewise.accounting.accountants import FINEST, Events, _gaussians, _relation, _typical_loss, pld_epsilon
 
 if TYPE_CHECKING:
@@ -38,28 +38,12 @@ def _composed(
     before: Events, planned: Events, counts: Sequence[int], delta: float, adjacency: str, grid: float
 ) -> Iterator[float]:
     """Epsilon at each count, by adding what came since the one before."""
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
-
-    @cache
-    def once(rate: float, sigma: float) -> Any:
-        return from_gaussian_mechanism(
-            sigma,
-            value_discretization_interval=grid,
-            sampling_prob=rate,
-            neighboring_relation=_relation(adjacency),
-        )
-
-    @cache
-    def several(rate: float, sigma: float, count: int) -> Any:
-        return once(rate, sigma * count**-0.5) if rate == 1 else once(rate, sigma).self_compose(count)
-
-    losses = identity(grid)
-    for event in _gaussians(before) or ():
-        losses = losses.compose(several(*event))
+    relation = _relation(adjacency)
+    total = losses.composed(_gaussians(before) or (), relation, grid)
     for part, count in zip(_between(planned, counts), counts, strict=True):
         for event in _gaussians(part) or ():
-            losses = losses.compose(several(*event))
-        yield float(losses.get_epsilon_for_delta(delta)) if before or count else 0.0
+            total = total.compose(losses.several(*event, relation, grid))
+        yield float(total.get_epsilon_for_delta(delta)) if before or count else 0.0
 
 
 def _length(events: Events) -> int:
