@@ -242,6 +242,10 @@ def _print_total(folders: list[Path], before: list[Line]) -> None:
     from noisewise.runs.summary import read_ledger, read_summary
     from noisewise.wording import number
 
+    open_runs = [str(folder) for folder in folders if read_summary(RunFolder(folder))["privacy"]["status"] != "private"]
+    if open_runs:
+        terminal().print(f"\n[bold red]No total:[/] nothing bounds what {', '.join(open_runs)} released.")
+        return
     ledgers = [read_ledger(RunFolder(folder)) for folder in folders]
     delta = read_summary(RunFolder(folders[0]))["privacy"]["delta"]
     lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]
