@@ -281,7 +281,7 @@ def test_unit_and_groups_are_no_features_and_need_not_be_there_later(monkeypatch
     else:
         other[:, [1, 3]] = 99
     np.testing.assert_array_equal(fitted.predict_proba(X), fitted.predict_proba(other))
-    with pytest.raises(DataError, match="expecting 2 features|feature names should match"):
+    with pytest.raises(DataError, match=r"expecting 2 features|feature names should match"):
         fitted.predict(X.iloc[:, [0, 1]] if kind == "frame" else X[:, :1])
 
 

@@ -867,6 +867,27 @@ FAULTS = [
         ("training/test_paid.py::test_a_forked_process_takes_no_reading",),
     ),
     Mutant(
+        "values: rows that were not looked through are taken as they are",
+        "training/batches.py",
+        "        look(taken, rows)\n",
+        "        pass\n",
+        ("training/test_values.py::test_rows_on_disk_are_looked_at_when_they_are_verified_or_taken",),
+    ),
+    Mutant(
+        "values: the loss is asked of every batch",
+        "training/values.py",
+        "                    taken.add(name, value)\n",
+        "",
+        ("training/test_values.py::test_what_the_loss_takes_is_asked_once",),
+    ),
+    Mutant(
+        "values: what is no number is taken for another",
+        "training/taken.py",
+        "str(value) in known if value - value != 0",
+        "bool(known) if value - value != 0",
+        ("training/test_taken.py",),
+    ),
+    Mutant(
         "values: a gradient that is none is taken",
         "training/values.py",
         "    return None if finite else",

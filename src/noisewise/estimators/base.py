@@ -279,7 +279,10 @@ class Private(BaseEstimator):
         usual = ["disparity", *(["calibration"] if self.task == "classification" else [])]
         usual += ["membership"] if train is not None and self.task == "classification" else []
         chosen = usual if names is None else [names] if isinstance(names, str) else list(names)
-        members = None if train is None else self._encoded(*_rows_of(train)[:2], people, *_rows_of(train)[2:])
+        members = None
+        if train is not None:
+            rows, labels, owners = _rows_of(train)
+            members = self._encoded(rows, labels, people, owners)
         possible = {"members": members}
         for name in chosen:
             if name not in AUDITS:
@@ -387,12 +390,12 @@ def noise_for(recipe: Recipe, epsilon: float, delta: float) -> float:
     return _NOISE[key]
 
 
-def _rows_of(train: Any) -> tuple[Any, ...]:
+def _rows_of(train: Any) -> tuple[Any, Any, Any]:
     if not isinstance(train, tuple | list) or len(train) not in (2, 3):
         raise ConfigError(
             f"train={short(train)}: must be (X, y), the rows that the model was trained on, or (X, y, unit)."
         )
-    return tuple(train)
+    return train[0], train[1], train[2] if len(train) == 3 else None
 
 
 def _averaged(model: nn.Module, averages: Mapping[str, torch.Tensor] | None) -> nn.Module:
