@@ -42,9 +42,16 @@ FAULTS = [
     Mutant(
         "capture: a wrong guess of a batch is used",
         "training/ahead.py",
-        "if future is not None and guess == entropy:",
+        "if future is not None and guess == (sampler, entropy):",
         "if future is not None:",
         ("training/test_ahead.py::test_whatever_was_guessed_the_batch_is_that_of_the_step",),
+    ),
+    Mutant(
+        "ahead: a batch of another sampler is used",
+        "training/ahead.py",
+        "if future is not None and guess == (sampler, entropy):",
+        "if future is not None and guess is not None and guess[1] == entropy:",
+        ("training/test_ahead.py::test_a_batch_that_another_sampler_drew_is_not_used",),
     ),
     # the step
     Mutant(

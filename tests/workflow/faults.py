@@ -392,4 +392,18 @@ FAULTS = [
         "free = tuple(now) if folder.complete else ()",
         ("workflow/test_execution.py::test_a_finished_run_gets_another_twin_and_nothing_else",),
     ),
+    Mutant(
+        "verify: the ledger of held-out people has no digest",
+        "runs/folder.py",
+        '"ledger.json", "valid_ledger.json",',
+        '"ledger.json",',
+        ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
+    ),
+    Mutant(
+        "verify: readings that nobody paid for are accepted",
+        "workflow/verification.py",
+        "    if ledger.releases < readings:",
+        "    if False:",
+        ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
+    ),
 ]

@@ -24,8 +24,8 @@ from noisewise.runs.files import finite, hold, read_json, temporary, write_atomi
 
 FORMAT = 1
 RELEASED = (  # files outside of `sensitive/`, beside run.json
-    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "metrics.jsonl",
-    "summary.json", "scores.json", "README.md",
+    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "valid_ledger.json",
+    "metrics.jsonl", "summary.json", "scores.json", "README.md",
 )  # fmt: skip
 
 
