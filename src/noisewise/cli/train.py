@@ -101,7 +101,8 @@ def train(
         list[str] | None,
         option(
             TABLE,
-            "What you know of a column, e.g. age=0:120, income=0:1e6:log, city=text, id=ignore; may be repeated.",
+            "What you know of a column, e.g. age=0:120, income=0:1e6:log, city=text, id=ignore; may be repeated. Values "
+            "with commas in double quotes, as in CSV: 'city=\"Paris, France\",Lyon'; so too in --label and --group.",
             metavar="NAME=WHAT",
         ),
     ] = None,
