@@ -406,4 +406,11 @@ FAULTS = [
         "    if False:",
         ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
     ),
+    Mutant(
+        "plan: rows of several models are compared as of one",
+        "workflow/forecast.py",
+        "weights = min(row.coordinates for row in self.rows)",
+        "weights = max(row.coordinates for row in self.rows)",
+        ("workflow/test_forecast.py::test_with_one_model_only_epsilon_differs",),
+    ),
 ]
