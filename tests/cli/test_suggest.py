@@ -49,6 +49,8 @@ def test_it_fits_eighty_columns(noisewise, tmp_path, monkeypatch) -> None:
         len(line) <= 80 or line.lstrip().startswith(("noisewise", "python")) for line in printed.out.splitlines()
     )
     assert "2. miscalibrated" in printed.words
+    assert "noisewise temperature " in printed.words
+    assert "python -c" not in printed.words
 
 
 def test_a_run_that_nothing_is_wrong_with(noisewise, tmp_path, monkeypatch) -> None:

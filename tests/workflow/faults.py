@@ -413,4 +413,18 @@ FAULTS = [
         "weights = max(row.coordinates for row in self.rows)",
         ("workflow/test_forecast.py::test_with_one_model_only_epsilon_differs",),
     ),
+    Mutant(
+        "temperature: predictions are multiplied by it",
+        "workflow/prediction.py",
+        "(outputs.double() / self.temperature)",
+        "(outputs.double() * self.temperature)",
+        ("cli/test_temperature.py::test_predictions_are_as_sure_as_the_temperature_says",),
+    ),
+    Mutant(
+        "temperature: the test part is used although rows are held out",
+        "workflow/temperature.py",
+        'part = "valid" if len(run.data.valid) else "test"',
+        'part = "test"',
+        ("cli/test_temperature.py::test_held_out_rows_come_before_the_test_part",),
+    ),
 ]
