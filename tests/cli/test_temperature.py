@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 
-PLAN = ("--noise-multiplier", "1", "--steps", "30", "--batch-size", "64", "--no-twin", "--quiet", "--insecure-seed", "1")
+PLAN = (
+    "--noise-multiplier",
+    "1",
+    "--steps",
+    "30",
+    "--batch-size",
+    "64",
+    "--no-twin",
+    "--quiet",
+    "--insecure-seed",
+    "1",
+)
 
 
 @pytest.fixture
