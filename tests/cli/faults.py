@@ -20,25 +20,6 @@ FAULTS = [
     ),
     # words and what is released
     Mutant(
-        "words: a plan with noise that repeats is called private",
-        "workflow/plan.py",
-        "if self.config.insecure_seed is not None:",
-        "if False:",
-        (
-            "cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",
-            "cli/test_planned.py::test_a_run_whose_noise_repeats_promises_nothing",
-        ),
-    ),
-    Mutant(
-        "words: a sweep promises what its runs do not",
-        "workflow/sweep.py",
-        """        if self.status.status != "private":
-            return math.inf
-""",
-        "",
-        ("cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",),
-    ),
-    Mutant(
         "words: runs that are not private have a total",
         "cli/train.py",
         "    if open_runs:",

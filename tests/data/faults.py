@@ -478,13 +478,6 @@ FAULTS = [
         ("training/test_values.py::test_rows_on_disk_are_looked_at_when_they_are_verified_or_taken",),
     ),
     Mutant(
-        "indexed: items that differ when read again are taken",
-        "training/start.py",
-        "            data.check_steady()\n",
-        "            pass\n",
-        ("data/test_indexed.py::test_items_that_differ_when_they_are_read_again_are_refused",),
-    ),
-    Mutant(
         "indexed: only the first items are read twice",
         "data/indexed.py",
         "torch.linspace(0, len(self) - 1, min(TWICE, len(self))).long()",

@@ -908,4 +908,11 @@ FAULTS = [
         "        chain = self.chain\n        begins",
         ("data/test_indexed.py::test_the_next_batch_is_known_before_it_is_asked_for",),
     ),
+    Mutant(
+        "indexed: items that differ when read again are taken",
+        "training/start.py",
+        "            data.check_steady()\n",
+        "            pass\n",
+        ("data/test_indexed.py::test_items_that_differ_when_they_are_read_again_are_refused",),
+    ),
 ]

@@ -393,13 +393,6 @@ FAULTS = [
         ("workflow/test_execution.py::test_a_finished_run_gets_another_twin_and_nothing_else",),
     ),
     Mutant(
-        "verify: the ledger of held-out people has no digest",
-        "runs/folder.py",
-        '"ledger.json", "valid_ledger.json",',
-        '"ledger.json",',
-        ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
-    ),
-    Mutant(
         "verify: readings that nobody paid for are accepted",
         "workflow/verification.py",
         "    if ledger.releases < readings:",
@@ -426,5 +419,24 @@ FAULTS = [
         'part = "valid" if len(run.data.valid) else "test"',
         'part = "test"',
         ("cli/test_temperature.py::test_held_out_rows_come_before_the_test_part",),
+    ),
+    Mutant(
+        "words: a plan with noise that repeats is called private",
+        "workflow/plan.py",
+        "if self.config.insecure_seed is not None:",
+        "if False:",
+        (
+            "cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",
+            "cli/test_planned.py::test_a_run_whose_noise_repeats_promises_nothing",
+        ),
+    ),
+    Mutant(
+        "words: a sweep promises what its runs do not",
+        "workflow/sweep.py",
+        """        if self.status.status != "private":
+            return math.inf
+""",
+        "",
+        ("cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",),
     ),
 ]

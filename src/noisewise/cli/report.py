@@ -11,6 +11,8 @@ from noisewise.cli.share import check_cards, write_shareable
 from noisewise.cli.shared import example, terminal
 from noisewise.errors import ConfigError
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.wording import promised
 from noisewise.workflow.taken import check_no_folder_of_runs
 
 
@@ -79,14 +81,10 @@ def write_page(paths: list[Path], out: Path | None, by: str | None = None) -> No
 
 def _next_steps(paths: list[Path]) -> list[tuple[str, str]]:
     """Commands that go on from a page, and what they do."""
-    from noisewise.runs.summary import read_summary
-    from noisewise.wording import promised
-    from noisewise.workflow.suggest import suggestions
-
     if len(paths) > 1:
         return [(f"noisewise compare {' '.join(map(str, paths))}", "the same numbers in the terminal, or drawn")]
     folder, steps = RunFolder(paths[0]), []
-    if not suggestions(folder).exists():
+    if not folder.suggestions.exists():
         steps.append((f"noisewise suggest {paths[0]}", "what to try, and why"))
     if promised(read_summary(folder)).publishable:
         steps.append((f"noisewise report {paths[0]} --shareable", "what may leave, with cards"))

@@ -10,6 +10,7 @@ import typer
 
 from noisewise.cli.shared import Json, example, note, plain, terminal, warnings_as_notes
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
 from noisewise.workflow.taken import check_finished
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def suggest(
     people in the data, so it is secret: it is kept in sensitive/suggestions.json, and the report shows it.
     """
     check_finished(RunFolder(run))
-    from noisewise.runs.summary import read_summary
     from noisewise.workflow.suggest import suggest as suggested
 
     with warnings_as_notes():

@@ -10,6 +10,7 @@ import typer
 
 from noisewise.cli.shared import Json, example, note, terminal
 from noisewise.runs.folder import RunFolder
+from noisewise.wording import number
 from noisewise.workflow.taken import check_finished
 
 
@@ -25,7 +26,6 @@ def temperature(
     about people without noise, and must not be published, nor what is predicted with it.
     """
     check_finished(RunFolder(run))
-    from noisewise.wording import number
     from noisewise.workflow.temperature import fitted_temperature
 
     fitted, part = fitted_temperature(run)

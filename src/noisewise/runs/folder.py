@@ -54,6 +54,7 @@ class RunFolder:
         self.audits = self.sensitive / "audits"
         self.recorders = self.sensitive / "recorders"
         self.report = self.sensitive / "report.html"
+        self.suggestions = self.sensitive / "suggestions.json"  # drawn from audits
         self.model = self.path / "model.safetensors"
         self.ledger = self.path / "ledger.json"
         self.valid_ledger = self.path / "valid_ledger.json"  # of readings that held-out people paid for
