@@ -50,6 +50,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "cli/suggest.py": 1,
     "cli/table_schema.py": 4,
     "cli/tables.py": 4,
+    "cli/temperature.py": 1,
     "cli/train.py": 17,
     "cli/verify.py": 1,
     "data/tables/propose.py": 1,
@@ -77,7 +78,6 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "persample/triton_kernels.py": "persample/test_kernels.py",  # asked through the portable ways
     "data/tables/__init__.py": "data/tables/test_end_to_end.py",  # names that lead into the room
     "data/tables/checks.py": "data/tables/test_kinds.py",  # what kinds refuse
-    "data/tables/declare.py": "data/tables/test_propose.py",  # declarations are part of a proposal
     "data/tables/guess.py": "data/tables/test_survey.py",  # what a survey is taken for
     "workflow/released_score.py": "report/test_shareable.py",  # a score is released to be shared
     "runs/scores.py": "report/test_shareable.py",

@@ -43,7 +43,24 @@ def model_maker(reference: str) -> tuple[Callable[..., Any], int]:
             f"model {reference!r} needs {len(needed)} arguments: must be a function of nothing, or of (shape, outputs), the "
             "sizes of one input and the number of outputs."
         )
+    if not needed and "torch" not in sys.modules and not is_module(built := _tried(made)):
+        raise ConfigError(f"model {reference!r} gives a {type(built).__name__}: must be a torch.nn.Module.")
     return made, len(needed)
+
+
+def _tried(made: Callable[..., Any]) -> Any:
+    """What a file that does without torch makes."""
+    try:
+        return made()
+    except Exception as error:
+        raise ConfigError(f"{made.__name__} could not be run: {type(error).__name__}: {error}") from error
+
+
+def is_module(value: Any) -> bool:
+    """Is it a torch.nn.Module? Asked without importing torch."""
+    return any(
+        (kind.__module__, kind.__name__) == ("torch.nn.modules.module", "Module") for kind in type(value).__mro__
+    )
 
 
 def _own(value: Any, module: ModuleType) -> bool:

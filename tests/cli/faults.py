@@ -20,6 +20,13 @@ FAULTS = [
     ),
     # words and what is released
     Mutant(
+        "words: runs that are not private have a total",
+        "cli/train.py",
+        "    if open_runs:",
+        "    if False:",
+        ("cli/test_train.py::test_runs_whose_noise_repeats_have_no_total",),
+    ),
+    Mutant(
         "words: all may be published",
         "cli/train.py",
         "{'may' if promise.publishable else 'should not'} be published",

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from helpers import tiny
 from helpers.remembered import remembered  # noqa: F401  accountants with a memory
@@ -35,6 +36,40 @@ def test_the_table_fits_and_names_what_is_missing(noisewise, runs, monkeypatch):
     assert "Not measured yet: noisewise audit runs/without --only disparity" in outcome.words
     assert "Internal" in outcome.words
     assert (runs.parent / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+LONG = ("a-run-with-quite-a-long-name", "another-one-with-a-name-that-is-longer-still", "short")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_nothing_is_cut_on_any_terminal(noisewise, tmp_path, monkeypatch, columns):
+    x, y = tiny.data(120)
+    people = Data(
+        x, y, {"marital-status": torch.arange(120) % 2}, ("a", "b", "c"),
+        group_names={"marital-status": ("Married-civ-spouse", "Never-married")},
+    )  # fmt: skip
+    for name in LONG:
+        about = {"task": "classification", "data": {"name": "people"}, "model": "mlp"}
+        trained = tiny.run(
+            out=tmp_path / "runs" / name, delta=1e-3, about=about, insecure_seed=1 if name == "short" else None
+        )
+        run = RunFolder(tmp_path / "runs" / name)
+        run.audits.mkdir()
+        for kind in ("disparity", "calibration", "robustness"):
+            write_json(run.audit(kind), getattr(audits, kind)(trained.model, people).to_dict())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    content = json.loads(noisewise("compare", "runs", "--json").out)
+    shown = noisewise("compare", "runs").out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "…" not in shown
+    flat = "".join(shown.split())
+    for row in content["runs"]:
+        for name, estimate in row["values"].items():
+            text = f"{estimate['value']:.3f}" if name == "calibration error" else f"{100 * estimate['value']:.1f} %"
+            assert text in shown
+    assert all(letters in flat for letters in ("not-private", "Married-civ-spou", "calibration", "robust"))
+    cells = "".join(line[: max(columns // 3, 16)].strip() for line in shown.splitlines())
+    assert all(name in cells for name in LONG)
 
 
 def test_json_and_unfinished_runs(noisewise, runs):

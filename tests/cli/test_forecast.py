@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from noisewise.advice.noise import smallest_class
 from noisewise.estimates.estimate import Estimate
 from noisewise.workflow import forecast as module
 from noisewise.workflow.forecast import Forecast, Row
@@ -62,6 +64,20 @@ def test_the_table_says_all_of_it_in_eighty_columns(noisewise, asked, monkeypatc
         assert text in printed.words, text
     assert all(len(line) <= 80 for line in printed.out.splitlines())
     assert asked[0][1]
+    alike = [smallest_class(0.25, row.steps, row.noise_multiplier, 402) for row in ROWS]
+    for text in (
+        "A class needs:", "At epsilon 0.5 one of fewer than 143 (a rare illness, say) is not learned", "several models",
+        f"With the smallest, 402 weights, throughout: {alike[0]:.0f} at 0.5, {alike[1]:.0f} at 10.",
+    ):  # fmt: skip
+        assert text in printed.words, text
+
+
+def test_rows_of_one_model_need_no_comparison(noisewise, monkeypatch) -> None:
+    one = replace(RESULT, rows=[replace(row, coordinates=402) for row in ROWS])
+    monkeypatch.setattr(module, "forecast", lambda asked, progress: one)
+    words = noisewise("plan", "--n", "5000", "--stand-in", "digits").words
+    assert "A class needs:" in words
+    assert "several models" not in words
 
 
 def test_json_and_a_picture(noisewise, asked, tmp_path) -> None:

@@ -17,10 +17,17 @@ def words(capsys, *, runs=1, **given):
 def test_all_that_is_promised_is_said(capsys):
     said = words(capsys)
     for part in (
-        "mlp on digits", "can be right at most", "delta 1e-05", "protects one row of 1,258 (add-remove)",
+        "mlp on digits", "epsilon 0.0835, strong", "delta 1e-05", "protects one row of 1,258 (add-remove)",
         "multiplier 4, bound 0.5 (flat clipping)", "3 of about 64 rows (poisson)", "twin included",
     ):  # fmt: skip
         assert part in said
+
+
+def test_a_run_whose_noise_repeats_promises_nothing(capsys):
+    said = words(capsys, insecure_seed=1)
+    assert "status not-private: noise reproducible: do not publish" in said
+    assert "epsilon ∞, nothing is promised; with secret noise it would be 0." in said
+    assert "strong" not in said
 
 
 def test_repairs_phases_and_several_runs_are_said(capsys):

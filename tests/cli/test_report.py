@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from noisewise.runs.files import read_json
 from noisewise.wording import number
 
@@ -27,6 +29,11 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     assert reported.code == 0
     assert "page.html" in reported.words
     assert "do not publish" in reported.words
+    for text in ("Next: noisewise suggest runs/a", "Next: noisewise report runs/a --shareable"):
+        assert text in reported.words
+    shutil.copytree(tmp_path / "runs/a", tmp_path / "runs/b")
+    both = noisewise("report", "runs/a", "runs/b", "--out", "both.html")
+    assert "Next: noisewise compare runs/a runs/b" in both.words
     assert (tmp_path / "page.html").stat().st_size > 10_000
     inside = noisewise("report", "runs/a", "--out", "runs/a/page.html")
     assert "better move it out" in inside.words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from helpers import tiny
 from helpers.evidence import estimate, evidence
 from noisewise.advice import advise, rules
 from noisewise.runs.files import read_json
@@ -38,7 +39,8 @@ def test_advice_is_printed_kept_and_can_be_followed(noisewise, tmp_path, monkeyp
     assert spent[1] <= spent[0] * 1.001
 
 
-def test_it_fits_eighty_columns(noisewise, monkeypatch) -> None:
+def test_it_fits_eighty_columns(noisewise, tmp_path, monkeypatch) -> None:
+    tiny.run(out=tmp_path / "a", delta=1e-3)
     seen = evidence(headlines=SURE)
     monkeypatch.setattr(module, "suggest", lambda path, progress: (seen, advise(seen)))
     monkeypatch.setenv("COLUMNS", "80")
@@ -47,12 +49,17 @@ def test_it_fits_eighty_columns(noisewise, monkeypatch) -> None:
         len(line) <= 80 or line.lstrip().startswith(("noisewise", "python")) for line in printed.out.splitlines()
     )
     assert "2. miscalibrated" in printed.words
+    assert "noisewise temperature " in printed.words
+    assert "python -c" not in printed.words
 
 
-def test_a_run_that_nothing_is_wrong_with(noisewise, monkeypatch) -> None:
+def test_a_run_that_nothing_is_wrong_with(noisewise, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "suggest", lambda path, progress: (evidence(unasked={"calibration": "no rows."}), []))
+    tiny.run(out=tmp_path / "a", delta=1e-3)
     printed = noisewise("suggest", "a")
     assert "Nothing to suggest" in printed.words
+    assert "Next: noisewise report a" in printed.words
+    assert f"Next: noisewise plan --n {2 * tiny.N} --runs a" in printed.words
     assert "calibration could not be asked: no rows." in printed.words
     assert json.loads(noisewise("suggest", "a", "--json").out) == []
 

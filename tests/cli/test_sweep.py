@@ -1,6 +1,7 @@
 """`noisewise sweep` on the terminal: the price before and after, the choice, going on."""
 
 import json
+import re
 
 import pytest
 
@@ -41,6 +42,29 @@ def test_price_table_and_choice(noisewise, file, monkeypatch):
     again = json.loads(noisewise("sweep", "--config", "sweep.toml", "--out", "out", "--json").out)
     assert [row["run"] for row in again["runs"]] == ["run-01", "run-02"]
     assert again["chosen"] == max(again["runs"], key=lambda row: row["score"])["run"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("insecure_seed = 7\nsteps", "noise reproducible: do not publish"),
+        ("repairs = ['ranked-sparsification:unnoised=true']\nsteps", "a part of it carries no noise"),
+    ],
+)
+def test_runs_that_are_not_private_promise_nothing_before_and_after(noisewise, file, change, why):
+    choose = "[choose]\nby = 'noised-valid'\nepsilon = 0.1\n"
+    file.write_text(FILE.replace("steps", change) + choose)
+    line = ("sweep", "--config", "sweep.toml", "--out", "out")
+    before, priced = noisewise(*line, "--dry-run"), json.loads(noisewise(*line, "--dry-run", "--json").out)
+    assert before.code == 0
+    assert f"status not-private: {why}" in before.words
+    assert "together epsilon ∞: nothing is promised" in before.words
+    assert (priced["status"], priced["reason"], priced["epsilon"]) == ("not-private", why, "inf")
+    after = noisewise(*line)
+    assert after.code == 0
+    assert "Not private: run-01, run-02." in after.words
+    for outcome in (before, after):
+        assert not re.search(r"strong|reasonable|epsilon [0-9]", outcome.words)
 
 
 def test_a_stand_in_ends_with_the_command_for_the_real_data(noisewise, file):

@@ -245,3 +245,17 @@ def test_mistakes_are_said_at_once(noisewise, clinic, arguments, words):
     assert words in found.words
     assert "Traceback" not in found.err
     assert not Path("run").exists()
+
+
+def test_values_with_commas_are_quoted(noisewise, tmp_path):
+    rows = ['30,"Paris, France",ill', "40,Lyon,well"] * 40
+    (tmp_path / "t.csv").write_text("\n".join(["age,city,outcome", *rows]) + "\n")
+    told = ("--column", "age=0:120", "--column", 'city="Paris, France",Lyon', "--label", "outcome=ill,well")
+    plan = ("--noise-multiplier", "4", "--steps", "2", "--batch-size", "8", "--no-twin")
+    outcome = noisewise("train", "--data", "t.csv", *told, *plan, "--out", "run")
+    assert outcome.code == 0, outcome.words
+    columns = json.loads((tmp_path / "run/schema.json").read_text())["columns"]
+    assert [column["values"] for column in columns if column["name"] == "city"] == [["Paris, France", "Lyon"]]
+    assert "other than" not in outcome.words
+    shown = noisewise("train", "--help").words
+    assert 'city="Paris, France",Lyon' in shown.replace("│ │ ", "").replace("│ ", "")

@@ -41,6 +41,19 @@ def test_config_reruns_the_same_plan_and_takes_changes(noisewise, tmp_path) -> N
     assert "unknown entries learning_rate" in found.words
 
 
+def test_runs_whose_noise_repeats_have_no_total(noisewise) -> None:
+    outcome = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2", "--insecure-seed", "1")
+    assert outcome.code == 0
+    assert "No total: nothing bounds what a/seed-0, a/seed-1 released." in outcome.words
+    assert "together" not in outcome.words
+
+
+def test_the_guarantee_is_explained_once(noisewise) -> None:
+    words = noisewise("train", *QUICK, "--out", "a", "--no-twin").words
+    assert words.count("can be right") == 1
+    assert words.index("can be right") > words.index("strength")
+
+
 def test_several_seeds_add_up(noisewise) -> None:
     found = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
     assert found.code == 0, found.words

@@ -468,4 +468,20 @@ FAULTS = [
         "if version is None:",
         ("data/test_extremes.py::test_a_tensor_that_was_written_is_looked_at_again",),
     ),
+    Mutant(
+        "disk: what is verified is not looked at",
+        "data/disk.py",
+        """            remember(tensors[key], _verify(root / f"{name}.{key}.bin", form["sha256"], tensors[key]))
+""",
+        """            _verify(root / f"{name}.{key}.bin", form["sha256"], tensors[key])
+""",
+        ("training/test_values.py::test_rows_on_disk_are_looked_at_when_they_are_verified_or_taken",),
+    ),
+    Mutant(
+        "indexed: only the first items are read twice",
+        "data/indexed.py",
+        "torch.linspace(0, len(self) - 1, min(TWICE, len(self))).long()",
+        "torch.arange(min(TWICE, len(self)))",
+        ("data/test_indexed.py::test_some_items_of_the_whole_set_are_read_twice",),
+    ),
 ]

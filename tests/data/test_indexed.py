@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from helpers import tiny
-from helpers.items import Ragged, Rows, Words
+from helpers.items import OwnChance, Ragged, Rows, Words
+from noisewise.accounting import Ledger
 from noisewise.data.indexed import Indexed, readable
 from noisewise.data.marks import mark_of
 from noisewise.errors import ConfigError, DataError, RunError
@@ -107,6 +108,41 @@ def test_with_an_identity_nothing_is_read_before_it_is_drawn():
     assert mark_of(Indexed(rows, identity="a")) != mark_of(Indexed(rows, identity="b"))
     assert Indexed(rows, identity="a").extremes == {}
     assert rows.read == []
+
+
+@pytest.mark.parametrize("of", ["torch", "numpy", "random", "system"])
+def test_items_that_differ_when_they_are_read_again_are_refused(of):
+    ledger = Ledger("add-remove", unit="row")
+    for data in (OwnChance(of), Indexed(OwnChance(of), identity="with a name")):
+        with pytest.raises(
+            DataError, match=r"item 0 of OwnChance is another one when it is read again.*augment=Augment"
+        ):
+            tiny.run(units=data, ledger=ledger)
+    assert ledger.lines == []
+
+
+def test_items_that_differ_are_refused_where_workers_read():
+    with Indexed(OwnChance("numpy"), num_workers=2) as data, pytest.raises(DataError, match="read again"):
+        tiny.run(units=data)
+
+
+def test_some_items_of_the_whole_set_are_read_twice():
+    last = OwnChance("numpy", every=tiny.N - 1)  # the first and the last
+    last.draw = iter([0.0, 1.0, 0.0, 2.0]).__next__
+    with pytest.raises(DataError, match=f"item {tiny.N - 1} of"):
+        Indexed(last).check_steady()
+    rows = Rows()
+    Indexed(rows).check_steady()
+    assert len(rows.read) == 16
+    assert set(rows.read) >= {0, tiny.N - 1}
+
+
+def test_chance_that_follows_from_the_seed_is_no_reason_to_refuse():
+    units = tiny.data()
+    units[0][0, 0] = float("nan")
+    Indexed(Rows(1.0, units)).check_steady()
+    one = Indexed(Rows(1.0, tuple(tensor[:1] for tensor in units)))
+    assert one.check_steady() is None
 
 
 def test_resuming_on_other_items_is_refused(tmp_path):

@@ -21,9 +21,30 @@ FAULTS = [
     Mutant(
         "estimator: people are protected as rows",
         "estimators/base.py",
-        "unit=protected(data.schema.unit if data.schema is not None else None),",
+        'unit=protected(None if data.unit is None else "unit"),',
         'unit="row",',
         (f"{BASE}test_people_are_protected_where_rows_have_owners",),
+    ),
+    Mutant(
+        "estimator: an audit forgets whose rows they are",
+        "estimators/base.py",
+        "            return columns[self.unit_]\n",
+        "            return None\n",
+        (f"{BASE}test_an_audit_counts_the_people_that_fit_was_told_of",),
+    ),
+    Mutant(
+        "estimator: rows of nobody are audited as people",
+        "estimators/base.py",
+        "        if self.unit_ is None:\n",
+        "        if self.unit_ not in columns:\n",
+        (f"{BASE}test_rows_of_nobody_are_not_audited_where_people_are_protected",),
+    ),
+    Mutant(
+        "estimator: unit and groups count as features",
+        "estimators/base.py",
+        "validate_data(self, X=without(X, table.left_out), skip_check_array=True)",
+        "validate_data(self, X=X, skip_check_array=True)",
+        (f"{BASE}test_unit_and_groups_are_no_features_and_need_not_be_there_later",),
     ),
     Mutant(
         "estimator: classes are read off the labels",

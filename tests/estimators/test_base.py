@@ -1,6 +1,7 @@
 """Private estimators: the budget, what is published, what is refused; scikit-learn's tools around them."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -257,6 +258,113 @@ def test_an_audit_splits_by_group_and_compares_with_a_twin(monkeypatch):
     assert set(compared) == {"disparity", "calibration", "membership"}
     assert "twin" in " ".join(compared["disparity"].sentences())
     assert any("town" in sentence for sentence in compared["disparity"].sentences()) or compared["disparity"].values
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_unit_and_groups_are_no_features_and_need_not_be_there_later(monkeypatch, kind):
+    quick(monkeypatch)
+    X, y = table()
+    X = X[["age", "person", "income", "sex"]]
+    if kind == "array":
+        X = np.column_stack([X["age"], np.arange(N) // 2, X["income"], X["sex"] == "f"]).astype(float)
+    names = ("person", "sex") if kind == "frame" else ("x1", "x3")
+    fitted = PrivateClassifier(classes=["no", "yes"], ranges=(0, 100), steps=4, insecure_seed=1)
+    fitted.fit(X, y, groups=names[1], unit=names[0])
+    assert fitted.n_features_in_ == 2
+    assert getattr(fitted, "feature_names_in_", np.array(["age", "income"])).tolist() == ["age", "income"]
+    assert (fitted.unit_, fitted.groups_) == (names[0], [names[1]])
+    features = X.iloc[:, [0, 2]] if kind == "frame" else X[:, [0, 2]]
+    np.testing.assert_array_equal(fitted.predict_proba(X), fitted.predict_proba(features))
+    other = X.copy()
+    if kind == "frame":
+        other["person"], other["sex"] = "nobody", "m"
+    else:
+        other[:, [1, 3]] = 99
+    np.testing.assert_array_equal(fitted.predict_proba(X), fitted.predict_proba(other))
+    with pytest.raises(DataError, match=r"expecting 2 features|feature names should match"):
+        fitted.predict(X.iloc[:, [0, 1]] if kind == "frame" else X[:, :1])
+
+
+def of_others():
+    held_out, labels = table(seed=1)
+    held_out["person"] = "q" + held_out["person"]
+    return held_out, labels
+
+
+def test_whoever_was_trained_on_is_no_outsider(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    held_out, labels = of_others()
+    fitted = classifier(insecure_seed=1).fit(X, y, unit="person")
+    held_out.loc[:9, "person"] = ["p7", "p7", "p8", "p8", "p9", *["new"] * 5]
+    with pytest.raises(DataError, match="3 people have rows among the members and among the others"):
+        fitted.audit(held_out, labels, train=(X, y))
+
+
+def test_an_audit_counts_the_people_that_fit_was_told_of(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    held_out, labels = of_others()
+    fitted = classifier(insecure_seed=1).fit(X, y, unit="person")
+    by_column = fitted.audit(held_out, labels, train=(X, y), names="disparity")
+    said = fitted.audit(held_out.drop(columns="person"), labels, unit=held_out["person"], names="disparity")
+    rows = fitted.audit(held_out, labels, unit=range(N), names="disparity")
+    people = [result["disparity"].headline["accuracy"].n for result in (by_column, said, rows)]
+    assert people == [N // 2, N // 2, N]
+
+
+def test_rows_of_nobody_are_not_audited_where_people_are_protected(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    bare, (held_out, labels) = X.drop(columns="person"), of_others()
+    column = classifier().fit(X, y, unit="person")
+    with pytest.warns(PrivacyWarning):
+        entries = classifier(ranges=PLAIN).fit(bare, y, unit=X["person"])
+    rows, owners = held_out.drop(columns="person"), held_out["person"]
+    for fitted in (column, entries):
+        with pytest.raises(DataError, match=r"unit=None: `fit` was told.*unit=\[\.\.\.\].*range\(len\(X\)\)"):
+            fitted.audit(rows, labels)
+    with pytest.raises(DataError, match="unit=None"):
+        entries.audit(rows, labels, unit=owners, train=(bare, y))
+    assert "membership" in entries.audit(rows, labels, unit=owners, train=(bare, y, X["person"]))
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "kind"),
+    [
+        (np.array([0, 1] * 50, dtype=object), [0, 1], "i"),
+        (pd.Series([5, 7] * 50, dtype=object), [5, 7], "i"),
+        (pd.Series([0, 1] * 50, dtype="Int64"), [0, 1], "i"),
+        (np.array([True, False] * 50, dtype=object), None, "b"),
+        (np.array(["a", "b"] * 50, dtype=object), ["a", "b"], "O"),
+    ],
+)
+def test_labels_in_an_array_of_objects(monkeypatch, y, classes, kind):
+    quick(monkeypatch)
+    X = np.linspace(0, 1, 100)[:, None]
+    fitted = PrivateClassifier(classes=classes, ranges=(0, 1), steps=2).fit(X, y)
+    assert fitted.classes_.dtype.kind == kind
+    assert set(fitted.predict(X).tolist()) <= set(y)
+    assert fitted.score(X, y) == np.mean(fitted.predict(X) == np.asarray(y))
+    assert fitted.audit(X, y)["calibration"].headline
+
+
+def test_labels_of_several_kinds_are_refused():
+    with pytest.raises(DataError, match="y: Unknown label type"):
+        PrivateClassifier(classes=[0, 1], ranges=(0, 1)).fit(np.zeros((4, 1)), np.array([0, "1", 0, 1], dtype=object))
+
+
+def test_settings_are_said_once_and_kept_as_they_are():
+    shared = inspect.signature(base.Private).parameters
+    for kind, own in ((PrivateClassifier, "classes"), (PrivateRegressor, "target")):
+        assert set(inspect.signature(kind).parameters) == {*shared, own} == set(kind().get_params())
+        ranges = {"age": (0, 1)}
+        one = kind(2, ranges=ranges, **{own: "public"})
+        assert one.ranges is ranges
+        assert clone(one).get_params() == one.get_params()
+        assert one != clone(one)
+        with pytest.raises(TypeError):
+            kind(2, 3)
 
 
 def test_odd_values_are_told_when_predicting(monkeypatch):

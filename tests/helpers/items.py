@@ -1,6 +1,7 @@
 """Datasets of the tiny problem, read item by item; here, where worker processes of any kind can import them."""
 
 import random
+from functools import partial
 
 import numpy as np
 import torch
@@ -33,3 +34,21 @@ class Words(Rows):
 class Ragged(Rows):
     def __getitem__(self, index):
         return torch.zeros(1 + index % 2), 0
+
+
+class OwnChance(Rows):
+    """Draws from a generator of its own: `of` is torch, numpy or random; `every`: how many items, one of so many."""
+
+    def __init__(self, of="torch", every=1):
+        super().__init__()
+        self.every = every
+        self.draw = {
+            "torch": partial(torch.rand, (), generator=torch.Generator().manual_seed(1)),
+            "numpy": np.random.default_rng(1).random,
+            "random": random.Random(1).random,
+            "system": random.SystemRandom().random,
+        }[of]
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return (x + self.draw() if index % self.every == 0 else x), y

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from noisewise.errors import RunError
-from noisewise.report.advice import FILE, Step, next_steps
+from noisewise.report.advice import Step, next_steps
 from noisewise.runs.folder import RunFolder
 from noisewise.wording import promise
 
@@ -47,7 +47,7 @@ def test_without_suggestions_their_command_is_named(folder):
 
 @pytest.mark.parametrize("content", [[ADVICE], {"format": 1, "suggestions": [ADVICE]}])
 def test_suggestions_of_the_file_are_shown_in_its_place(folder, content):
-    (folder.sensitive / FILE).write_text(json.dumps(content))
+    folder.suggestions.write_text(json.dumps(content))
     wanted = Step("Clip less.", "98 % are clipped.", "noisewise train --bound 4", "+1 point")
     assert next_steps(folder, [TWIN], GOOD) == [wanted]
     (nothing,) = next_steps(folder, [TWIN], GOOD, suggested=[])
@@ -64,6 +64,6 @@ def test_a_weak_guarantee_comes_first(folder):
     "content", ["3", '{"suggestions": 3}', '[{"advice": "x"}]', "[3]", '[{"advice": 1, "evidence": "", "command": ""}]']
 )
 def test_damaged_suggestions_are_refused(folder, content):
-    (folder.sensitive / FILE).write_text(content)
+    folder.suggestions.write_text(content)
     with pytest.raises(RunError, match="noisewise suggest DIR"):
         next_steps(folder, [TWIN], GOOD)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from helpers.remembered import remembered  # noqa: F401  accountants with a memo
 from noisewise import audits
 from noisewise.data import Data
 from noisewise.errors import RunError
-from noisewise.report.comparison import compared, figure
+from noisewise.report.comparison import compared, figure, names_of
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.together import grouped, read_runs
@@ -88,10 +89,34 @@ def test_the_figure_has_a_panel_for_each_measure_and_each_run_in_it(runs):
     canvas = figure(rows_of(runs / "a", runs / "b"))
     panels = [ax for ax in canvas.axes if ax.get_visible()]
     assert [ax.get_ylabel() for ax in panels] == ["accuracy", "worst part", "calibration error", "robust accuracy"]
-    counts = [len(ax.containers[0].lines[0].get_xdata()) for ax in panels]
-    assert counts == [2, 2, 1, 1]
+    assert [len(ax.containers) for ax in panels] == [2, 2, 1, 1]
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["b", "a"]  # by epsilon
     with pytest.raises(RunError, match="none of these runs has been audited"):
         figure(rows_of(runs / "c"))
+
+
+def test_runs_are_told_apart_by_name_colour_and_place(runs):
+    rows = rows_of(*(runs / name for name in "aab"))
+    twins = [
+        replace(rows[-1], run=replace(rows[-1].run, folder=RunFolder(runs / "sweep" / f"run-{i}"))) for i in (1, 2)
+    ]
+    canvas = figure([*rows, *twins])
+    assert [text.get_text() for text in canvas.legends[0].get_texts()][-2:] == ["sweep/run-1", "sweep/run-2"]
+    points = [container.lines[0] for container in canvas.axes[0].containers]
+    assert len({(point.get_color(), point.get_marker()) for point in points}) == len(points)
+    assert len({point.get_xdata()[0] for point in points}) == len(points)
+    assert "side by side" in canvas.axes[0].get_xlabel()
+    assert names_of([rows[0], rows_of(runs / "c")[0]]) == ["b (people)", "c (others)"]
+
+
+def test_a_run_without_a_guarantee_is_drawn_at_the_end(runs):
+    (row,) = rows_of(runs / "a")
+    privacy = row.run.summary | {"privacy": row.run.privacy | {"epsilon": "inf"}}
+    endless = replace(row, run=replace(row.run, summary=privacy))
+    ax = figure([row, endless]).axes[0]
+    ends = [container.lines[0].get_xdata()[0] for container in ax.containers]
+    assert ends[1] > ends[0]
+    assert "∞" in [label.get_text() for label in ax.get_xticklabels()]
 
 
 def test_json_holds_everything(runs):

@@ -168,4 +168,11 @@ FAULTS = [
         "*(run.ledger for run in self.runs)]",
         ("workflow/test_sweep.py::test_noised_scores_are_paid_for_and_drawn_once",),
     ),
+    Mutant(
+        "verify: the ledger of held-out people has no digest",
+        "runs/folder.py",
+        '"ledger.json", "valid_ledger.json",',
+        '"ledger.json",',
+        ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
+    ),
 ]

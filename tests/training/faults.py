@@ -70,9 +70,16 @@ FAULTS = [
     Mutant(
         "capture: a wrong guess of a batch is used",
         "training/ahead.py",
-        "if future is not None and guess == entropy:",
+        "if future is not None and guess == (sampler, entropy):",
         "if future is not None:",
         ("training/test_ahead.py::test_whatever_was_guessed_the_batch_is_that_of_the_step",),
+    ),
+    Mutant(
+        "ahead: a batch of another sampler is used",
+        "training/ahead.py",
+        "if future is not None and guess == (sampler, entropy):",
+        "if future is not None and guess is not None and guess[1] == entropy:",
+        ("training/test_ahead.py::test_a_batch_that_another_sampler_drew_is_not_used",),
     ),
     # the step
     Mutant(
@@ -895,6 +902,27 @@ FAULTS = [
         ("training/test_paid.py::test_a_forked_process_takes_no_reading",),
     ),
     Mutant(
+        "values: rows that were not looked through are taken as they are",
+        "training/batches.py",
+        "        look(taken, rows)\n",
+        "        pass\n",
+        ("training/test_values.py::test_rows_on_disk_are_looked_at_when_they_are_verified_or_taken",),
+    ),
+    Mutant(
+        "values: the loss is asked of every batch",
+        "training/values.py",
+        "                    taken.add(name, value)\n",
+        "",
+        ("training/test_values.py::test_what_the_loss_takes_is_asked_once",),
+    ),
+    Mutant(
+        "values: what is no number is taken for another",
+        "training/taken.py",
+        "str(value) in known if value - value != 0",
+        "bool(known) if value - value != 0",
+        ("training/test_taken.py",),
+    ),
+    Mutant(
         "values: a gradient that is none is taken",
         "training/values.py",
         "    return None if finite else",
@@ -907,5 +935,12 @@ FAULTS = [
         "        chain = _linked(self.chain, _numbers_of(optimizer))\n        begins",
         "        chain = self.chain\n        begins",
         ("data/test_indexed.py::test_the_next_batch_is_known_before_it_is_asked_for",),
+    ),
+    Mutant(
+        "indexed: items that differ when read again are taken",
+        "training/start.py",
+        "            data.check_steady()\n",
+        "            pass\n",
+        ("data/test_indexed.py::test_items_that_differ_when_they_are_read_again_are_refused",),
     ),
 ]

@@ -21,6 +21,13 @@ def test_whatever_was_guessed_the_batch_is_that_of_the_step(sampler, guess):
         assert np.array_equal(ahead.draw(sampler, RIGHT, step), draw(sampler, RIGHT, step))
 
 
+@pytest.mark.parametrize("other", [Poisson(1000, 500), Poisson(1000, 10, max_batch=12), FullBatch(1000)])
+def test_a_batch_that_another_sampler_drew_is_not_used(other):
+    ahead, sampler = Ahead(), Poisson(1000, 10)
+    ahead.begin(other, RIGHT, 3)
+    assert np.array_equal(ahead.draw(sampler, RIGHT, 3), draw(sampler, RIGHT, 3))
+
+
 def test_a_right_guess_is_used(monkeypatch):
     ahead = Ahead()
     ahead.begin(Poisson(100, 10), RIGHT, 3)

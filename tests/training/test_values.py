@@ -1,6 +1,7 @@
 """Values that the loss cannot take are named before anything is spent."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch.utils.data import TensorDataset
 
 from helpers import tiny
 from noisewise.accounting import Ledger
+from noisewise.data import Data, disk
 from noisewise.data.indexed import Indexed
 from noisewise.errors import DataError
+from noisewise.training import values
 from noisewise.training.augmentation import Augment
 from noisewise.training.loop import train
 
@@ -54,6 +57,57 @@ def test_rows_are_asked_as_the_augmentation_leaves_them():
     augment = Augment(lambda rows, generator: (rows[0].nan_to_num(0.0), rows[1]))
     run = tiny.run(units=with_value(0, 7, math.nan), augment=augment)
     assert run.ledger.lines == tiny.mechanism().lines()
+
+
+def taken_late(units, tmp_path, kind, **settings):
+    """A run on rows that nobody has looked through; what its ledger holds at its end."""
+    if kind == "named":
+        units = Indexed(TensorDataset(*units), identity="the tiny ones")
+    else:
+        disk.save(Data(*units, unit=torch.arange(tiny.N) if kind == "people" else None), tmp_path / "data")
+        units = disk.open(tmp_path / "data", verify=kind == "verified")
+    ledger = Ledger("add-remove", unit="person" if kind == "people" else "row")
+    plan = replace(tiny.mechanism(), unit="person") if kind == "people" else tiny.mechanism()
+    try:
+        tiny.run(units=units, ledger=ledger, plan=plan, **settings)
+    except DataError as error:
+        return str(error), ledger.releases
+    return None, ledger.releases
+
+
+@pytest.mark.parametrize("kind", ["verified", "unread", "people", "named"])
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        (1, 3, "holds 3 in its targets"),
+        (0, math.nan, "holds nan in its inputs"),
+        (0, math.inf, "holds inf in its inputs"),
+    ],
+)
+def test_rows_on_disk_are_looked_at_when_they_are_verified_or_taken(tmp_path, kind, where, value, words):
+    refusal, releases = taken_late(with_value(where, 7, value), tmp_path, kind, insecure_seed=1)
+    assert f"row 7 of the data {words}" in refusal
+    assert 0 <= releases < tiny.STEPS
+    assert ("before it was read" in refusal) == (kind != "verified")
+    assert f"({releases} steps were released" in refusal or kind == "verified"
+    assert releases == 0 or kind != "verified"
+
+
+@pytest.mark.parametrize("kind", ["unread", "named"])
+def test_what_the_loss_takes_is_asked_once(tmp_path, kind, monkeypatch):
+    asked = []
+    monkeypatch.setattr(values, "_refused", lambda *_: asked.append(1))
+    units = tiny.data()
+    units[0][:, 0] = math.nan
+    refusal, releases = taken_late(units, tmp_path, kind, insecure_seed=1)
+    assert (refusal, releases) == (None, tiny.STEPS)
+    assert 1 <= len(asked) <= 1 + 3  # one that is no number, and the three classes at most
+
+
+def test_a_run_on_rows_that_are_looked_at_later_is_the_same_run(tmp_path):
+    disk.save(Data(*tiny.data()), tmp_path / "data")
+    runs = [tiny.run(units=disk.open(tmp_path / "data", verify=verify), insecure_seed=1) for verify in (True, False)]
+    assert torch.equal(tiny.weights(runs[0].model), tiny.weights(runs[1].model))
 
 
 def test_looking_leaves_the_random_state_and_the_gradients_alone():

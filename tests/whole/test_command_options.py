@@ -358,7 +358,7 @@ def test_quiet_of_train(noisewise, monkeypatch) -> None:
     silent, told = (" ".join(text.split()) for text in printed)
     assert silent == "error: seen."
     for words in (
-        "cnn on digits", "can be right at most", "delta 1e-05", "protects one row of 1,258 (add-remove)",
+        "cnn on digits", "epsilon 0.0835, strong", "delta 1e-05", "protects one row of 1,258 (add-remove)",
         "noise multiplier 4, bound 0.5 (flat clipping)", "steps 3 of about 64 rows (poisson)", "twin included error: seen.",
     ):  # fmt: skip
         assert words in told
@@ -537,6 +537,14 @@ def test_options_of_predict(noisewise, table) -> None:
     lines = Path("scores.csv").read_text().splitlines()
     assert lines[0] == "row,who,prediction,probability of no,probability of yes"
     assert [line.split(",")[:2] for line in lines[1:]] == [["1", "q1"], ["2", "q2"]]
+    assert noisewise("predict", "a", "other.csv", "--out", "unsure.csv", "--temperature", "1e6")[0] == 0
+    chances = [line.split(",")[-1] for line in Path("unsure.csv").read_text().splitlines()[1:]]
+    assert all(abs(float(chance) - 0.5) < 1e-3 for chance in chances)
+    code, printed = noisewise("temperature", "a", "--json")
+    assert (code, "no temperature between" in printed or json.loads(printed)["part"] == "test") in (
+        (0, True),
+        (2, True),
+    )
 
 
 @pytest.mark.parametrize("command", ["datasets", "models", "repairs", "audits", "clips"])
@@ -798,7 +806,8 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--json": test_json_of_audit,
         **dict.fromkeys(("--model", "--data"), test_model_and_data_of_a_run_made_in_python),
     },
-    "predict": dict.fromkeys(("--out", "--keep", "--json"), test_options_of_predict),
+    "predict": dict.fromkeys(("--out", "--keep", "--temperature", "--json"), test_options_of_predict),
+    "temperature": {"--json": test_options_of_predict},
     **{name: {"--json": test_json_of_lists} for name in ("datasets", "models", "repairs", "audits", "clips")},
     "report": {
         "--out": test_out_of_report_and_its_default,

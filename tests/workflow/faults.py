@@ -392,4 +392,51 @@ FAULTS = [
         "free = tuple(now) if folder.complete else ()",
         ("workflow/test_execution.py::test_a_finished_run_gets_another_twin_and_nothing_else",),
     ),
+    Mutant(
+        "verify: readings that nobody paid for are accepted",
+        "workflow/verification.py",
+        "    if ledger.releases < readings:",
+        "    if False:",
+        ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
+    ),
+    Mutant(
+        "plan: rows of several models are compared as of one",
+        "workflow/forecast.py",
+        "weights = min(row.coordinates for row in self.rows)",
+        "weights = max(row.coordinates for row in self.rows)",
+        ("workflow/test_forecast.py::test_with_one_model_only_epsilon_differs",),
+    ),
+    Mutant(
+        "temperature: predictions are multiplied by it",
+        "workflow/prediction.py",
+        "(outputs.double() / self.temperature)",
+        "(outputs.double() * self.temperature)",
+        ("cli/test_temperature.py::test_predictions_are_as_sure_as_the_temperature_says",),
+    ),
+    Mutant(
+        "temperature: the test part is used although rows are held out",
+        "workflow/temperature.py",
+        'part = "valid" if len(run.data.valid) else "test"',
+        'part = "test"',
+        ("cli/test_temperature.py::test_held_out_rows_come_before_the_test_part",),
+    ),
+    Mutant(
+        "words: a plan with noise that repeats is called private",
+        "workflow/plan.py",
+        "if self.config.insecure_seed is not None:",
+        "if False:",
+        (
+            "cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",
+            "cli/test_planned.py::test_a_run_whose_noise_repeats_promises_nothing",
+        ),
+    ),
+    Mutant(
+        "words: a sweep promises what its runs do not",
+        "workflow/sweep.py",
+        """        if self.status.status != "private":
+            return math.inf
+""",
+        "",
+        ("cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",),
+    ),
 ]

@@ -39,6 +39,15 @@ def test_rows_are_the_plans_that_train_would_take() -> None:
     assert result.rows[0].step_noise > result.rows[1].step_noise
 
 
+def test_with_one_model_only_epsilon_differs() -> None:
+    result = forecast(Asked(n=5000, features=40, epsilons=(1.0, 8.0)))
+    sizes = [row.coordinates for row in result.rows]
+    assert sizes[0] < sizes[1]
+    alike = result.with_one_model()
+    assert alike[0] == pytest.approx(result.rows[0].smallest_class)
+    assert alike[1] == pytest.approx(result.rows[1].smallest_class * math.sqrt(sizes[0] / sizes[1]))
+
+
 def test_batches_and_passes_can_be_chosen() -> None:
     (row,) = forecast(Asked(n=2000, features=12, epsilons=(1.0,), batch_size=100, epochs=3.0, model="logistic")).rows
     assert (row.batch_size, row.steps, row.coordinates) == (100, 60, 26)

@@ -35,6 +35,10 @@ def test_the_least_that_can_be_asked() -> None:
         ({"n": 10, "features": 3, "plot": Path("a.jpeg")}, "must end in .png"),
         ({"n": 10, "features": 3, "plot": Path("nowhere/a.png")}, "folder that exists"),
         ({"n": 10, "features": 3, "schema": Path("s.json")}, "leave out --features"),
+        (
+            {"n": 10, "schema": Path("people.csv")},
+            "`noisewise schema people.csv --label COLUMN=A,B --header-only --out people.toml`",
+        ),
         ({"n": 10, "schema": Path("nowhere.json")}, "nowhere.json does not exist"),
     ],
 )

@@ -2,11 +2,12 @@
 
 import pytest
 
+from helpers.command_line import command_line
 from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder
 from noisewise.workflow.config import plan
 from noisewise.workflow.execution import execute
-from noisewise.workflow.taken import check_finished, check_out
+from noisewise.workflow.taken import check_finished, check_no_folder_of_runs, check_out
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,31 @@ def test_what_is_no_finished_run_is_not_opened(finished, tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(RunError, match=r"unfinished run. Finish it with `noisewise train --resume --out"):
         check_finished(RunFolder(tmp_path))
+
+
+def test_a_folder_of_runs_says_which_there_are(tmp_path):
+    for number in range(1, 15):
+        (tmp_path / f"run-{number:02d}").mkdir()
+        (tmp_path / f"run-{number:02d}" / "run.json").write_text("{}")
+    folder = RunFolder(tmp_path)
+    with pytest.raises(
+        RunError, match=rf"holds 14 runs and is none itself: run-01, .* and 2 more\..*{tmp_path}/run-01"
+    ):
+        check_finished(folder)
+    (tmp_path / "sweep.json").write_text('{"chosen": "run-03"}')
+    with pytest.raises(RunError, match=rf"the sweep chose run-03.*{tmp_path}/run-03"):
+        check_no_folder_of_runs(folder)
+    for damaged in ("{", "[]", '{"chosen": 3}', '{"chosen": "gone"}'):
+        (tmp_path / "sweep.json").write_text(damaged)
+        with pytest.raises(RunError, match=rf"e\.g\. {tmp_path}/run-01"):
+            check_no_folder_of_runs(folder)
+    check_no_folder_of_runs(RunFolder(tmp_path / "run-01"))
+
+
+@pytest.mark.parametrize("command", ["verify", "audit", "suggest", "report", "report --shareable"])
+def test_commands_that_are_given_a_folder_of_runs(command, tmp_path, monkeypatch, capsys):
+    (tmp_path / "sweep/run-01").mkdir(parents=True)
+    (tmp_path / "sweep/run-01/run.json").write_text("{}")
+    outcome = command_line(monkeypatch, capsys, tmp_path, columns=120)(*command.split(), "sweep")
+    assert outcome.code == 2
+    assert "sweep holds 1 run and is none itself: run-01. Name one of them, e.g. sweep/run-01" in outcome.words

@@ -13,10 +13,13 @@ from safetensors.torch import load_file, save_file
 from helpers import tiny
 from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.accounting import Ledger, spent
+from noisewise.data import Data
 from noisewise.errors import RunError
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.training import step
+from noisewise.training.paid import PaidAccuracy
+from noisewise.wording import number
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.verification import FAILS, NAMES, OK, OPEN, verified
@@ -187,6 +190,48 @@ def test_a_run_of_python_is_held_against_its_mechanism(tmp_path):
     edit(tmp_path / "mechanism.json", steps=3)
     sealed(RunFolder(tmp_path))
     assert failing(RunFolder(tmp_path)) == {"plan"}
+
+
+@pytest.fixture
+def paid_run(tmp_path):
+    """A run of Python whose held-out people paid for a reading after each epoch."""
+    paid = PaidAccuracy(Data(*tiny.data(30)), epsilon=1, readings=3)
+    tiny.run(out=tmp_path / "paid", paid=paid, delta=1e-3)
+    return RunFolder(tmp_path / "paid")
+
+
+def test_a_run_with_paid_readings_holds(paid_run):
+    checks = {check.name: check for check in verified(paid_run.path, names=NAMES[:-1])}
+    assert checks["files"].verdict == checks["metrics"].verdict == checks["epsilon"].verdict == OK
+    assert "Not of the run" not in checks["files"].why
+    ledger = Ledger.from_dict(read_json(paid_run.valid_ledger))
+    assert f"3 readings of held-out people cost these epsilon {number(ledger.epsilon(1e-3))}" in checks["metrics"].why
+
+
+PAID = {  # what is changed, digests made anew or not, and who sees it
+    "more noise": (lambda path: edit(path, lines__0__event__noise_multiplier=40.0), False, {"files"}),
+    "missing": (lambda path: path.unlink(), False, {"files", "metrics"}),
+    "missing, with digests": (lambda path: path.unlink(), True, {"metrics"}),
+    "fewer readings, with digests": (lambda path: edit(path, lines__0__count=2), True, {"metrics"}),
+    "no readings, with digests": (lambda path: edit(path, lines=[]), True, {"metrics"}),
+    "damaged, with digests": (lambda path: path.write_text("{}"), True, {"metrics"}),
+}
+
+
+@pytest.mark.parametrize("name", PAID)
+def test_a_changed_ledger_of_held_out_people_is_seen(name, paid_run):
+    change, forged, seen_by = PAID[name]
+    change(paid_run.valid_ledger)
+    if forged:
+        sealed(paid_run)
+    assert failing(paid_run) == seen_by
+
+
+def test_what_was_paid_may_be_more_than_what_is_shown(paid_run):
+    """A run that was interrupted after a reading, and resumed without: the reading is paid for, and shown nowhere."""
+    edit(paid_run.valid_ledger, lines__0__count=4)
+    sealed(paid_run)
+    assert failing(paid_run) == set()
 
 
 def test_a_run_without_noise_claims_nothing(tmp_path):

@@ -131,10 +131,7 @@ def miscalibrated(evidence: Evidence) -> Advice | None:
     over = calibration.headline["over-confidence"]
     if over.low < MISJUDGED and over.high > -MISJUDGED:
         return None
-    ece, code = calibration.headline["ECE"], (
-        "from noisewise.workflow.opened import open_run; from noisewise.repairs.temperature import temperature; "
-        f"run = open_run({evidence.folder!r}); print(temperature(run.model, run.data.valid))"
-    )  # fmt: skip
+    ece = calibration.headline["ECE"]
     return Advice(
         diagnosis=name,
         advice="Divide the outputs by a temperature that is fitted to held-out people; no decision changes.",
@@ -142,7 +139,7 @@ def miscalibrated(evidence: Evidence) -> Advice | None:
         f"error {percent(ece)} (interval {percent_interval(ece)}).",
         aim="calibration",
         gain=gain(name, "ece"),
-        command=shlex.join(["python", "-c", code]),
+        command=shlex.join(["noisewise", "temperature", evidence.folder]),
         privacy="None if the held-out people are public. Otherwise the temperature is a number about them without noise: it "
         "must not be published.",
     )

@@ -23,13 +23,14 @@ from noisewise.cli.shared import EXAMPLES, terminal
 from noisewise.cli.suggest import suggest
 from noisewise.cli.sweep import sweep
 from noisewise.cli.tables import schema
+from noisewise.cli.temperature import temperature
 from noisewise.cli.train import demo, train
 from noisewise.cli.verify import verify
 from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
-    train, audit, suggest, report, compare, budget, sweep, verify, predict, demo, schema, check, plan, epsilon, calibrate,
-    datasets, models, repairs, audits, clips,
+    train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
+    calibrate, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

@@ -10,6 +10,7 @@ import typer
 
 from noisewise import userfiles
 from noisewise.cli.shared import Json, example, plain, terminal
+from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
     from noisewise.testing.modelcheck import ModelCheck
@@ -42,6 +43,9 @@ def check(
     for reference in (model, example, loss):
         if reference is not None:
             userfiles.load(reference)
+    made = userfiles.load(model)
+    if not callable(made):
+        raise ConfigError(f"{model!r} is {type(made).__name__}: must be an nn.Module or a function that returns one.")
     from noisewise.testing.modelcheck import check_user_files
 
     checked = check_user_files(model, example, loss)

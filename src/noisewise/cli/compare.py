@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from noisewise.report.comparison import Compared
 
 KINDS = (".png", ".svg", ".pdf")
+GAP, LONGEST = 2, 16  # cells between columns, and of a column of numbers at most
 
 
 @example("noisewise compare runs/clinic runs/clinic-sparse --plot compare.png")
@@ -64,23 +65,26 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
     from rich.table import Table
 
     console, measures = terminal(), rows[0].measures
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run", overflow="fold")
-    table.add_column("epsilon", justify="right")
-    table.add_column("all runs", justify="right")
-    for measure in measures:
-        table.add_column(measure.name, justify="right")
-    for row in rows:
-        status = row.run.privacy["status"]
-        table.add_row(
-            plain(str(row.run.folder.path)),
-            number(row.run.epsilon) + ("" if status == "private" else f"\n[bold red]{status}[/]"),
-            number(row.together),
-            *(_cell(row, measure) for measure in measures),
-        )
+    columns = {
+        "run": [plain(str(row.run.folder.path)) for row in rows],
+        "epsilon": [_epsilon(row) for row in rows],
+        "all runs": [plain(number(row.together)) for row in rows],
+        **{measure.name: [_cell(row, measure) for row in rows] for measure in measures},
+    }
     console.print()
     console.print(plain(f"{data}: {len(rows)} {'run' if len(rows) == 1 else 'runs'}"), style="bold")
-    console.print(table)
+    widths = {name: _width(name, cells) for name, cells in columns.items()}
+    widths["run"] = min(widths["run"], max(console.width // 3, 16))
+    for place, names in enumerate(_side_by_side(widths, console.width)):
+        if place:
+            console.print()
+        table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
+        for name in names:
+            justify: Any = "left" if name == "run" else "right"
+            table.add_column(name, justify=justify, width=widths[name], overflow="fold")
+        for cells in zip(*(columns[name] for name in names), strict=True):
+            table.add_row(*cells)
+        console.print(table)
     console.print()
     level = next((f"{100 * e.level:g} %" for row in rows for e in row.values.values()), "95 %")
     below = f"Below each number its {level} interval. " if any(row.values for row in rows) else ""
@@ -93,11 +97,35 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
             console.print(f"• Not measured yet: {command}", markup=False, soft_wrap=True)
 
 
+def _side_by_side(widths: dict[str, int], width: int) -> list[list[str]]:
+    """Columns in as many tables as the terminal needs, each with the runs' names: nothing is cut."""
+    first, *others = widths
+    tables = [[first]]
+    for name in others:
+        if len(tables[-1]) > 1 and sum(widths[each] + GAP for each in [*tables[-1], name]) > width:
+            tables.append([first])
+        tables[-1].append(name)
+    return tables
+
+
+def _width(name: str, cells: list[Any]) -> int:
+    """Of the longest line; headings are broken between words, names of parts where they must."""
+    lines = [*name.split(), *(line for cell in cells for line in cell.plain.split("\n"))]
+    return min(max(map(len, lines)), LONGEST) if name != "run" else max(map(len, lines))
+
+
+def _epsilon(row: Compared) -> Any:
+    from rich.text import Text
+
+    status = row.run.privacy["status"]
+    return Text.assemble(number(row.run.epsilon), *([] if status == "private" else [(f"\n{status}", "bold red")]))
+
+
 def _cell(row: Compared, measure: Any) -> Any:
     from rich.text import Text
 
     if measure.name not in row.values:
-        return "–"
+        return plain("–")
     value, interval = measure.written(row.values[measure.name])
     part = f"\n{row.worst}" if measure.name == "worst part" and row.worst else ""
     return Text.assemble(value, (f"\n{interval.removesuffix(' %')}{part}", "dim"))

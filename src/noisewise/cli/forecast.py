@@ -49,9 +49,9 @@ def plan(
     """What epsilon buys, before any training: accuracy, noise, and the smallest class that can be learned.
 
     No private row is read. Accuracy comes from a public stand-in, on which the plan for your number of people is tried, or
-    from runs at hand. A class is called too small when the clipped gradients of all its people, over all steps, are
-    together shorter than the noise of all steps: m < sigma sqrt(d) / (q sqrt(T)), for d weights, T steps and a share q of
-    the people in each.
+    from runs at hand. How many people a class needs: with fewer, the clipped gradients of all of them, over all steps, are
+    together shorter than the noise of all steps, m < sigma sqrt(d) / (q sqrt(T)), for d weights, T steps and a share q of
+    the people in each. More weights catch more noise; --model holds them fixed.
     """
     asked = Asked(
         n=n, epsilons=tuple(sorted(set(epsilon or EPSILONS))), features=features, classes=classes, schema=data, model=model,
@@ -74,7 +74,7 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
     console = terminal()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("epsilon", justify="right")
-    for heading in ("a guess is right", "noise / bound", "noise per weight", "weights", "smallest class"):
+    for heading in ("a guess is right", "noise / bound", "noise per weight", "weights", "a class needs"):
         table.add_column(heading, justify="right")
     table.add_column(f"{result.measure}, %" if result.source else "", no_wrap=result.measure == "accuracy")
     for row in result.rows:
@@ -92,7 +92,7 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
     lines = [
         f"{result.n:,} people, delta {result.delta:g}; {_span(first.steps, last.steps)} steps of about "
         f"{_span(first.batch_size, last.batch_size)} people. Noise per weight: of a step's mean gradient.",
-        "A smaller class drowns: all its people's clipped gradients together are shorter than the noise of all steps.",
+        *_about_classes(result),
         f"The {result.measure} is that of {result.source}, not of your people; intervals of 95 %."
         if result.source
         else "Accuracy is not known: name a public data set that resembles yours (--stand-in), or --runs.",
@@ -101,6 +101,24 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
         console.print(plain(line), style="dim")
     if plot is not None:
         console.print(f"[bold]Plot:[/] {plot}", soft_wrap=True)
+
+
+def _about_classes(result: Forecast) -> list[str]:
+    """What the smallest class is, and why it changes from row to row."""
+    row = result.rows[0]
+    lines = [
+        f"A class needs: so many people in the data, at least. At epsilon {row.epsilon:g} one of fewer than "
+        f"{row.smallest_class:,.0f} (a rare illness, say) is not learned: all that its people add to training is weaker than "
+        "the noise."
+    ]
+    alike = result.with_one_model()
+    if len({row.coordinates for row in result.rows}) > 1:
+        listed = ", ".join(f"{needs:,.0f} at {row.epsilon:g}" for row, needs in zip(result.rows, alike, strict=True))
+        lines.append(
+            "Rows are of several models, as train would take them, and a larger one catches more noise. With the smallest, "
+            f"{min(row.coordinates for row in result.rows):,} weights, throughout: {listed}."
+        )
+    return lines
 
 
 def _span(first: int, last: int) -> str:

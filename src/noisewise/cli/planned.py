@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from noisewise.cli.shared import plain, terminal
@@ -24,10 +25,15 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     each = "" if runs == 1 else f" for each of {runs} runs, which add up"
-    words = promise(spent, config.delta, mechanism.sampler.n, adjacency=mechanism.adjacency, unit=unit)
-    table.add_row("epsilon", f"[bold]{number(spent)}[/]{each}. {words.meaning}")
+    status, n = planned.status, mechanism.sampler.n
+    if status.status == "private":
+        table.add_row("epsilon", f"[bold]{number(spent)}[/]{each}, {promise(spent, config.delta, n).strength}")
+    else:
+        table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
+        kept = f"; with secret noise it would be {number(spent)}" if math.isfinite(spent) else ""
+        table.add_row("epsilon", f"[bold]{number(math.inf)}[/], nothing is promised{kept}")
     table.add_row("delta", f"{config.delta:g}")
-    table.add_row("protects", f"one {unit} of {mechanism.sampler.n:,} ({mechanism.adjacency})")
+    table.add_row("protects", f"one {unit} of {n:,} ({mechanism.adjacency})")
     table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
     phases = f" in {len(recipe.phases) + 1} phases" if recipe.phases else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,9 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option(help="Column to copy beside the predictions; may be repeated.", metavar="NAME")
     ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Divide outputs by this; noisewise temperature finds it.", metavar="T")
+    ] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Predict for new rows: the class and the probability of each, or the number.
@@ -30,6 +34,8 @@ def predict(
     Model and schema come from the run folder; no training data is touched and no label column is needed. Values that the
     schema does not know (unseen categories, numbers outside their range, missing ones) are counted and said.
     """
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"--temperature {temperature}: must be a number above 0; above 1 the model is less sure.")
     if out.exists():
         raise ConfigError(f"{out} exists: choose another --out, so that nothing is overwritten.")
     if not out.parent.is_dir():
@@ -40,7 +46,7 @@ def predict(
     from noisewise.workflow.prediction import predict as predicted
 
     try:
-        counts = predicted(run, file, out, keep=keep or [])
+        counts = predicted(run, file, out, keep=keep or [], temperature=temperature)
     except BaseException:
         out.unlink(missing_ok=True)  # half a file would be taken for a whole one
         raise

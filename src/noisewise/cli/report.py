@@ -10,6 +10,10 @@ import typer
 from noisewise.cli.share import check_cards, write_shareable
 from noisewise.cli.shared import example, terminal
 from noisewise.errors import ConfigError
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.wording import promised
+from noisewise.workflow.taken import check_no_folder_of_runs
 
 
 @example("noisewise report runs/digits --out report.html")
@@ -51,6 +55,8 @@ def report(
     in the data. What is left out is said.
     """
     check_cards(shareable, contact, license, score_epsilon)
+    for run in runs:
+        check_no_folder_of_runs(RunFolder(run))
     if not shareable:
         write_page(runs, out, by)
     elif len(runs) > 1:
@@ -69,3 +75,17 @@ def write_page(paths: list[Path], out: Path | None, by: str | None = None) -> No
     console.print(f"[dim]It is internal. {warning(paths)}[/]")
     if any(written.parent.resolve() == path.resolve() for path in paths):
         console.print("[yellow]note:[/] it lies beside the model and not among the run's secrets; better move it out.")
+    for line, why in _next_steps(paths):
+        console.print(f"[dim]Next:[/] {line}  [dim]{why}[/]", soft_wrap=True)
+
+
+def _next_steps(paths: list[Path]) -> list[tuple[str, str]]:
+    """Commands that go on from a page, and what they do."""
+    if len(paths) > 1:
+        return [(f"noisewise compare {' '.join(map(str, paths))}", "the same numbers in the terminal, or drawn")]
+    folder, steps = RunFolder(paths[0]), []
+    if not folder.suggestions.exists():
+        steps.append((f"noisewise suggest {paths[0]}", "what to try, and why"))
+    if promised(read_summary(folder)).publishable:
+        steps.append((f"noisewise report {paths[0]} --shareable", "what may leave, with cards"))
+    return steps

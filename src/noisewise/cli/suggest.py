@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noisewise.cli.shared import Json, example, note, plain, terminal, warnings_as_notes
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.workflow.taken import check_finished
 
 if TYPE_CHECKING:
     from noisewise.advice import Advice
@@ -30,6 +33,7 @@ def suggest(
     Reads the run's audits and asks those that are missing (seconds to minutes; nothing is trained). Advice follows from
     people in the data, so it is secret: it is kept in sensitive/suggestions.json, and the report shows it.
     """
+    check_finished(RunFolder(run))
     from noisewise.workflow.suggest import suggest as suggested
 
     with warnings_as_notes():
@@ -43,8 +47,15 @@ def suggest(
     for number, one in enumerate(advice, 1):
         _print_advice(number, one)
     console.print()
+    if advice:
+        console.print(plain("Drawn from audits of people: keep it among the secrets."), style="dim")
+        return
+    console.print(plain(NOTHING))
+    n = read_summary(RunFolder(run))["data"]["n"]
+    console.print(f"[dim]Next:[/] noisewise report {run}  [dim]the whole on one page[/]", soft_wrap=True)
     console.print(
-        plain(NOTHING if not advice else "Drawn from audits of people: keep it among the secrets."), style="dim"
+        f"[dim]Next:[/] noisewise plan --n {2 * n} --runs {run}  [dim]what twice the people would buy[/]",
+        soft_wrap=True,
     )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
+from noisewise.runs.files import finite
 from noisewise.wording import number, promise
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
 
@@ -63,9 +64,7 @@ def sweep(
         _print_plan(whole, processes)
     if dry_run:
         if as_json:
-            print(
-                json.dumps({"runs": len(whole.plans), "epsilons": whole.epsilons, "epsilon": _total(whole)}, indent=2)
-            )
+            print(json.dumps(finite(_priced(whole)), indent=2))
         return
     try:
         with warnings_as_notes():
@@ -86,6 +85,18 @@ def _total(whole: PlannedSweep) -> float:
     return whole.together(whole.score_lines() if choose is not None and choose.by == NOISED else ())
 
 
+def _priced(whole: PlannedSweep) -> dict[str, Any]:
+    """What --dry-run --json says."""
+    status = whole.status
+    return {
+        "runs": len(whole.plans),
+        "epsilons": whole.epsilons,
+        "epsilon": _total(whole),
+        "status": status.status,
+        "reason": status.reason,
+    }
+
+
 def _print_plan(whole: PlannedSweep, processes: int) -> None:
     from rich.table import Table
 
@@ -94,6 +105,7 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     first, costs, total = whole.plans[0], whole.epsilons, _total(whole)
     mechanism, console = first.mechanism, terminal()
     words = promise(total, whole.delta, mechanism.sampler.n, adjacency=whole.adjacency, unit=mechanism.unit)
+    status = whole.status
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -102,20 +114,27 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     low, high = number(min(costs)), number(max(costs))
     each = low if low == high else f"{low} to {high}"
     would = " would cost people whose rows are not public" if whole.public else ""
-    table.add_row("runs", f"{len(costs)}, epsilon {each} each; {processes} at a time")
-    table.add_row("together", f"[bold]epsilon {number(total)}[/] at delta {whole.delta:g}{would}: {words.strength}")
+    if status.status == "private":
+        table.add_row("runs", f"{len(costs)}, epsilon {each} each; {processes} at a time")
+        table.add_row("together", f"[bold]epsilon {number(total)}[/] at delta {whole.delta:g}{would}: {words.strength}")
+    else:
+        table.add_row("runs", f"{len(costs)}; {processes} at a time")
+        table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
+        table.add_row("together", f"[bold]epsilon {number(total)}[/]: nothing is promised")
     table.add_row("choice", _choice(whole))
     took = sum(seconds(plan.recipe, plan.config.runtime(), twin=plan.config.twin) for plan in whole.plans[:1])
     table.add_row("takes", f"about {in_words(took * len(costs) / processes)}")
     console.print(table)
-    if not whole.public and not words.publishable:
+    if status.status == "private" and not whole.public and not words.publishable:
         note(f"together {words.verdict[0].lower()}{words.verdict[1:]} Try fewer settings, or try them on public rows.")
 
 
 def _choice(whole: PlannedSweep) -> str:
     choose = whole.sweep.choose
     if choose is not None and choose.by == NOISED:
-        return f"by noised scores on held-out {whole.plans[0].mechanism.unit}s, epsilon {choose.epsilon:g} of the above"
+        private = whole.status.status == "private"
+        price = f"epsilon {choose.epsilon:g} of the above" if private else "which promise nothing either"
+        return f"by noised scores on held-out {whole.plans[0].mechanism.unit}s, {price}"
     if whole.public and len(whole.plans[0].data.valid):
         return "by exact scores on held-out public rows"
     return f"none: add \\[choose] by = '{NOISED}', or try settings on public rows (\\[stand_in])"
@@ -144,9 +163,12 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     total = float(content["epsilon"])
     words = promise(total, content["delta"], content["n"], adjacency=content["adjacency"], unit=content["unit"])
     spent = "would have cost people whose rows are private" if content["public"] else "cost"
-    console.print(
-        f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}."
-    )
+    if open_runs := [row["run"] for row in content["runs"] if row["status"] != "private"]:
+        console.print(f"[bold red]Not private:[/] {', '.join(open_runs)}. Nothing is promised, and nothing adds up.")
+    else:
+        console.print(
+            f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}."
+        )
     if content["score_deviation"]:
         console.print(f"Noise on each accuracy has a deviation of {100 * content['score_deviation']:.1f} points.")
     if content["chosen"] is None:

@@ -35,7 +35,8 @@ def schema(
             COLUMNS,
             "What you know of a column; may be repeated. NAME=LOW:HIGH (a number), NAME=LOW:HIGH:log (on a log scale), "
             "NAME=LOW:HIGH:gaps (a column more for what is missing or unreadable), NAME=number (range unknown), "
-            "NAME=A,B,C (categories), NAME=text or NAME=hash:64 (hashed), NAME=words (free text), "
+            "NAME=A,B,C (categories; values with commas in double quotes, as in CSV: 'city=\"Paris, France\",Lyon'; so too in "
+            "--label and --group), NAME=text or NAME=hash:64 (hashed), NAME=words (free text), "
             "NAME=date:2010-01-01:2025-12-31, NAME=date:FIRST:LAST:%d.%m.%Y, NAME=boolean, NAME=ignore.",
             metavar="NAME=WHAT",
         ),

@@ -32,6 +32,7 @@ from noisewise.errors import Interrupted, RunError
 from noisewise.runs.files import read_json
 from noisewise.workflow.checks import check_privacy, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
+from noisewise.workflow.early import check_groups, check_repairs, check_sizes
 from noisewise.workflow.settings import Config, parsed_settings
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def train(
         list[str] | None,
         option(
             TABLE,
-            "What you know of a column, e.g. age=0:120, income=0:1e6:log, city=text, id=ignore; may be repeated.",
+            "What you know of a column, e.g. age=0:120, income=0:1e6:log, city=text, id=ignore; may be repeated. Values "
+            "with commas in double quotes, as in CSV: 'city=\"Paris, France\",Lyon'; so too in --label and --group.",
             metavar="NAME=WHAT",
         ),
     ] = None,
@@ -190,6 +192,10 @@ def train(
     base = None if config is None else Config.read(config)
     stored = _stored(folders[0]) if resume else None
     check_together(given, epochs)
+    fixes = given.get("repairs") or ()
+    check_repairs(fixes, epsilon)
+    check_groups(data, fixes, group or (), schema)
+    check_sizes(data, given.get("batch_size"), given.get("valid"))
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
     if base is None and stored is None:
@@ -242,6 +248,10 @@ def _print_total(folders: list[Path], before: list[Line]) -> None:
     from noisewise.runs.summary import read_ledger, read_summary
     from noisewise.wording import number
 
+    open_runs = [str(folder) for folder in folders if read_summary(RunFolder(folder))["privacy"]["status"] != "private"]
+    if open_runs:
+        terminal().print(f"\n[bold red]No total:[/] nothing bounds what {', '.join(open_runs)} released.")
+        return
     ledgers = [read_ledger(RunFolder(folder)) for folder in folders]
     delta = read_summary(RunFolder(folders[0]))["privacy"]["delta"]
     lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]

@@ -12,6 +12,7 @@ import typer
 from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder
+from noisewise.workflow.taken import check_no_folder_of_runs
 
 if TYPE_CHECKING:
     from noisewise.workflow.verification import Check
@@ -30,6 +31,7 @@ def verify(
     executed. It shows whether the files fit together, not who wrote them. Takes seconds.
     Exit code 0: all that can be checked holds; 3: something fails.
     """
+    check_no_folder_of_runs(RunFolder(run))
     if not RunFolder(run).complete:
         raise RunError(f"{run} holds no finished run: check the name; an unfinished one cannot be verified.")
     from noisewise.workflow.verification import FAILS, OPEN, verified

@@ -11,17 +11,21 @@ from typing import Any
 class Entry:
     """A data set: the module of `noisewise.data` with the loader of its name, and settings of a run (`Config`).
 
-    Settings are for SGD with momentum 0.9 and flat clipping.
+    Settings are for SGD with momentum 0.9 and flat clipping. rows: of the training and the valid part together, where that is
+    a fixed number. groups: the attributes by which its people are split.
     """
 
     home: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: int | None = None
+    groups: tuple[str, ...] = ()
 
 
 CATALOG = {
     "digits": Entry(
         "images",
         {"model": "cnn", "valid": 180, "batch_size": 512, "epochs": 40, "bound": 0.5, "lr": 0.5, "twin_lr": 0.3},
+        rows=1438,
     ),
     "mnist": Entry(
         "images",
@@ -35,15 +39,16 @@ CATALOG = {
             "ema": 0.99,
             "twin_lr": 0.1,
         },
+        rows=60_000,
     ),
-    "fashion_mnist": Entry("images"),
-    "cifar10": Entry("images"),
-    "adult": Entry("tabular"),
-    "german_credit": Entry("tabular"),
-    "compas": Entry("tabular"),
-    "california_housing": Entry("tabular"),
-    "wine_quality": Entry("tabular"),
-    "two_patch": Entry("synthetic"),
+    "fashion_mnist": Entry("images", rows=60_000),
+    "cifar10": Entry("images", rows=50_000),
+    "adult": Entry("tabular", rows=32_561, groups=("sex", "race")),
+    "german_credit": Entry("tabular", rows=800, groups=("sex", "age_group")),
+    "compas": Entry("tabular", rows=4_938, groups=("race", "sex", "age_cat")),
+    "california_housing": Entry("tabular", rows=16_512),
+    "wine_quality": Entry("tabular", rows=5_198, groups=("colour",)),
+    "two_patch": Entry("synthetic", groups=("feature",)),
     "signal_noise": Entry("synthetic"),
 }
 """How the settings were chosen.

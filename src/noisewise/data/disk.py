@@ -25,13 +25,14 @@ from torch import Tensor
 
 from noisewise.data import marks
 from noisewise.data.base import Data, Splits
-from noisewise.data.extremes import not_read
+from noisewise.data.extremes import Extreme, in_part, joined, not_read, remember
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs.files import settle
 
 FORMAT = 1
 BLOCK = 1 << 24  # bytes written at a time
+PIECE = 1 << 20  # bytes verified at a time
 TYPES = {
     str(kind).removeprefix("torch."): kind
     for kind in (
@@ -84,7 +85,8 @@ def open(folder: Folder, *, verify: bool = True) -> Data | Splits:
     """What `save` or `write` wrote, mapped: a row is read when it is used. Writing into its tensors leaves the files alone.
 
     Guarantee: damage is an error. With `verify=False` only `data.json` and the sizes of files are checked, which saves
-    reading everything once; a changed value then goes unnoticed.
+    reading everything once; a changed value then goes unnoticed, and one that a loss cannot take is refused when a step takes
+    it instead of before the first.
     """
     root = Path(folder)
     parts = {name: _read(root, name, about, verify) for name, about in _about(root).items()}
@@ -209,7 +211,7 @@ def _read(root: Path, name: str, about: Mapping[str, Any], verify: bool) -> Data
             for key, form in about["tensors"].items()
         }
         for key, form in about["tensors"].items() if verify else ():
-            _verify(root / f"{name}.{key}.bin", form["sha256"])
+            remember(tensors[key], _verify(root / f"{name}.{key}.bin", form["sha256"], tensors[key]))
             marks.remember(tensors[key], form["sha256"])
         return Data(
             tensors.pop("x"),
@@ -253,13 +255,24 @@ def _mapped(path: Path, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         raise DataError(f"{path} cannot be read ({error.strerror}). Restore a copy or write it anew.") from None
 
 
-def _verify(path: Path, expected: str) -> None:
+def _verify(path: Path, expected: str, tensor: Tensor) -> tuple[Extreme, ...]:
+    """Read a file once: damage is an error; the extremes of what it holds are given back."""
+    width = tensor[:1].nbytes
+    block = bytearray(width * max(1, PIECE // max(1, width)) if len(tensor) else 0)
+    digest, several, first = hashlib.sha256(), list[Extreme](), 0
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != expected:
+        while size := file.readinto(block):
+            digest.update(memoryview(block)[:size])
+            part = torch.frombuffer(block, dtype=tensor.dtype, count=size // tensor.itemsize).view(
+                -1, *tensor.shape[1:]
+            )
+            several += in_part(part, first)
+            first += len(part)
+    if digest.hexdigest() != expected:
         raise DataError(
-            f"{path} is damaged: its sha256 is {digest}, expected {expected}. Restore a copy or write it anew."
+            f"{path} is damaged: its sha256 is {digest.hexdigest()}, expected {expected}. Restore a copy or write it anew."
         )
+    return joined(several)
 
 
 def _digest(content: Any) -> str:

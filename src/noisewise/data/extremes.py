@@ -29,12 +29,23 @@ def not_read(tensor: Tensor) -> None:
     _MAPPED[tensor] = True
 
 
+def remember(tensor: Tensor, known: tuple[Extreme, ...]) -> None:
+    """The extremes of a tensor over a file, seen while the file was read for something else."""
+    _EXTREMES[tensor] = tensor._version, known
+
+
+def unknown(tensor: Tensor) -> bool:
+    """Is this a tensor over a file that nobody has looked through, or that was written into since?"""
+    return tensor in _MAPPED and _EXTREMES.get(tensor, (None, ()))[0] != tensor._version
+
+
 def extremes(tensor: Tensor) -> tuple[Extreme, ...]:
     """Of floating point numbers the first that is none, of whole numbers the smallest and the largest; as private as the rows.
 
-    Remembered until somebody writes into the tensor. Cost: one reading. Of a tensor over a file none are known.
+    Remembered until somebody writes into the tensor. Cost: one reading. Of a tensor over a file those are known that were
+    seen when it was verified.
     """
-    if tensor in _MAPPED:
+    if unknown(tensor):
         return ()
     if tensor.is_inference():  # has no version
         return tuple(_looked_up(tensor))

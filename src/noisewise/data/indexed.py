@@ -19,6 +19,7 @@ from noisewise.data.extremes import Extreme, in_part, joined
 from noisewise.data.marks import Marked, digest, named
 from noisewise.errors import ConfigError, DataError
 
+TWICE = 8  # items that are read twice
 AT_ONCE = 256  # rows that are held while the whole set is looked through
 _WRAPPED: Any = WeakIdKeyDictionary()  # Dataset -> Indexed
 
@@ -31,9 +32,14 @@ class Indexed(Marked):
     Workers hold the Dataset as it was when they started: one that is changed during a run is read as before.
 
     The user vouches that item `i` depends on record `i` alone: a Dataset that mixes records (mixup) couples units, and no
-    check sees it. `identity`: what this set of people is called, e.g. "hospital 2024, training part". Without it the whole
-    set is read once before the first step, so that resuming on other data is refused and values that the loss cannot take
-    are named; with it the name stands for the data, and nothing is read before it is drawn.
+    check sees it. Before the first step a few items are read twice, and a Dataset whose items differ then (it has a generator
+    of its own) is refused: a step that is done again after a crash would put the same noise on other values. Items that
+    differ but rarely are not noticed.
+
+    `identity`: what this set of people is called, e.g. "hospital 2024, training part". Without it the whole set is read once
+    before the first step, so that resuming on other data is refused and values that the loss cannot take are named; with it
+    the name stands for the data, only those few items are read before they are drawn, and such values are named when a batch
+    holds them.
     """
 
     def __init__(self, dataset: Any, *, num_workers: int = 0, identity: str | None = None):
@@ -102,6 +108,17 @@ class Indexed(Marked):
                 several.setdefault(name, []).extend(in_part(tensor, first))
         return whole.digest(), {name: joined(parts) for name, parts in several.items()}
 
+    def check_steady(self) -> None:
+        """Refuse a Dataset whose items are others when they are read again with the same seed."""
+        some = torch.linspace(0, len(self) - 1, min(TWICE, len(self))).long()
+        first, again = (dict(named(self.rows(some))) for _ in range(2))
+        for name, tensor in first.items():
+            if name not in again or again[name].shape != tensor.shape:
+                raise _not_steady(self.dataset, int(some[0]))
+            for place, row in enumerate(some.tolist()):
+                if digest(tensor[place]) != digest(again[name][place]):
+                    raise _not_steady(self.dataset, row)
+
     def look_again(self) -> None:
         """Forget what was read: a run that begins, or goes on, must see the items as they are now."""
         vars(self).pop("_looked_through", None)
@@ -117,6 +134,15 @@ class Indexed(Marked):
     def extremes(self) -> dict[str, tuple[Extreme, ...]]:
         """The extremes of each tensor, by its path; none where a name stands for the data."""
         return {} if self.identity is not None else self._looked_through[1]
+
+
+def _not_steady(dataset: Any, row: int) -> DataError:
+    return DataError(
+        f"item {row} of {type(dataset).__name__} is another one when it is read again: it draws from a generator of its own, "
+        "or from a clock. A step that is done again after a crash would put the same noise on other values, which shows them. "
+        "Leave chance out of __getitem__ and pass it as train(..., augment=Augment(function)), or draw from torch, "
+        "numpy.random or random themselves, which are seeded for each item."
+    )
 
 
 def readable(data: Any) -> Any:

@@ -11,8 +11,8 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from noisewise.estimators.columns import (
     schema_for,
     share_of,
     table_of,
+    without,
 )
 from noisewise.estimators.spending import counted, digests, owner_digests, together
 from noisewise.evaluation import outputs as outputs_of
@@ -55,29 +56,39 @@ from noisewise.workflow.model_specs import build_model, named
 from noisewise.workflow.plan import device_named
 from noisewise.workflow.recommended import Settings, recommended
 
+Kind = TypeVar("Kind")
+
 
 class NotFitted(RunError, NotFittedError):
     """An estimator was asked before `fit`."""
 
 
+@dataclass_transform()
+def settings_only(kind: type[Kind]) -> type[Kind]:
+    """An estimator whose `__init__` takes its fields as they are and does nothing else, as scikit-learn asks."""
+    return dataclass(eq=False, repr=False)(kind)
+
+
+@settings_only
 class Private(BaseEstimator):
     """What classifier and regressor share."""
 
     task: ClassVar[str]
 
-    epsilon: float
-    delta: float | None
-    ranges: Any
-    schema_epsilon: float | None
-    model: Any
-    batch_size: int | None
-    steps: int | None
-    lr: float | None
-    bound: float | None
-    seed: int
-    insecure_seed: int | None
-    device: str
-    progress: bool
+    epsilon: float = 3.0
+    _: KW_ONLY
+    delta: float | None = None
+    ranges: Any = None
+    schema_epsilon: float | None = None
+    model: Any = None
+    batch_size: int | None = None
+    steps: int | None = None
+    lr: float | None = None
+    bound: float | None = None
+    seed: int = 0
+    insecure_seed: int | None = None
+    device: str = "cpu"
+    progress: bool = False
 
     # ----------------------------------------------------------------------------------------------- fitting
 
@@ -89,12 +100,13 @@ class Private(BaseEstimator):
             y: one label for each row.
             groups: name, or names, of columns of `X` that `audit` splits people by; they are no features.
             unit: name of the column of `X`, or one entry for each row, that says whose row it is: people are then protected.
+                The column is no feature. What is asked later may hold the columns of `groups` and `unit`, or leave them out.
             schema: `Schema`, or the path of a schema file; instead of `ranges` and of what is said of the label.
         """
         self._check_settings()
         table = table_of(X, groups, unit)
         labels = self._labels(y, len(table))
-        validate_data(self, X=X, skip_check_array=True)
+        validate_data(self, X=without(X, table.left_out), skip_check_array=True)
         n = len(table) if table.unit is None else len(set(map(str, table.owners)))
         if len(table) < 2 or n < 2:
             raise DataError(f"n_samples={len(table)}, of {n} units: nobody is hidden among 1 sample. Give more rows.")
@@ -115,6 +127,8 @@ class Private(BaseEstimator):
         self.epsilon_ = self.ledger_.epsilon(self.delta_)
         self.status_ = trained.status
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
+        self.unit_ = table.unit
+        self._columns, self._left_out = tuple(table.columns), table.left_out
         owners = None if table.unit is None else owner_digests(table.owners)
         self._histories = counted(digests(table.columns), self.ledger_, self.delta_, owners)
         self._set_outcome(chosen, labels)
@@ -177,7 +191,7 @@ class Private(BaseEstimator):
             clip=Flat(settings.bound),
             steps=settings.steps,
             noise_multiplier=1.0,
-            unit=protected(data.schema.unit if data.schema is not None else None),
+            unit=protected(None if data.unit is None else "unit"),
         )
         recipe = Recipe(
             model=model.to(device_named(self.device)) if isinstance(model, nn.Module) else model,
@@ -217,19 +231,24 @@ class Private(BaseEstimator):
 
     def _outputs(self, X: Any) -> np.ndarray:
         """What the model says of every row."""
-        self._check_fitted()
-        columns = table_of(X).columns
-        self._check_columns(X)
+        columns = self._asked(X)
         x, counts = encoded_inputs(self.schema_, columns)
         for sentence in counts.sentences():
             warnings.warn(sentence, OddRows, stacklevel=3)
         return outputs_of(self.model_, x).numpy()
 
-    def _check_columns(self, X: Any) -> None:
+    def _asked(self, X: Any) -> dict[str, Any]:
+        """The columns of rows that are asked about; those of `groups` and `unit` may be there or not."""
+        self._check_fitted()
+        columns = table_of(X).columns
+        if not hasattr(X, "columns") and len(columns) == len(self._columns):  # an array of the features alone
+            columns = dict(zip(self._columns, columns.values(), strict=True))
+        there = tuple(name for name in self._left_out if name in columns)
         try:
-            validate_data(self, X=X, reset=False, skip_check_array=True)
+            validate_data(self, X=without(X, there), reset=False, skip_check_array=True)
         except ValueError as error:
             raise DataError(f"{error}") from None
+        return columns
 
     def audit(
         self,
@@ -248,17 +267,22 @@ class Private(BaseEstimator):
             X: rows that were not trained on.
             y: their labels.
             groups: columns of `X`, or `{name: one label for each row}`; by default those of `fit`.
-            unit: as in `fit`.
-            train: the rows that it was trained on, (X, y): a twin is trained on them without privacy to compare with, and
-                membership is asked. Neither is kept.
+            unit: column of `X`, or one entry for each row; by default the column of `fit`. Where `fit` was told, people are
+                counted here too.
+            train: the rows that it was trained on, (X, y), or (X, y, unit) where `unit` is no column: a twin is trained on
+                them without privacy to compare with, and membership is asked. Neither is kept.
             names: which audits; by default those of seconds, `disparity`, `calibration` and, with `train`, `membership`.
             progress: show bars.
         """
-        data = self._encoded(X, y, groups, unit)
+        people: dict[str, int] = {}  # whoever is on both sides has one number
+        data = self._encoded(X, y, people, unit, groups)
         usual = ["disparity", *(["calibration"] if self.task == "classification" else [])]
         usual += ["membership"] if train is not None and self.task == "classification" else []
         chosen = usual if names is None else [names] if isinstance(names, str) else list(names)
-        members = None if train is None else self._encoded(*_pair(train), None, None)
+        members = None
+        if train is not None:
+            rows, labels, owners = _rows_of(train)
+            members = self._encoded(rows, labels, people, owners)
         possible = {"members": members}
         for name in chosen:
             if name not in AUDITS:
@@ -280,11 +304,11 @@ class Private(BaseEstimator):
             )
         return results
 
-    def _encoded(self, X: Any, y: Any, groups: Any, unit: Any) -> Data:
-        """Rows as the model sees them, with their labels and groups."""
-        x = self._encoded_x(X)
-        columns = table_of(X).columns
-        owners = table_of(X, None, unit).owners if unit is not None else None
+    def _encoded(self, X: Any, y: Any, people: dict[str, int], unit: Any = None, groups: Any = None) -> Data:
+        """Rows as the model sees them, with their labels, owners (numbered by `people`, which grows) and groups."""
+        columns = self._asked(X)
+        x = encoded_inputs(self.schema_, columns).x
+        owners = self._owners(X, columns, unit)
         labels = self._labels(y, len(x))
         codes = self._codes(labels)
         chosen = self.groups_ if groups is None else [groups] if isinstance(groups, str) else groups
@@ -295,14 +319,23 @@ class Private(BaseEstimator):
                 raise DataError(f"groups: {name!r} has no label for each of the {len(x)} rows of X. Give one for each.")
             texts, places = np.unique(np.asarray(values).astype(str), return_inverse=True)
             coded[name], names[name] = torch.from_numpy(places.astype(np.int64)), tuple(texts.tolist())
-        who = None if owners is None else torch.from_numpy(np.unique(list(map(str, owners)), return_inverse=True)[1])
+        numbers = None if owners is None else [people.setdefault(str(owner), len(people)) for owner in owners]
+        who = None if numbers is None else torch.tensor(numbers)
         classes = self.schema_.target.values if isinstance(self.schema_.target, Classes) else ()
         return Data(x, codes, coded, classes, unit=who, group_names=names, schema=self.schema_)
 
-    def _encoded_x(self, X: Any) -> torch.Tensor:
-        self._check_fitted()
-        self._check_columns(X)
-        return encoded_inputs(self.schema_, table_of(X).columns).x
+    def _owners(self, X: Any, columns: Mapping[str, Any], unit: Any) -> Any:
+        """Whose row each is: said here, or in the column that `fit` was told."""
+        if unit is not None:
+            return table_of(X, None, unit).owners
+        if self.unit_ is None:
+            return None
+        if self.unit_ in self._left_out and self.unit_ in columns:
+            return columns[self.unit_]
+        raise DataError(
+            f"unit=None: `fit` was told whose row each is ({self.unit_!r}), and these rows do not say it. Give one entry for "
+            "each row, unit=[...] (with train: (X, y, unit)), or range(len(X)) if each is of somebody else."
+        )
 
     def _twin(self, members: Data, progress: bool) -> nn.Module:
         """Trained on the same rows from the same start, without privacy and by itself: no ledger counts it."""
@@ -357,10 +390,12 @@ def noise_for(recipe: Recipe, epsilon: float, delta: float) -> float:
     return _NOISE[key]
 
 
-def _pair(train: Any) -> tuple[Any, Any]:
-    if not isinstance(train, tuple | list) or len(train) != 2:
-        raise ConfigError(f"train={short(train)}: must be (X, y), the rows that the model was trained on.")
-    return train[0], train[1]
+def _rows_of(train: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(train, tuple | list) or len(train) not in (2, 3):
+        raise ConfigError(
+            f"train={short(train)}: must be (X, y), the rows that the model was trained on, or (X, y, unit)."
+        )
+    return train[0], train[1], train[2] if len(train) == 3 else None
 
 
 def _averaged(model: nn.Module, averages: Mapping[str, torch.Tensor] | None) -> nn.Module:

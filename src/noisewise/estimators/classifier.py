@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 
 from noisewise.data.tables.kinds import Classes
 from noisewise.data.tables.rows import listed, short
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimators.base import Private, learns_slowly, vector
+from noisewise.estimators.base import Private, learns_slowly, settings_only, vector
 from noisewise.estimators.columns import PUBLIC
 
+OBJECTS = {"integer": np.int64, "boolean": np.bool_}  # what may stand in an array of objects, beside texts
 
+
+@settings_only
 class PrivateClassifier(ClassifierMixin, Private):
     """A classifier for tables, trained with differential privacy: everything that `fit` publishes costs at most `epsilon`.
 
@@ -50,28 +55,7 @@ class PrivateClassifier(ClassifierMixin, Private):
 
     task = "classification"
 
-    def __init__(
-        self,
-        epsilon: float = 3.0,
-        *,
-        classes: Any = None,
-        delta: float | None = None,
-        ranges: Any = None,
-        schema_epsilon: float | None = None,
-        model: Any = None,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        lr: float | None = None,
-        bound: float | None = None,
-        seed: int = 0,
-        insecure_seed: int | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-    ):
-        self.epsilon, self.classes, self.delta, self.ranges = epsilon, classes, delta, ranges
-        self.schema_epsilon, self.model, self.batch_size, self.steps = schema_epsilon, model, batch_size, steps
-        self.lr, self.bound, self.seed, self.insecure_seed = lr, bound, seed, insecure_seed
-        self.device, self.progress = device, progress
+    classes: Any = field(default=None, kw_only=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each row."""
@@ -92,12 +76,21 @@ class PrivateClassifier(ClassifierMixin, Private):
         chances: np.ndarray = shares / shares.sum(1, keepdims=True)
         return chances
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose class is predicted."""
+        said = self.predict(X)
+        return float(accuracy_score(self._labels(y, len(said)), said, sample_weight=sample_weight))
+
     def _labels(self, y: Any, rows: int) -> Any:
+        if isinstance(getattr(y, "dtype", None), pd.api.extensions.ExtensionDtype) and y.dtype.kind in "iub":
+            y = np.asarray(y, dtype=object)  # a nullable type, which scikit-learn would turn into fractions
         labels = vector(y, rows)
         if (gone := pd.isna(labels)).any():
             raise DataError(
                 f"y: Input y contains NaN, in row {int(np.argmax(gone))}. Leave out rows without a label, or label them."
             )
+        if labels.dtype.kind == "O" and (kind := OBJECTS.get(pd.api.types.infer_dtype(labels))):
+            labels = labels.astype(kind)
         try:
             check_classification_targets(labels)
         except ValueError as error:

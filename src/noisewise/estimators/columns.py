@@ -7,7 +7,7 @@ public knowledge, or chosen with noise for a part of epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,16 @@ def table_of(X: Any, groups: Any = None, unit: Any = None) -> Table:
     if not features:
         raise DataError("X: no column is left as a feature. Give at least one beside groups and unit.")
     return Table(features, owners, name, tuple(left_out))
+
+
+def without(X: Any, names: Collection[str]) -> Any:
+    """A frame or an array without some of its columns."""
+    if not names:
+        return X
+    if isinstance(X, pd.DataFrame):
+        return X.iloc[:, [place for place, name in enumerate(X.columns) if str(name).strip() not in names]]
+    array = np.asarray(X)
+    return array[:, [place for place in range(array.shape[1]) if f"x{place}" not in names]]
 
 
 def _columns(X: Any) -> dict[str, Any]:

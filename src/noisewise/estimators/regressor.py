@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from noisewise.data.tables.kinds import Target, centred
 from noisewise.data.tables.rows import short
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimators.base import Private, learns_slowly, vector
+from noisewise.estimators.base import Private, learns_slowly, settings_only, vector
 from noisewise.estimators.columns import PUBLIC
 
 
+@settings_only
 class PrivateRegressor(RegressorMixin, Private):
     """A regressor for tables, trained with differential privacy: everything that `fit` publishes costs at most `epsilon`.
 
@@ -26,28 +28,7 @@ class PrivateRegressor(RegressorMixin, Private):
 
     task = "regression"
 
-    def __init__(
-        self,
-        epsilon: float = 3.0,
-        *,
-        target: Any = None,
-        delta: float | None = None,
-        ranges: Any = None,
-        schema_epsilon: float | None = None,
-        model: Any = None,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        lr: float | None = None,
-        bound: float | None = None,
-        seed: int = 0,
-        insecure_seed: int | None = None,
-        device: str = "cpu",
-        progress: bool = False,
-    ):
-        self.epsilon, self.target, self.delta, self.ranges = epsilon, target, delta, ranges
-        self.schema_epsilon, self.model, self.batch_size, self.steps = schema_epsilon, model, batch_size, steps
-        self.lr, self.bound, self.seed, self.insecure_seed = lr, bound, seed, insecure_seed
-        self.device, self.progress = device, progress
+    target: Any = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         """As any private estimator."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from noisewise.runs.folder import RunFolder
     from noisewise.wording import Promise
 
-FILE = "suggestions.json"  # in sensitive/: it was made from audits
-
 
 class Step(NamedTuple):
     """A piece of advice, the evidence for it, the command to try it; where known what it gained elsewhere and costs."""
@@ -68,7 +66,7 @@ def next_steps(
 
 
 def _suggested(folder: RunFolder) -> list[Step] | None:
-    path = folder.sensitive / FILE
+    path = folder.suggestions
     if not path.exists():
         return None
     raw = read_json(path)

@@ -5,8 +5,12 @@ From summaries and the audits that were made; what is missing is named with the 
 
 from __future__ import annotations
 
+import math
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noisewise import audits
@@ -136,32 +140,73 @@ def _worst(result: Disparity | ErrorDisparity) -> tuple[str, Estimate | None]:
 
 
 def figure(rows: Sequence[Compared]) -> Figure:
-    """One panel for each measure, epsilon across; data sets by colour and mark."""
+    """One panel for each measure, epsilon across; runs by colour and mark, named below."""
     from matplotlib.figure import Figure as Canvas
 
     names = [m.name for m in MEASURES if any(m.name in row.values for row in rows)]
     names = names or [m.name for m in ERRORS if any(m.name in row.values for row in rows)]
     if not names:
         raise RunError("nothing to draw: none of these runs has been audited. `noisewise audit DIR` does it.")
-    sets = list(dict.fromkeys(row.run.data for row in rows))
-    canvas = Canvas(figsize=(8, 3.2 * -(-len(names) // 2)), layout="constrained", facecolor="white")
+    labels, drawn_at = names_of(rows), _finite([row.run.epsilon for row in rows])
+    places, ticks = _beside(drawn_at), _ticks(drawn_at, [row.run.epsilon for row in rows])
+    canvas = Canvas(figsize=(8, 3.2 * -(-len(names) // 2) + 0.22 * len(rows)), layout="constrained", facecolor="white")
     grid = canvas.subplots(-(-len(names) // 2), min(2, len(names)), squeeze=False).flatten()
+    apart = "" if places == drawn_at else " (equal ones side by side)"
+    drawn: dict[str, Any] = {}
     for ax, name in zip(grid, names, strict=False):
-        for place, data in enumerate(sets):
-            drawn = [(row.run.epsilon, row.values[name]) for row in rows if row.run.data == data and name in row.values]
-            across = [epsilon for epsilon, _ in drawn]
-            up = [estimate.value for _, estimate in drawn]
-            ends = [[e.value - e.low for _, e in drawn], [e.high - e.value for _, e in drawn]]
-            colour, mark = COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
-            ax.errorbar(across, up, ends, fmt=mark, color=colour, markersize=6, elinewidth=1.6, label=data)
-        dress(ax, "epsilon of the run", name)
-        if all(0 < row.run.epsilon < float("inf") for row in rows):
-            ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(lambda value, _: number(value, 2))
-            ax.xaxis.set_minor_formatter(lambda value, _: "")
-            ax.set_xticks(sorted({round(row.run.epsilon, 2) for row in rows}) if len(rows) < 7 else ax.get_xticks())
+        for number_of, (row, label, across) in enumerate(zip(rows, labels, places, strict=True)):
+            if name not in row.values:
+                continue
+            estimate = row.values[name]
+            ends = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+            colour, mark = COLOURS[number_of % len(COLOURS)], MARKS[number_of // len(COLOURS) % len(MARKS)]
+            drawn[label] = ax.errorbar(
+                [across], [estimate.value], ends, fmt=mark, color=colour, markersize=6, elinewidth=1.6, label=label
+            )
+        dress(ax, f"epsilon of the run{apart}", name)
+        ax.set_xscale("log")
+        ax.set_xticks(list(ticks), labels=list(ticks.values()))
+        ax.minorticks_off()
     for ax in grid[len(names) :]:
         ax.set_visible(False)
-    if len(sets) > 1:
-        grid[0].legend(frameon=False, labelcolor=INK, edgecolor=FAINT)
+    canvas.legend(
+        [drawn[label] for label in labels if label in drawn], [label for label in labels if label in drawn],
+        loc="outside lower left", frameon=False, labelcolor=INK, edgecolor=FAINT, fontsize=8,
+    )  # fmt: skip
     return canvas
+
+
+def names_of(rows: Sequence[Compared]) -> list[str]:
+    """What tells runs apart: their folders below the one that all are in; with the data, where there are several sets."""
+    paths = [row.run.folder.path.resolve() for row in rows]
+    above = Path(os.path.commonpath([path.parent for path in paths]))
+    several = len({row.run.data for row in rows}) > 1
+    return [
+        f"{path.relative_to(above)}{f' ({row.run.data})' if several else ''}"
+        for path, row in zip(paths, rows, strict=True)
+    ]
+
+
+def _finite(epsilons: Sequence[float]) -> list[float]:
+    """Epsilons on a logarithmic axis; runs without a guarantee stand at its end."""
+    end = 3 * max((epsilon for epsilon in epsilons if math.isfinite(epsilon)), default=1.0)
+    return [epsilon if math.isfinite(epsilon) else end for epsilon in epsilons]
+
+
+def _ticks(places: Sequence[float], epsilons: Sequence[float], most: int = 6) -> dict[float, str]:
+    """Where the axis says an epsilon, and which: all of few, some of many."""
+    known = dict(sorted(zip(places, (number(epsilon) for epsilon in epsilons), strict=True)))
+    step = -(-len(known) // most)
+    return {place: text for count, (place, text) in enumerate(reversed(known.items())) if count % step == 0}
+
+
+def _beside(epsilons: Sequence[float]) -> list[float]:
+    """Where runs are drawn: those of one epsilon a little apart, so that none hides another."""
+    alike = Counter(number(epsilon) for epsilon in epsilons)
+    seen: Counter[str] = Counter()
+    places = []
+    for epsilon in epsilons:
+        key = number(epsilon)
+        places.append(epsilon * 1.06 ** (seen[key] - (alike[key] - 1) / 2))
+        seen[key] += 1
+    return places

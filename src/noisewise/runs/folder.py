@@ -24,8 +24,8 @@ from noisewise.runs.files import finite, hold, read_json, temporary, write_atomi
 
 FORMAT = 1
 RELEASED = (  # files outside of `sensitive/`, beside run.json
-    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "metrics.jsonl",
-    "summary.json", "scores.json", "README.md",
+    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "valid_ledger.json",
+    "metrics.jsonl", "summary.json", "scores.json", "README.md",
 )  # fmt: skip
 
 
@@ -54,6 +54,7 @@ class RunFolder:
         self.audits = self.sensitive / "audits"
         self.recorders = self.sensitive / "recorders"
         self.report = self.sensitive / "report.html"
+        self.suggestions = self.sensitive / "suggestions.json"  # drawn from audits
         self.model = self.path / "model.safetensors"
         self.ledger = self.path / "ledger.json"
         self.valid_ledger = self.path / "valid_ledger.json"  # of readings that held-out people paid for

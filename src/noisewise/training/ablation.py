@@ -24,6 +24,7 @@ from noisewise.training.memory import in_memory
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
 from noisewise.training.step import Observation, Recorder, clipped_batch, private_step, questions, write_gradients
+from noisewise.training.values import looking
 
 if TYPE_CHECKING:
     from noisewise.support import Support
@@ -62,7 +63,8 @@ def ablated_step(
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     enter(model, data, state, promised=False)
     weights = dict(model.named_parameters())
-    drawn = draw(data, state, augment, runtime, next(model.parameters()).device)
+    look = looking(model, loss_fn, data, augment, state.taken, state.step)
+    drawn = draw(data, state, augment, runtime, next(model.parameters()).device, look)
     sigma = state.mechanism.noise_at(drawn.step) if ablation == "noise-only" else 0.0
     support = state.course.begin(drawn.step, weights)
     if ablation == "clip-only":

@@ -18,13 +18,13 @@ class Ahead:
     """At most a few batches that were drawn ahead. Guarantee: a batch handed out is the one that would be drawn now."""
 
     def __init__(self) -> None:
-        self._drawn: dict[int, tuple[Entropy, Future[np.ndarray]]] = {}
+        self._drawn: dict[int, tuple[tuple[Sampler, Entropy], Future[np.ndarray]]] = {}
         self._misses = 0
 
     def draw(self, sampler: Sampler, entropy: Entropy, step: int) -> np.ndarray:
-        """The batch of a step: drawn ahead from the same entropy, or now."""
+        """The batch of a step: drawn ahead by the same sampler from the same entropy, or now."""
         guess, future = self._drawn.pop(step, (None, None))
-        if future is not None and guess == entropy:
+        if future is not None and guess == (sampler, entropy):
             self._misses = 0
             return future.result()
         self._misses += future is not None
@@ -34,7 +34,7 @@ class Ahead:
         """Draw a later batch beside what goes on, by a guess of its entropy."""
         if self._misses < MISSES and sampler.steps_per_event == 1:
             self._drawn = {number: drawn for number, drawn in self._drawn.items() if number < step}
-            self._drawn[step] = entropy, _thread(os.getpid()).submit(draw, sampler, entropy, step)
+            self._drawn[step] = (sampler, entropy), _thread(os.getpid()).submit(draw, sampler, entropy, step)
 
 
 def draw(sampler: Sampler, entropy: Entropy, step: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ from noisewise.training.captured import wanted
 from noisewise.training.resident import sent
 from noisewise.training.state import State
 
+Look = Callable[[Nest, Tensor], None]  # (rows of a batch, their numbers): refuses values that the loss cannot take
+
 
 class Drawn(NamedTuple):
     """What a step is computed from: all of it private but the number of the step and the rule in force."""
@@ -36,16 +39,21 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    data: Data | Indexed | Nest, state: State, augment: Augment | None, runtime: Runtime | None, device: torch.device
+    data: Data | Indexed | Nest,
+    state: State,
+    augment: Augment | None,
+    runtime: Runtime | None,
+    device: torch.device,
+    look: Look | None = None,
 ) -> Drawn:
-    """The batch of the state's step, as the sampler draws it and on the model's device."""
+    """The batch of the state's step, as the sampler draws it and on the model's device; `look` sees its rows."""
     step, mechanism = state.step, state.mechanism
     drawn_from, noise = state.draws()
     units = torch.from_numpy(state.ahead.draw(mechanism.sampler, drawn_from, step))
     seed = noise.integer("forward", state.first_step + step)
     at_rest = augment is not None or isinstance(data, Indexed)
     near = units_of(data) if at_rest else state.resident.of(units_of(data), device)
-    rows = batch_of(data, units, augment, seed, state.versions, near)
+    rows = batch_of(data, units, augment, seed, state.versions, near, look)
     captured = wanted(runtime, device, state.entropy) and state.captured.reason is None
     if not captured:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime)
@@ -88,15 +96,23 @@ def batch_of(
     seed: int,
     proof: Trace | None = None,
     near: Nest = None,
+    look: Look | None = None,
 ) -> Nest:
-    """The sampled units, from `near`, where a copy of the data lies; `Views` where they own several rows or have versions."""
+    """The sampled units, from `near`, where a copy of the data lies; `Views` where they own several rows or have versions.
+
+    `look`: is given the rows before they are changed.
+    """
     near = units_of(data) if near is None else near
     device = next(leaves(near)).device
     if isinstance(data, Data) and data.unit is not None:
         rows, mask = data.rows_of(index)
-        batch: Nest = Views.mean(take(near, sent(rows, device)), sent(mask, device))
+        taken = take(near, sent(rows, device))
+        batch: Nest = Views.mean(taken, sent(mask, device))
     else:
-        batch = data.rows(index, seed) if isinstance(data, Indexed) else take(near, sent(index, device))
+        rows = index
+        batch = taken = data.rows(index, seed) if isinstance(data, Indexed) else take(near, sent(index, device))
+    if look is not None:
+        look(taken, rows)
     if augment is None:
         return batch
     views = batch if isinstance(batch, Views) else Views.single(batch)

@@ -12,6 +12,7 @@ from torch import nn
 from noisewise.accounting import Ledger
 from noisewise.batches import Nest, map_tensors, take
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.data.marks import mark_of
 from noisewise.errors import BudgetSpent, ConfigError, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
@@ -87,6 +88,8 @@ def check_start(
         _check_optimizer(model, optimizer, state.course.at(state.step, dict(model.named_parameters())))
     _check_isolation(model, data, loss_fn, state, example, augment)
     if state.origin is None:
+        if isinstance(data, Indexed):
+            data.check_steady()
         check_values(model, loss_fn, data, augment)
 
 

@@ -29,6 +29,7 @@ from noisewise.training.captured import Captured
 from noisewise.training.course import Course
 from noisewise.training.given import check_extras, check_mechanism
 from noisewise.training.resident import Resident
+from noisewise.training.taken import Taken
 
 _ROOTS: set[int] = set()  # secret roots that a state of this process draws from
 
@@ -62,6 +63,7 @@ class State:
     captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False, compare=False)
     seen: Seen | None = field(default=None, init=False, repr=False, compare=False)  # when the layout was found
+    taken: Taken = field(default_factory=Taken, init=False, repr=False, compare=False)
     resident: Resident = field(default_factory=Resident, init=False, repr=False, compare=False)
     outcome: lineage.Outcome | None = field(default=None, init=False, repr=False)  # where its weights come from
     origin: bytes | None = field(default=None, init=False, repr=False)  # data and weights at the start
@@ -87,6 +89,7 @@ class State:
             "captured": Captured(),
             "resident": Resident(),
             "seen": None,
+            "taken": Taken(),
         }
         anew["ahead"] = Ahead()
         parts = vars(self) | anew  # the copy's model is looked at anew

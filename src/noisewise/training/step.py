@@ -28,6 +28,7 @@ from noisewise.training.captured import refused, wanted
 from noisewise.training.memory import in_memory
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
+from noisewise.training.values import looking
 
 if TYPE_CHECKING:
     from noisewise.support import Support
@@ -66,7 +67,8 @@ def private_step(
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     enter(model, data, state)
     mechanism, weights = state.mechanism, dict(model.named_parameters())
-    drawn = draw(data, state, augment, runtime, next(model.parameters()).device)
+    look = looking(model, loss_fn, data, augment, state.taken, state.step)
+    drawn = draw(data, state, augment, runtime, next(model.parameters()).device, look)
     read_ahead(data, state, optimizer)
     step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
     support = state.course.begin(step, weights)

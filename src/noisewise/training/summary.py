@@ -20,6 +20,8 @@ from noisewise.wording import strength
 VALUE_BITS = 32
 SEED_BITS = 64
 
+REPRODUCIBLE = "noise reproducible: do not publish"
+
 
 def status_of(state: State, ablation: Ablation) -> Status:
     """Is what this run releases private, and if not, why?"""
@@ -33,7 +35,7 @@ def status_of(state: State, ablation: Ablation) -> Status:
     if open_lines:
         return Status("not-private", f"released before on the same data, without privacy: {open_lines[0].purpose}")
     if state.entropy.reproducible or state.ledger.reproducible:  # now, or in an earlier phase
-        return Status("not-private", "noise reproducible: do not publish")
+        return Status("not-private", REPRODUCIBLE)
     return Status("private", "every release is in the ledger")
 
 

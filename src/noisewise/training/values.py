@@ -8,34 +8,74 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.batches import Nest, map_tensors
 from noisewise.data import Data
-from noisewise.data.extremes import Extreme, extremes
+from noisewise.data.extremes import Extreme, extremes, in_part, unknown
 from noisewise.data.indexed import Indexed
 from noisewise.data.marks import named
 from noisewise.errors import DataError, NoisewiseError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.persample.chance import random_state
 from noisewise.training.augmentation import Augment
-from noisewise.training.batches import rows_at, units_of
+from noisewise.training.batches import Look, rows_at, units_of
+from noisewise.training.taken import Taken
 
 
 def check_values(model: nn.Module, loss_fn: LossFn, data: Data | Indexed | Nest, augment: Augment | None) -> None:
     """Refuse data with a row that the loss cannot take; asked of the few rows that hold extremes, before any release.
 
-    A model may have a way for missing numbers: what counts is whether the row's loss and gradient are finite. The rows of a
-    `Dataset` with an identity of its own, and of data on disk, are not looked at: all of them would have to be read.
+    A model may have a way for missing numbers: what counts is whether the row's loss and gradient are finite. A `Dataset`
+    with an identity of its own, and data on disk that were opened without verifying, would have to be read as a whole: of
+    these each batch is looked at when a step takes it (`looking`).
     """
     for name, several in _extremes(data).items():
         for row, value in several:
             reason = _refused(model, loss_fn, rows_at(data, torch.tensor([row])), augment)
             if reason is not None:
-                raise DataError(
-                    f"row {row} of the data holds {value:g} in its {_place(name)}, and {reason}. Correct or leave out such "
-                    "rows (labels are 0 to classes - 1; missing numbers need a value), or let model and loss take them."
-                )
+                raise _cannot_take(row, value, name, reason)
+
+
+def looking(
+    model: nn.Module, loss_fn: LossFn, data: Data | Indexed | Nest, augment: Augment | None, taken: Taken, step: int
+) -> Look | None:
+    """What looks at the rows of each batch, before anything of its step is released; None where all is known already.
+
+    `taken`: what the loss has taken in earlier steps. Cost: one pass over a batch; the loss of a row is asked where a value
+    is beyond all those before it.
+    """
+    names = _unknown(data)
+    if not names:
+        return None
+
+    def look(batch: Nest, rows: Tensor) -> None:
+        flat = map_tensors(lambda tensor: tensor.reshape(-1, *tensor.shape[rows.dim() :]), batch)
+        numbers = rows.reshape(-1)
+        for name, tensor in named(flat):
+            for place, value in in_part(tensor, 0) if name in names else ():
+                if not taken.covers(name, value):
+                    one = map_tensors(lambda tensor: tensor[place : place + 1], flat)  # noqa: B023
+                    if (reason := _refused(model, loss_fn, one, augment)) is not None:
+                        before = f"{step} steps were released before it was read, and stay in the ledger"
+                        raise _cannot_take(int(numbers[place]), value, name, f"{reason} ({before})")
+                    taken.add(name, value)
+
+    return look
+
+
+def _cannot_take(row: int, value: float, name: str, reason: str) -> DataError:
+    return DataError(
+        f"row {row} of the data holds {value:g} in its {_place(name)}, and {reason}. Correct or leave out such "
+        "rows (labels are 0 to classes - 1; missing numbers need a value), or let model and loss take them."
+    )
+
+
+def _unknown(data: Data | Indexed | Nest) -> set[str]:
+    """Tensors whose extremes nobody has seen."""
+    if isinstance(data, Indexed):
+        return set() if data.identity is None else {name for name, _ in named(data.like)}
+    return {name for name, tensor in named(units_of(data)) if unknown(tensor)}
 
 
 def _extremes(data: Data | Indexed | Nest) -> dict[str, tuple[Extreme, ...]]:

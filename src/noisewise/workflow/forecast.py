@@ -77,6 +77,11 @@ class Forecast:
     measure: str
     points: list[Point]
 
+    def with_one_model(self) -> list[float]:
+        """How many people a class needs in each row, with the smallest of the rows' models in all of them."""
+        weights = min(row.coordinates for row in self.rows)
+        return [smallest_class(row.batch_size / self.n, row.steps, row.noise_multiplier, weights) for row in self.rows]
+
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
@@ -290,11 +295,23 @@ def _draw_scores(ax: Axes, result: Forecast, scored: list[Row]) -> None:
 
 
 def _draw_classes(ax: Axes, result: Forecast) -> None:
-    ax.plot([row.epsilon for row in result.rows], [row.smallest_class for row in result.rows], color=COLOUR, marker="o")
+    across = [row.epsilon for row in result.rows]
+    ax.plot(
+        across,
+        [row.smallest_class for row in result.rows],
+        color=COLOUR,
+        marker="o",
+        label="models as train takes them",
+    )
+    if len({row.coordinates for row in result.rows}) > 1:
+        ax.plot(
+            across, result.with_one_model(), color=PLAIN, linestyle="--", marker=".", label="the smallest throughout"
+        )
+        ax.legend(frameon=False, fontsize=7)
     for row in result.rows:
         text = f"{row.smallest_class:,.0f}\n({row.coordinates:,} weights)"
         ax.annotate(text, (row.epsilon, row.smallest_class), (4, 6), textcoords="offset points", fontsize=7)
     ax.set_ylim(0, 1.25 * max(row.smallest_class for row in result.rows))
     ax.set_xmargin(0.18)
-    ax.set_ylabel("people of the smallest class")
+    ax.set_ylabel("people that a class needs")
     ax.set_title("Smaller classes drown in the noise", loc="left", fontsize=9)

@@ -22,7 +22,9 @@ from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.repairs import repaired
+from noisewise.runs.folder import Status
 from noisewise.sampling import SAMPLERS, FullBatch
+from noisewise.training.summary import REPRODUCIBLE
 from noisewise.wording import number, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
@@ -54,6 +56,15 @@ class Planned:
     def recipe(self) -> Recipe:
         """Model, mechanism, optimizer, repairs; one that costs more than the config's epsilon is refused."""
         return recipe_of(self.config, self.data) if self.built is None else self.built
+
+    @property
+    def status(self) -> Status:
+        """What the run will be, known before it begins."""
+        if not self.recipe.private:
+            return Status("not-private", "a part of it carries no noise")
+        if self.config.insecure_seed is not None:
+            return Status("not-private", REPRODUCIBLE)
+        return Status("private", "every release is in the ledger")
 
     @property
     def mechanism(self) -> Mechanism:

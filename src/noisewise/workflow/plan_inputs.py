@@ -16,6 +16,7 @@ from noisewise.workflow.checks import check_model_name
 BREAST_CANCER = "breast_cancer"
 EPSILONS = (0.5, 1.0, 3.0, 10.0)
 PICTURES = (".png", ".svg", ".pdf")
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,13 @@ class Asked:
         if self.features is None and self.schema is None and self.stand_in is None and not self.runs:
             raise ConfigError(
                 "what do the records look like? Give --features (and --classes), --data SCHEMA, --stand-in NAME or --runs DIR."
+            )
+        if self.schema is not None and self.schema.suffix.lower() in TABLES:
+            name = self.schema
+            raise ConfigError(
+                f"--data {name} is a table, and no row is read here: give its schema. `noisewise schema {name} --label "
+                f"COLUMN=A,B --header-only --out {name.with_suffix('.toml')}` writes one without reading rows; then --data "
+                f"{name.with_suffix('.toml')}. Or say --features and --classes."
             )
         if self.schema is not None and not self.schema.is_file():
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,10 +29,11 @@ from noisewise.workflow.taken import check_finished
 
 @dataclass(frozen=True)
 class Predictor:
-    """The model of a run on a table, and how rows become its inputs."""
+    """The model of a run on a table, how rows become its inputs, and what its outputs are divided by."""
 
     model: nn.Module
     schema: Schema
+    temperature: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ class Predictor:
         if not isinstance(target, Classes):
             yield from ([f"{value:.7g}"] for value in target.unscaled(outputs.reshape(len(x)).double()).tolist())
             return
-        chances = outputs.double().softmax(1)
+        chances = (outputs.double() / self.temperature).softmax(1)
         for best, row in zip(chances.argmax(1).tolist(), chances.tolist(), strict=True):
             yield [target.values[best], *(f"{chance:.6f}" for chance in row)]
 
@@ -73,12 +74,18 @@ def open_predictor(path: str | os.PathLike[str]) -> Predictor:
     return Predictor(load_weights(model, folder.model).eval(), schema)
 
 
-def predict(path: str | os.PathLike[str], source: Path, out: Path, *, keep: Sequence[str] = ()) -> Counts:
+def predict(
+    path: str | os.PathLike[str], source: Path, out: Path, *, keep: Sequence[str] = (), temperature: float = 1.0
+) -> Counts:
     """Write a prediction for every row of `source` into the CSV file `out`; gives what was counted on the way.
 
-    `keep`: columns of the source that are copied beside the predictions.
+    `keep`: columns of the source that are copied beside the predictions. `temperature`: what outputs are divided by.
     """
-    predictor = open_predictor(path)
+    predictor = replace(open_predictor(path), temperature=temperature)
+    if temperature != 1 and not isinstance(predictor.schema.target, Classes):
+        raise ConfigError(
+            f"temperature {temperature:g} of a run that predicts numbers: it is for classes. Leave it out."
+        )
     schema, counts, number = predictor.schema, Counts(), 0
     parts = parts_of(source, schema.separator, rows_at_once(schema), schema.encoding)
     with out.open("x", encoding="utf-8", newline="") as file:

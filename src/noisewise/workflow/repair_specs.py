@@ -23,7 +23,7 @@ from noisewise.repairs import (
     PublicTraining,
     Repair,
 )
-from noisewise.workflow.written import converted
+from noisewise.workflow.written import converted, settings_of
 
 SOURCES: dict[str, type] = {"random": AtRandom, "earlier-epochs": EarlierEpochs, "private-records": PrivateRecords}
 FROM_OWN_FILES = ("optimizer", "weights", "augment", "progress")  # settings that only code can give
@@ -49,7 +49,7 @@ def parse(text: str) -> Repair:
     name, _, rest = text.partition(":")
     if name not in BY_SLUG:
         raise ConfigError(f"repair {name!r}: unknown. Known repairs: {', '.join(BY_SLUG)}; or FILE.py:NAME.")
-    kind, settings = BY_SLUG[name], _settings(text, rest)
+    kind, settings = BY_SLUG[name], settings_of(text, rest)
     try:
         given = _converted(kind, settings)
     except ConfigError as error:
@@ -89,19 +89,6 @@ def _of_file(text: str) -> Repair:
     if not isinstance(repair, Repair):
         raise ConfigError(f"{text!r} is {type(repair).__name__}: must be a noisewise.repairs.Repair, or make one.")
     return repair
-
-
-def _settings(text: str, rest: str) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for item in rest.split(",") if rest else ():
-        key, equals, value = item.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key or not value.strip():
-            raise ConfigError(f"repair {text!r}: {item!r} is no key=value, as in random-sparsification:final=0.9.")
-        if key in settings:
-            raise ConfigError(f"repair {text!r}: {key!r} is given twice.")
-        settings[key] = value.strip()
-    return settings
 
 
 def _converted(kind: type[Repair], settings: dict[str, str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 
 import torch
 
@@ -29,13 +28,8 @@ def suggest(path: str | os.PathLike[str], *, progress: bool = False) -> tuple[Ev
     run = open_run(path)
     evidence = gathered(run, str(path), progress=progress)
     advice = advise(evidence)
-    write_json(suggestions(run.folder), [one.to_dict() for one in advice])
+    write_json(run.folder.suggestions, [one.to_dict() for one in advice])
     return evidence, advice
-
-
-def suggestions(folder: RunFolder) -> Path:
-    """Where the advice for a run lies."""
-    return folder.sensitive / "suggestions.json"
 
 
 def gathered(run: Run, name: str, *, progress: bool = False) -> Evidence:

@@ -18,7 +18,7 @@ from noisewise.errors import ConfigError, OddRows, PrivacyError, RunError
 from noisewise.jobs import Job, carry_out
 from noisewise.progress import tracked
 from noisewise.runs.files import read_json, write_atomically, write_json
-from noisewise.runs.folder import RunFolder
+from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.summary import read_ledger, read_summary
 from noisewise.workflow.config import PLAN, Config
 from noisewise.workflow.defaults import filled_in
@@ -63,8 +63,15 @@ class PlannedSweep:
         same = len(ledgers) == len(self.plans) and all(schema is self.schemas[0] for schema in self.schemas)
         return list(ledgers[0].lines) if same else []
 
+    @property
+    def status(self) -> Status:
+        """What the runs will be: not private as soon as one of them is not."""
+        return next((plan.status for plan in self.plans if plan.status.status != "private"), self.plans[0].status)
+
     def together(self, extra: Sequence[Line] = ()) -> float:
-        """What all runs cost in all, with what else was released."""
+        """What all runs cost in all, with what else was released; infinite as soon as one run is not private."""
+        if self.status.status != "private":
+            return math.inf
         return composed([plan.recipe.lines() for plan in self.plans], self.before, extra, self.delta, self.adjacency)
 
     def score_lines(self) -> list[Line]:

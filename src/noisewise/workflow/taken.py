@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 
 from noisewise.errors import RunError
 from noisewise.runs.folder import RunFolder
+
+MOST = 12  # names of runs that are listed
 
 
 def check_out(folder: RunFolder, *, resume: bool) -> None:
@@ -31,7 +34,32 @@ def check_finished(folder: RunFolder) -> None:
             f"{folder.path} holds an unfinished run. Finish it with `noisewise train --resume --out {folder.path}`, or in "
             "Python with resume=True."
         )
+    check_no_folder_of_runs(folder)
     raise RunError(f"{folder.path} is no run folder: it holds no finished run. Check the name.")
+
+
+def check_no_folder_of_runs(folder: RunFolder) -> None:
+    """Refuse a folder that holds runs, as `sweep` and `train --seeds` make it, and say which there are."""
+    names = sorted(path.parent.name for path in folder.path.glob("*/run.json"))
+    if folder.run.exists() or not names:
+        return
+    chosen = _chosen(folder)
+    first = chosen if chosen in names else names[0]
+    there = ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
+    count = "1 run" if len(names) == 1 else f"{len(names)} runs"
+    best = f" (the sweep chose {chosen})" if chosen in names else ""
+    raise RunError(
+        f"{folder.path} holds {count} and is none itself: {there}{best}. Name one of them, e.g. {folder.path / first}."
+    )
+
+
+def _chosen(folder: RunFolder) -> str | None:
+    """The run that a sweep has chosen."""
+    try:
+        chosen = json.loads((folder.path / "sweep.json").read_text())["chosen"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return chosen if isinstance(chosen, str) else None
 
 
 def _wants_twin(folder: RunFolder) -> bool:

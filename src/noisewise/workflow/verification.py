@@ -36,6 +36,7 @@ from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
+from noisewise.training.callbacks import PAID_ACCURACY
 from noisewise.wording import number
 from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
@@ -130,7 +131,7 @@ def _epsilon(folder: RunFolder) -> str:
 
 
 def _metrics(folder: RunFolder) -> str:
-    """Epsilon over the run grows to what is stated at its end."""
+    """Epsilon over the run grows to what is stated at its end; no reading was taken that held-out people did not pay for."""
     if not folder.metrics.exists():
         raise _Open("there is no metrics.jsonl.")
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
@@ -141,7 +142,28 @@ def _metrics(folder: RunFolder) -> str:
         raise RunError("metrics.jsonl: steps or epsilons do not grow; lines were changed, lost or moved.")
     if readings and readings[-1] != stated and not math.isclose(readings[-1], stated, rel_tol=1e-3):
         raise RunError(f"metrics.jsonl ends at epsilon {number(readings[-1])}, summary.json states {number(stated)}.")
-    return f"epsilon grows over {len(lines)} lines to the one stated."
+    return f"epsilon grows over {len(lines)} lines to the one stated.{_paid(folder, lines)}"
+
+
+def _paid(folder: RunFolder, lines: list[dict[str, Any]]) -> str:
+    """What readings of held-out people cost them; a run that was resumed may have paid for more than it shows."""
+    readings = sum(PAID_ACCURACY in line for line in lines)
+    if not readings and not folder.valid_ledger.exists():
+        return ""
+    if not folder.valid_ledger.exists():
+        raise RunError(
+            f"metrics.jsonl holds {readings} noised readings, and valid_ledger.json, their ledger, is missing."
+        )
+    ledger = Ledger.from_dict(read_json(folder.valid_ledger))
+    if ledger.releases < readings:
+        raise RunError(
+            f"metrics.jsonl holds {readings} noised readings, valid_ledger.json {ledger.releases}: lines of it are gone."
+        )
+    delta = read_json(folder.summary)["privacy"]["delta"]
+    cost = number(ledger.epsilon(delta))
+    return (
+        f" Its {readings} readings of held-out people cost these epsilon {cost} at delta {delta:g} (valid_ledger.json)."
+    )
 
 
 # --- what was planned --------------------------------------------------------------------------------------------------

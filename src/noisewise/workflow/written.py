@@ -36,6 +36,24 @@ def converted(name: str, text: str, hint: Any) -> Any:
     raise ConfigError(f"{name}={text}: must be {_words(kinds)}.")
 
 
+def settings_of(text: str, rest: str) -> dict[str, str]:
+    """What `key=value,...` says; `text`: the whole, for errors.
+
+    >>> settings_of("lora:rank=4,alpha=2", "rank=4,alpha=2")
+    {'rank': '4', 'alpha': '2'}
+    """
+    settings: dict[str, str] = {}
+    for item in rest.split(",") if rest else ():
+        key, equals, value = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key or not value.strip():
+            raise ConfigError(f"repair {text!r}: {item!r} is no key=value, as in random-sparsification:final=0.9.")
+        if key in settings:
+            raise ConfigError(f"repair {text!r}: {key!r} is given twice.")
+        settings[key] = value.strip()
+    return settings
+
+
 YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

@@ -24,14 +24,16 @@ def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
     r"""A column's name and what the user declares it to be, as written on the command line.
 
     `NAME`, or `NAME=` and one of: `LOW:HIGH` (a number), `LOW:HIGH:log` (on a logarithmic scale), `LOW:HIGH:gaps` (what is
-    missing or unreadable has a column of its own), `number` (unknown range), `A,B,C`
-    (categories), `text` or `hash:N` (hashed), `words` or `words:N` (free text), `date:FIRST:LAST` or
-    `date:FIRST:LAST:FORMAT`, `boolean`, `ignore`.
+    missing or unreadable has a column of its own), `number` (unknown range), `A,B,C` (categories; by the rules of CSV, so
+    that a value with a comma stands in double quotes), `text` or `hash:N` (hashed), `words` or `words:N` (free text),
+    `date:FIRST:LAST` or `date:FIRST:LAST:FORMAT`, `boolean`, `ignore`.
 
     >>> declared("age=0:120", ["age"])
     ('age', Number(low=0.0, high=120.0, log=False, fill=60.0, indicator=False, invalid=None))
     >>> declared("income=<=50K,>50K", ["age", "income"])
     ('income', Category(values=('<=50K', '>50K'), other=True))
+    >>> declared('city="Paris, France",Lyon', ["city"])
+    ('city', Category(values=('Paris, France', 'Lyon'), other=True))
     """
     if text in names:
         return text, None
@@ -54,4 +56,15 @@ def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
         return name, filled(
             float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None
         )
-    return name, Category(tuple(value.strip() for value in next(csv.reader([what]), [])))
+    return name, Category(_values(text, what))
+
+
+def _values(text: str, what: str) -> tuple[str, ...]:
+    """The values of a list, by the rules of CSV."""
+    try:
+        return tuple(value.strip() for value in next(csv.reader([what], skipinitialspace=True, strict=True), []))
+    except csv.Error:
+        raise ConfigError(
+            f"{text!r}: the quotes do not match. A value with a comma is written in double quotes, a quote in it twice, e.g. "
+            "'city=\"Paris, France\",Lyon'."
+        ) from None
