@@ -687,4 +687,26 @@ FAULTS = [
         "torch.where(moving, 1.0, 0.0)",
         ("audits/test_declared.py::test_a_threshold_misleads_exactly_those_within_the_share_of_the_range",),
     ),
+    # who gains does not pay
+    Mutant(
+        "gains: who gains pays on the card",
+        "audits/price.py",
+        'title="" if cost.value < 0 else LEAST',
+        'title=""',
+        ("audits/test_price.py::test_whoever_gains_does_not_pay",),
+    ),
+    Mutant(
+        "gains: who gains pays in the sentence",
+        "audits/people.py",
+        'pays most" if pays else',
+        'pays most" if True else',
+        ("audits/test_price.py::test_whoever_gains_does_not_pay",),
+    ),
+    Mutant(
+        "gains: what hides a cost is not told",
+        "audits/price.py",
+        "    if gain.value <= 0:\n        return None",
+        "    if gain.value > 0:\n        return None",
+        ("audits/test_price.py::test_a_cost_that_others_gains_hide_is_told",),
+    ),
 ]

@@ -536,12 +536,15 @@ def test_cards_hold_the_numbers_of_their_files(run: RunFolder, page: Page) -> No
 
 
 def check_cards(page: Page, raw: Any) -> None:
-    """What it cost, and whom: each number by the words around it."""
-    cost, pays = page.cards["What it cost"], page.cards["Who pays most"]
+    """What it cost, and whom: each number by the words around it, each title by the sign of its number."""
     everyone = next(part for part in raw["values"]["parts"] if part["by"] == "everyone")
     regression = "mse" in everyone
     overall, scale = (everyone["mse"], 1.0) if regression else (everyone["accuracy"], 100.0)
     own, twin, change = (of(overall[key], scale) for key in ("private", "twin", "difference"))
+    worse = 1 if regression else -1
+    most = worse * raw["values"]["extremes"]["side" if regression else "class"]["largest_cost"]["value"]
+    cost = page.cards["What it cost" if worse * change[0] >= 0 else "Ahead of the twin"]
+    pays = page.cards["Who pays most" if most > 0 else "Nobody pays: who gains least"]
     rows = raw["settings"]["rows"]
     pattern = (
         r"(.*?) (?:points of accuracy|in mean squared error) interval (.*) private (.*) without privacy (.*?) "
@@ -557,12 +560,13 @@ def check_cards(page: Page, raw: Any) -> None:
     if regression:
         extremes = raw["values"]["extremes"]["side"]
         pattern = (
-            r"side (\S+) Mean squared error (\S+) above the twin's \(interval (.*), adjusted.*?\)\."
+            r"side (\S+) Mean squared error (\S+) (above|below) the twin's \(interval (.*), adjusted.*?\)\."
             r"(?: Chance can still explain it\.)? Served worst: side (\S+), (\S+)\."
         )
-        who, value, interval, worst, highest = re.fullmatch(pattern, pays).groups()
+        who, value, place, interval, worst, highest = re.fullmatch(pattern, pays).groups()
         assert (who, worst) == (extremes["pays_most"], extremes["worst"])
-        assert agrees(value, extremes["largest_cost"]["value"])
+        assert agrees(value, abs(extremes["largest_cost"]["value"]))
+        assert place == ("above" if most > 0 else "below")
         (paying,) = [p for p in raw["values"]["parts"] if (p["by"], p["name"]) == ("side", extremes["pays_most"])]
         assert agrees(interval, of(paying["mse"]["difference"])[1:])
         assert agrees(highest, extremes["highest"]["value"])
@@ -570,7 +574,7 @@ def check_cards(page: Page, raw: Any) -> None:
     extremes = raw["values"]["extremes"]["class"]
     pattern = (
         r"class (\S+) (\S+) % right, (\S+) % without privacy: (\S+) points \(interval (.*), adjusted.*?\)\."
-        r"(?: With so few.*?explain it\.)?(?: Hit hardest, .*?\)\.)? Served worst: class (\S+), (\S+) %\. "
+        r"(?: With so few.*?explain it\.)?(?: Others gained, .*?about 0\.)?(?: Hit hardest, .*?\)\.)? Served worst: class (\S+), (\S+) %\. "
         r"Best and worst class are (\S+) points apart, "
         r"(\S+) without privacy\.(.*)"
     )
@@ -588,8 +592,10 @@ def check_cards(page: Page, raw: Any) -> None:
     assert agrees(twin_gap, 100 * extremes["twin_gap"]["value"])
     for by, of_groups in raw["values"]["extremes"].items():
         if by != "class":
-            group, cost_of_group = re.search(rf"By {by} (\S+) pays most: (\S+) points[.,]", more).groups()
+            sentence = rf"By {by} (nobody pays, )?(\S+) (?:pays most|gains least): (\S+) points[.,]"
+            nobody, group, cost_of_group = re.search(sentence, more).groups()
             assert group == of_groups["pays_most"]
+            assert bool(nobody) == (of_groups["largest_cost"]["value"] >= 0)
             assert agrees(cost_of_group, 100 * of_groups["largest_cost"]["value"])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several, titled
+from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several, who_pays
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
@@ -191,11 +191,11 @@ class Attribution(Result):
             if extremes.most is not None:
                 part = next(part for part in self.parts(by) if part.name == extremes.most.name)
                 largest = extremes.most.total
-                sure = "" if largest.low > 0 else ", which chance can still explain"
+                sure = "" if largest.excludes_zero else ", which chance can still explain"
                 split_up = ", ".join(f"{name} {self._in_words(part.effects[name])}" for name in EFFECTS)
                 sentences.append(
-                    f"{titled(by)} {part.name} pays most, {self._in_words(largest)} (interval {self._interval(largest)} "
-                    f"after allowing for the choice{sure}): {split_up}."
+                    f"{who_pays(by, part.name, largest.value > 0)}, {self._in_words(largest)} (interval "
+                    f"{self._interval(largest)} after allowing for the choice{sure}): {split_up}."
                 )
             sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
         return sentences

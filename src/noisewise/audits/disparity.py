@@ -35,6 +35,7 @@ from noisewise.audits.people import (
     rows_in_words,
     several,
     titled,
+    who_pays,
 )
 from noisewise.audits.price import cards_of_shares
 from noisewise.audits.result import INK, PRIVATE, Card, Figure, Result, Table
@@ -257,9 +258,9 @@ class Disparity(Result):
             )
         if extremes.cost is not None:
             cost = self.cost_of(by, extremes.cost.name)
-            sure = "" if cost.high < 0 else ", which chance can still explain"
+            sure = "" if cost.excludes_zero else ", which chance can still explain"
             sentences.append(
-                f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)}, "
+                f"{who_pays(by, extremes.cost.name, cost.value < 0)}: {points(cost)} points (interval {points_interval(cost)}, "
                 f"{ALLOWING}{sure})."
             )
         parts = several(by) if by in self.partitions else f"cells of {by}"

@@ -116,6 +116,15 @@ def rows_in_words(rows: int, people: int) -> str:
     return f"{rows:,} test rows" if rows == people else f"{rows:,} test rows of {people:,} people"
 
 
+def who_pays(by: str, name: str, pays: bool) -> str:
+    """Whom privacy costs most; where nobody pays, who gains least.
+
+    >>> who_pays("class", "a", True), who_pays("class", "a", False)
+    ('Class a pays most', 'Nobody pays; class a gains least')
+    """
+    return f"{titled(by)} {name} pays most" if pays else f"Nobody pays; {by} {name} gains least"
+
+
 def titled(by: str) -> str:
     """`Class`, or the column's name as its table has it."""
     return f"C{by[1:]}" if by == "class" or by.startswith(crossing("")) else by

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CHANCE = " Chance can explain the difference."
 NO_TWIN = " No twin to compare with."
+GAIN, LEAST = "Ahead of the twin", "Nobody pays: who gains least"  # titles of cards where there is no cost
 
 
 def _judged(change: Estimate, better: bool) -> str:
@@ -43,6 +44,7 @@ def cards_of_shares(result: Disparity) -> list[Card]:
         f"interval {points_interval(change)}",
         rows,
         note=f"{people}.{_judged(change, change.value > 0)}",
+        title=GAIN if change.value > 0 else "",
     )
     return [cost] if worst is None or extremes.cost is None else [cost, _who_pays(result, worst, extremes)]
 
@@ -55,8 +57,10 @@ def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
         f"{percent(part.accuracy['private'])} right, {percent(part.accuracy['twin'])} without privacy: "
         f"{points(cost)} points (interval {points_interval(cost)}, {ALLOWING}).",
     ]
-    if cost.high >= 0:
+    if cost.high >= 0 and not (cost.value >= 0 and cost.excludes_zero):
         lines.append("With so few test rows per class, chance can still explain it.")
+    if (gained := _others_gained(result, cost)) is not None:
+        lines.append(gained)
     if (inside := _hardest_hit(result, cost)) is not None:
         lines.append(inside)
     note = f"Served worst: class {worst.name}, {percent(worst.served)}. {_apart(worst, extremes)}"
@@ -64,9 +68,22 @@ def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
         paying = result.extremes(by).cost
         if paying is not None and by != "class":
             of_group = result.cost_of(by, paying.name)
-            sure = "" if of_group.high < 0 else ", which chance can explain"
-            note += f" By {by} {paying.name} pays most: {points(of_group)} points{sure}."
-    return Card("pays", f"class {part.name}", lines=tuple(lines), note=note)
+            sure = "" if of_group.excludes_zero else ", which chance can explain"
+            who = f"{paying.name} pays most" if of_group.value < 0 else f"nobody pays, {paying.name} gains least"
+            note += f" By {by} {who}: {points(of_group)} points{sure}."
+    return Card("pays", f"class {part.name}", lines=tuple(lines), note=note, title="" if cost.value < 0 else LEAST)
+
+
+def _others_gained(result: Disparity, cost: Estimate) -> str | None:
+    """Where one class pays and everyone together does not: whose gain hides it."""
+    if cost.high >= 0 or result.everyone.accuracy["difference"].excludes_zero:
+        return None
+    best = max(result.parts(), key=lambda part: part.accuracy["difference"].value)
+    gain = best.accuracy["difference"]
+    if gain.value <= 0:
+        return None
+    sure = "" if gain.excludes_zero else ", which chance can explain"
+    return f"Others gained, class {best.name} {points(gain)} points{sure}: so everyone's change is about 0."
 
 
 def _hardest_hit(result: Disparity, cost: Estimate) -> str | None:
@@ -106,6 +123,7 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
         f"interval {fixed(change.low)} to {fixed(change.high)}",
         rows,
         note=f"{people}.{_judged(change, change.value < 0)}",
+        title=GAIN if change.value < 0 else "",
     )
     partitions = [(by, result.extremes(by)) for by in result.partitions]
     paying = [(by, of.cost, of.worst) for by, of in partitions if of.cost is not None and of.worst is not None]
@@ -113,14 +131,15 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
         return [cost]
     by, most, worst = max(paying, key=lambda column: column[1].largest.value)
     change = result.cost_of(by, most.name)
+    pays = change.value > 0
     lines = [
-        f"Mean squared error {fixed(change.value)} above the twin's (interval {fixed(change.low)} to "
-        f"{fixed(change.high)}, {ALLOWING})."
+        f"Mean squared error {fixed(abs(change.value))} {'above' if pays else 'below'} the twin's (interval "
+        f"{fixed(change.low)} to {fixed(change.high)}, {ALLOWING})."
     ]
-    if change.low <= 0:
+    if not change.excludes_zero:
         lines.append("Chance can still explain it.")
     note = f"Served worst: {by} {worst.name}, {fixed(worst.served.value)}."
-    return [cost, Card("pays", f"{by} {most.name}", lines=tuple(lines), note=note)]
+    return [cost, Card("pays", f"{by} {most.name}", lines=tuple(lines), note=note, title="" if pays else LEAST)]
 
 
 def _tested(result: Disparity | ErrorDisparity, private: Estimate) -> str:
