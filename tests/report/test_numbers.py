@@ -574,7 +574,8 @@ def check_cards(page: Page, raw: Any) -> None:
     extremes = raw["values"]["extremes"]["class"]
     pattern = (
         r"class (\S+) (\S+) % right, (\S+) % without privacy: (\S+) points \(interval (.*), adjusted.*?\)\."
-        r"(?: With so few.*?explain it\.)?(?: Others gained, .*?about 0\.)?(?: Hit hardest, .*?\)\.)? Served worst: class (\S+), (\S+) %\. "
+        r"(?: With so few.*?explain it\.)?(?: Others gained, .*?about 0\.)?(?: Hit hardest, .*?\)\.)? "
+        r"Served worst: class (\S+), (\S+) %\. "
         r"Best and worst class are (\S+) points apart, "
         r"(\S+) without privacy\.(.*)"
     )

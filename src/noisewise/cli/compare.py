@@ -12,7 +12,7 @@ from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import finite
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 if TYPE_CHECKING:
     from noisewise.report.comparison import Compared
@@ -74,8 +74,8 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
         status = row.run.privacy["status"]
         table.add_row(
             plain(str(row.run.folder.path)),
-            number(row.run.epsilon) + ("" if status == "private" else f"\n[bold red]{status}[/]"),
-            number(row.together),
+            at_most(row.run.epsilon) + ("" if status == "private" else f"\n[bold red]{status}[/]"),
+            at_most(row.together),
             *(_cell(row, measure) for measure in measures),
         )
     console.print()
@@ -85,8 +85,8 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
     level = next((f"{100 * e.level:g} %" for row in rows for e in row.values.values()), "95 %")
     below = f"Below each number its {level} interval. " if any(row.values for row in rows) else ""
     console.print(
-        f"[dim]{below}all runs: epsilon of all of them together, at delta {rows[0].delta:g}, which is what the people in "
-        "the data paid for this table.[/]"
+        f"[dim]{below}all runs: epsilon of all of them together, at delta {at_most(rows[0].delta)}, which is what the people "
+        "in the data paid for this table.[/]"
     )
     for row in rows:
         for command in row.missing:

@@ -14,7 +14,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     """What will be promised, by which noise, in how many steps, and how long it will take."""
     from rich.table import Table
 
-    from noisewise.wording import number, promise, several_units
+    from noisewise.wording import at_most, promise, several_units
     from noisewise.workflow.estimate import in_words, seconds
 
     config, recipe = planned.config, planned.recipe
@@ -25,8 +25,8 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     table.add_column()
     each = "" if runs == 1 else f" for each of {runs} runs, which add up"
     words = promise(spent, config.delta, mechanism.sampler.n, adjacency=mechanism.adjacency, unit=unit)
-    table.add_row("epsilon", f"[bold]{number(spent)}[/]{each}. {words.meaning}")
-    table.add_row("delta", f"{config.delta:g}")
+    table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}. {words.meaning}")
+    table.add_row("delta", at_most(config.delta))
     table.add_row("protects", f"one {unit} of {mechanism.sampler.n:,} ({mechanism.adjacency})")
     table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
@@ -36,7 +36,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     )
     if recipe.ledger is not None:
         table.add_row(
-            "schema", f"chosen with noise: epsilon {number(recipe.ledger.epsilon(config.delta))} of the above"
+            "schema", f"chosen with noise: epsilon {at_most(recipe.ledger.epsilon(config.delta))} of the above"
         )
     for text in config.repairs:
         table.add_row("repair", plain(text))

@@ -10,7 +10,7 @@ import typer
 
 from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
-from noisewise.wording import number, promise
+from noisewise.wording import at_most, number, promise
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
 
 if TYPE_CHECKING:
@@ -99,11 +99,13 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     table.add_column()
     rows = "declared public: nothing is spent" if whole.public else "private: every run is paid for"
     table.add_row("data", plain(f"{first.config.data}, {rows}"))
-    low, high = number(min(costs)), number(max(costs))
+    low, high = at_most(min(costs)), at_most(max(costs))
     each = low if low == high else f"{low} to {high}"
     would = " would cost people whose rows are not public" if whole.public else ""
     table.add_row("runs", f"{len(costs)}, epsilon {each} each; {processes} at a time")
-    table.add_row("together", f"[bold]epsilon {number(total)}[/] at delta {whole.delta:g}{would}: {words.strength}")
+    table.add_row(
+        "together", f"[bold]epsilon {at_most(total)}[/] at delta {at_most(whole.delta)}{would}: {words.strength}"
+    )
     table.add_row("choice", _choice(whole))
     took = sum(seconds(plan.recipe, plan.config.runtime(), twin=plan.config.twin) for plan in whole.plans[:1])
     table.add_row("takes", f"about {in_words(took * len(costs) / processes)}")
@@ -137,7 +139,7 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     for row in rows:
         score = [f"{100 * row['score']:.1f} %" if share else number(-row["score"])] if measured else []
         style = "bold" if row["run"] == content["chosen"] else ""
-        table.add_row(row["run"], plain(said(row["settings"])), number(float(row["epsilon"])), *score, style=style)
+        table.add_row(row["run"], plain(said(row["settings"])), at_most(float(row["epsilon"])), *score, style=style)
     console.print()
     console.print(table)
     console.print()
@@ -145,7 +147,7 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     words = promise(total, content["delta"], content["n"], adjacency=content["adjacency"], unit=content["unit"])
     spent = "would have cost people whose rows are private" if content["public"] else "cost"
     console.print(
-        f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}."
+        f"[bold]Together[/] the runs {spent} epsilon {at_most(total)} at delta {at_most(content['delta'])}: {words.strength}."
     )
     if content["score_deviation"]:
         console.print(f"Noise on each accuracy has a deviation of {100 * content['score_deviation']:.1f} points.")

@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from noisewise.sampling import SAMPLERS
-from noisewise.wording import NEIGHBOURS, Promise, number, percent_at_most
+from noisewise.wording import NEIGHBOURS, Promise, at_most, percent_at_most
 
 ASK = "**[to be filled in: name and address of whoever is responsible; `--contact` puts it here]**"
 TAGS = ("differential-privacy", "dp-sgd", "pytorch", "noisewise")
@@ -114,8 +115,8 @@ def model_card(subject: Subject) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| epsilon | {number(subject.epsilon)} (PLD accountant) |",
-        f"| delta | {privacy['delta']:g} |",
+        f"| epsilon | {at_most(subject.epsilon)} (PLD accountant) |",
+        f"| delta | {at_most(privacy['delta'])} |",
         f"| strength | {promise.strength} |",
         f"| protects | one {subject.unit}: {either} ({privacy['adjacency']}) |",
         f"| noise multiplier | {_noise(privacy['noise_multiplier'])} |",
@@ -269,8 +270,8 @@ def privacy_card(subject: Subject) -> str:
         _meaning(subject, you, share),
         "",
         *_table_of_guesses(subject, share),
-        f"In numbers for specialists: epsilon {number(subject.epsilon)}, delta {privacy['delta']:g}, {privacy['adjacency']} "
-        f"neighbours, unit: one {word}.",
+        f"In numbers for specialists: epsilon {at_most(subject.epsilon)}, delta {at_most(privacy['delta'])}, "
+        f"{privacy['adjacency']} neighbours, unit: one {word}.",
         "",
         "## What was not protected",
         "",
@@ -321,9 +322,9 @@ def _table_of_guesses(subject: Subject, share: str) -> list[str]:
 
 
 def _one_in(delta: float) -> str:
-    """A small probability as people say it.
+    """A small probability as people say it, never a smaller one.
 
-    >>> _one_in(1e-5), _one_in(0.00025)
-    ('1 in 100,000', '1 in 4,000')
+    >>> _one_in(1e-5), _one_in(0.00025), _one_in(0.00029)
+    ('1 in 100,000', '1 in 4,000', '1 in 3,448')
     """
-    return f"1 in {round(1 / delta):,}"
+    return f"1 in {int(1 / Decimal(repr(delta))):,}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from noisewise.accounting import Ledger
 from noisewise.report.subject import data_name, power, short_model
 from noisewise.runs.summary import read_ledger
-from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval, several_units
+from noisewise.wording import at_most, fixed, percent, percent_interval, points, points_interval, several_units
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -110,7 +110,7 @@ def _totals(runs: Sequence[Opened]) -> list[str]:
         ledgers = [read_ledger(run.folder, unit=unit) for run in members]
         unproven = any(run.summary["privacy"]["status"] != "private" for run in members)
         total = Ledger(adjacency, [line for ledger in ledgers for line in ledger.lines], unit).epsilon(delta)
-        spent = "∞: not all of them are private" if unproven else f"{number(total)} at δ = {power(delta)}"
+        spent = "∞: not all of them are private" if unproven else f"{at_most(total)} at δ = {power(delta)}"
         lines.append(
             f"{len(members)} runs on {n:,} {several_units(unit)} of {name}: if these are the same {several_units(unit)}, "
             f"whoever sees all of the runs, or the best of them, learns as much as ε = {spent} allows."

@@ -25,7 +25,7 @@ from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
-from noisewise.wording import NEIGHBOURS, fixed, number, percent, percent_interval, promised
+from noisewise.wording import NEIGHBOURS, at_most, fixed, number, percent, percent_interval, promised
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -231,8 +231,8 @@ def page(subject: Subject, results: Sequence[Result] = ()) -> str:
         subject=subject,
         privacy=privacy,
         promise=subject.promise,
-        epsilon=number(subject.epsilon),
-        delta=f"{privacy['delta']:g}",
+        epsilon=at_most(subject.epsilon),
+        delta=at_most(privacy["delta"]),
         either=NEIGHBOURS[privacy["adjacency"]].format(unit=subject.unit),
         sections=[_section(result) for result in results],
         version=__version__,

@@ -15,10 +15,12 @@ from noisewise.wording import (
     NEIGHBOURS,
     RDP,
     Promise,
+    at_most,
     certainty,
     number,
     percent_at_most,
     reason,
+    rounded_up,
     several_units,
 )
 
@@ -39,8 +41,8 @@ def guarantee(privacy: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     why = reason(privacy["status"], promise.strength, privacy["reason"])
     counted = private and math.isfinite(epsilon)
     return {
-        "epsilon": number(epsilon),
-        "plan_epsilon": None if private or "plan_epsilon" not in privacy else number(float(privacy["plan_epsilon"])),
+        "epsilon": at_most(epsilon),
+        "plan_epsilon": None if private or "plan_epsilon" not in privacy else at_most(float(privacy["plan_epsilon"])),
         "delta": power(privacy["delta"]),
         "certainty": percent_at_most(epsilon, privacy["delta"]) if counted else None,
         "gauge": f"{200 * (certainty(epsilon, privacy['delta']) - 0.5):.1f}" if counted else None,
@@ -189,7 +191,7 @@ def accountants(privacy: Mapping[str, Any], promise: Promise) -> list[tuple[str,
         if privacy[key] is None:
             return name, "–", "does not cover this mechanism"
         epsilon = float(privacy[key])
-        return name, f"ε = {number(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
+        return name, f"ε = {at_most(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
 
     return [
         row("PLD", "epsilon", GUARANTEE[promise.strength]),
@@ -237,8 +239,9 @@ def setting(value: Any) -> str:
 
 
 def power(delta: float) -> str:
-    """1e-05 as a power of ten."""
-    mantissa, exponent = f"{delta:.3g}".split("e") if "e" in f"{delta:.3g}" else (f"{delta:.3g}", "")
+    """1e-05 as a power of ten; three digits, rounded up, since a delta is an upper bound."""
+    text = f"{rounded_up(delta):.3g}"
+    mantissa, exponent = text.split("e") if "e" in text else (text, "")
     if not exponent:
         exact = math.log10(delta)
         if not exact.is_integer():

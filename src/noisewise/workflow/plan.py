@@ -23,7 +23,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.repairs import repaired
 from noisewise.sampling import SAMPLERS, FullBatch
-from noisewise.wording import number, several_units
+from noisewise.wording import at_most, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.repair_specs import parse
@@ -100,7 +100,7 @@ def recipe_of(config: Config, data: Splits) -> Recipe:
     spent = recipe.epsilon(config.delta)
     if not spent <= config.epsilon:
         raise PrivacyError(
-            f"noise_multiplier={config.noise_multiplier} costs epsilon {number(spent)}, more than the epsilon="
+            f"noise_multiplier={config.noise_multiplier} costs epsilon {at_most(spent)}, more than the epsilon="
             f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
         )
     return recipe

@@ -36,7 +36,7 @@ from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
-from noisewise.wording import number
+from noisewise.wording import at_least, at_most, number
 from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
@@ -121,7 +121,7 @@ def _epsilon(folder: RunFolder) -> str:
     summary = read_summary(folder)
     privacy, lines = summary["privacy"], Ledger.from_dict(read_json(folder.ledger)).lines
     releases = sum(line.count for line in lines)
-    stated = f"epsilon {number(float(privacy['epsilon']))} at delta {privacy['delta']:g}"
+    stated = f"epsilon {at_most(float(privacy['epsilon']))} at delta {at_most(privacy['delta'])}"
     if (score := read_score(folder)) is not None:  # adds up, or is refused
         Ledger(privacy["adjacency"], unit=privacy["unit"]).composed(score.ledger)
     if privacy["status"] != "private":
@@ -166,7 +166,7 @@ def _plan(folder: RunFolder) -> str:
             f"config.toml plans {_in_words(planned)}, the ledger holds {_in_words(written)}: one of them was changed."
         )
     if config.epsilon is not None and not (cost := recipe.epsilon(config.delta)) <= config.epsilon * (1 + 1e-3):
-        raise RunError(f"the plan costs epsilon {number(cost)}, config.toml allows {number(config.epsilon)}.")
+        raise RunError(f"the plan costs epsilon {at_most(cost)}, config.toml allows {number(config.epsilon)}.")
     return f"config.toml gives the ledger's lines: {_in_words(planned)}."
 
 
@@ -304,7 +304,9 @@ def _engine(folder: RunFolder, *, progress: bool, trials: int) -> str:
     except ConfigError as error:
         raise _Open(str(error)) from None
     proven, claimed = result.headline["empirical epsilon"].low, result.claimed
-    words = f"of the epsilon {number(claimed)} that one release claims, {number(proven)} was found in {trials:,} trials"
+    words = (
+        f"of the epsilon {at_most(claimed)} that one release claims, {at_least(proven)} was found in {trials:,} trials"
+    )
     if result.exceeds:
         raise RunError(f"{words}: the engine of this machine is faulty. Do not publish what it trained.")
     return f"{words}: nothing exceeds the claim."
