@@ -192,7 +192,17 @@ def read(text: str) -> Decimal:
 
 def test_a_bound_is_shown_on_its_safe_side_and_within_one_digit() -> None:
     drawn = random.Random(0)
-    values = [10 ** drawn.uniform(-9, 5) for _ in range(2_000)] + [0.0, 0.1, 0.9996, 1.0, 2.675, 3.0, 9.999, 10.0, 99.95]
+    values = [10 ** drawn.uniform(-9, 5) for _ in range(2_000)] + [
+        0.0,
+        0.1,
+        0.9996,
+        1.0,
+        2.675,
+        3.0,
+        9.999,
+        10.0,
+        99.95,
+    ]
     wrong = 0
     for value in values:
         true = Decimal(repr(value))

@@ -705,8 +705,22 @@ FAULTS = [
     Mutant(
         "gains: what hides a cost is not told",
         "audits/price.py",
-        "    if gain.value <= 0:\n        return None",
-        "    if gain.value > 0:\n        return None",
+        "    if cost.high >= 0 or gain.value <= 0:\n        return ()",
+        "    if cost.high >= 0 or gain.value > 0:\n        return ()",
         ("audits/test_price.py::test_a_cost_that_others_gains_hide_is_told",),
+    ),
+    Mutant(
+        "counted: people with both labels are not spoken of",
+        "audits/people.py",
+        "more = sum(part.n for part in parts) - people",
+        "more = sum(part.n for part in parts) - 10**9",
+        ("audits/test_disparity.py::test_a_person_with_rows_of_both_classes_is_counted_in_both_and_that_is_said",),
+    ),
+    Mutant(
+        "counted: rows are called people in attribution",
+        "audits/attribution.py",
+        "people(test, rows), scores=scores",
+        "len(rows), scores=scores",
+        ("audits/test_attribution.py::test_people_are_counted_not_rows",),
     ),
 ]

@@ -126,10 +126,17 @@ def test_whoever_gains_does_not_pay():
 
 
 def test_a_cost_that_others_gains_hide_is_told():
-    _, pays = answered((0.5, 0.9), (0.9, 0.5)).cards()
-    assert pays.lines[-1] == "Others gained, class b +40.0 points: so everyone's change is about 0."
-    _, pays = answered((0.5, 0.9), (0.9, 0.9)).cards()
-    assert not any("gained" in line for line in pays.lines)
+    cost, pays = answered((0.5, 0.9), (0.9, 0.5)).cards()
+    assert cost.lines == ("But not for all alike: class a pays 40.0 points, class b gained 40.0.",)
+    assert (cost.title, pays.title) == ("", "")
+    cost, _ = answered((0.5, 0.9), (0.9, 0.9)).cards()
+    assert cost.lines == ()
+
+
+def test_a_lead_that_chance_explains_is_none():
+    cost, _ = answered((0.51, 0.5), (0.9, 0.9)).cards()
+    assert cost.title == ""
+    assert "Chance can explain" in cost.note
 
 
 def test_card_table_figure_and_sentence_agree_about_chance():

@@ -169,4 +169,33 @@ FAULTS = [
         "candidates = extremes",
         ("report/test_comparison.py::test_numbers_are_those_of_the_audits",),
     ),
+    # a score that is shared
+    Mutant(
+        "bought: the privacy card counts the model alone",
+        "report/cards.py",
+        "return self.model_epsilon if self.noised is None else self.noised.together",
+        "return self.model_epsilon",
+        ("report/test_shareable.py::test_the_privacy_card_tells_of_a_score_that_was_shared",),
+    ),
+    Mutant(
+        "bought: the sum is that of the score alone",
+        "report/shareable.py",
+        "unit=unit).composed(score.ledger).epsilon(delta)",
+        "unit=unit).epsilon(delta)",
+        ("report/test_shareable.py::test_the_privacy_card_tells_of_a_score_that_was_shared",),
+    ),
+    Mutant(
+        "bought: a sum rounded to the nearest",
+        "wording.py",
+        "return _rounded(value, digits, ROUND_CEILING)",
+        "return float(f'{value:.{digits}g}')",
+        ("test_wording.py::test_a_bound_is_shown_on_its_safe_side_and_within_one_digit",),
+    ),
+    Mutant(
+        "bought: somebody's README is overwritten",
+        "report/shareable.py",
+        "if there and len(there) < len(FILES):",
+        "if len(there) > len(FILES):",
+        ("report/test_shareable.py::test_only_a_folder_of_its_own_is_written",),
+    ),
 ]

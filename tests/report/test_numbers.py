@@ -543,12 +543,12 @@ def check_cards(page: Page, raw: Any) -> None:
     own, twin, change = (of(overall[key], scale) for key in ("private", "twin", "difference"))
     worse = 1 if regression else -1
     most = worse * raw["values"]["extremes"]["side" if regression else "class"]["largest_cost"]["value"]
-    cost = page.cards["What it cost" if worse * change[0] >= 0 else "Ahead of the twin"]
+    cost = page.cards["Ahead of the twin" if min(-worse * end for end in change[1:]) > 0 else "What it cost"]
     pays = page.cards["Who pays most" if most > 0 else "Nobody pays: who gains least"]
     rows = raw["settings"]["rows"]
     pattern = (
-        r"(.*?) (?:points of accuracy|in mean squared error) interval (.*) private (.*) without privacy (.*?) "
-        r"([\d,]+) test rows, (.*)"
+        r"(.*?) (?:points of accuracy|in mean squared error) interval (.*); \w+ 0: privacy costs with privacy (.*) "
+        r"without privacy ([\d.,–% ]+?)(?: But not .*?\.)? ([\d,]+) test rows, (.*)"
     )
     headline, interval, first, second, tested, level = re.fullmatch(pattern, cost).groups()
     assert agrees(headline, change[:1])
@@ -574,7 +574,7 @@ def check_cards(page: Page, raw: Any) -> None:
     extremes = raw["values"]["extremes"]["class"]
     pattern = (
         r"class (\S+) (\S+) % right, (\S+) % without privacy: (\S+) points \(interval (.*), adjusted.*?\)\."
-        r"(?: With so few.*?explain it\.)?(?: Others gained, .*?about 0\.)?(?: Hit hardest, .*?\)\.)? "
+        r"(?: With so few.*?explain it\.)?(?: Hit hardest, .*?\)\.)? "
         r"Served worst: class (\S+), (\S+) %\. "
         r"Best and worst class are (\S+) points apart, "
         r"(\S+) without privacy\.(.*)"

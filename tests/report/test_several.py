@@ -12,7 +12,7 @@ from noisewise.report.several import names_of
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_ledger
-from noisewise.wording import number
+from noisewise.wording import at_most
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import audit, open_run
@@ -33,7 +33,7 @@ def test_every_run_has_a_row_cards_and_a_box_to_choose_it(runs):
     page = report.render([run.path for run in runs], by="Ada")
     assert page.count('type="checkbox"') == 2
     for place, run in enumerate(runs, start=1):
-        epsilon = number(read_json(run.summary)["privacy"]["epsilon"])
+        epsilon = at_most(read_json(run.summary)["privacy"]["epsilon"])
         row = re.search(rf'<tr class="run-{place}">(.*?)</tr>', page, re.S)[1]
         assert f"<strong>{epsilon}</strong>" in row
         assert f"body:has(#show-{place}:not(:checked)) .run-{place} {{ display: none; }}" in page
@@ -53,7 +53,7 @@ def test_what_runs_on_the_same_data_spent_together_is_said(runs):
     page = report.render([run.path for run in runs])
     first, second = (read_ledger(run) for run in runs)
     total = first.composed(second).epsilon(1e-5)
-    assert f"learns as much as ε = {number(total)} at δ = 10⁻⁵ allows" in page
+    assert f"learns as much as ε = {at_most(total)} at δ = 10⁻⁵ allows" in page
     assert total > max(float(read_json(run.summary)["privacy"]["epsilon"]) for run in runs)
 
 

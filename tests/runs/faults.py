@@ -168,4 +168,11 @@ FAULTS = [
         "*(run.ledger for run in self.runs)]",
         ("workflow/test_sweep.py::test_noised_scores_are_paid_for_and_drawn_once",),
     ),
+    Mutant(
+        "bought: more than 100 % are right",
+        "runs/scores.py",
+        "100 * min(max(value, 0.0), 1.0)",
+        "100 * value",
+        ("report/test_shareable.py::test_a_score_is_shown_within_0_and_100_percent",),
+    ),
 ]

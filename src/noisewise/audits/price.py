@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CHANCE = " Chance can explain the difference."
 NO_TWIN = " No twin to compare with."
 GAIN, LEAST = "Ahead of the twin", "Nobody pays: who gains least"  # titles of cards where there is no cost
+WITH, WITHOUT = "with privacy", "without privacy"
 
 
 def _judged(change: Estimate, better: bool) -> str:
@@ -28,7 +29,7 @@ def cards_of_shares(result: Disparity) -> list[Card]:
     shares, extremes = result.everyone.accuracy, result.extremes()
     private, worst = shares["private"], extremes.worst
     people = _tested(result, private)
-    rows: tuple[Row, ...] = (("private", percent(private), percent_interval(private)),)
+    rows: tuple[Row, ...] = ((WITH, percent(private), percent_interval(private)),)
     if not result.has_twin:
         cost = Card("cost", percent(private), "accuracy", rows=rows, note=f"{people}.{NO_TWIN}")
         if worst is None:
@@ -36,15 +37,16 @@ def cards_of_shares(result: Disparity) -> list[Card]:
         lines = (f"is served worst: {percent(worst.served)}.",)
         return [cost, Card("pays", f"class {worst.name}", lines=lines, note=_apart(worst, extremes))]
     change = shares["difference"]
-    rows += (("without privacy", percent(shares["twin"]), percent_interval(shares["twin"])),)
+    rows += ((WITHOUT, percent(shares["twin"]), percent_interval(shares["twin"])),)
     cost = Card(
         "cost",
         points(change),
         "points of accuracy",
-        f"interval {points_interval(change)}",
+        f"interval {points_interval(change)}; below 0: privacy costs",
         rows,
+        lines=_not_alike(result, change, extremes),
         note=f"{people}.{_judged(change, change.value > 0)}",
-        title=GAIN if change.value > 0 else "",
+        title=GAIN if change.low > 0 else "",
     )
     return [cost] if worst is None or extremes.cost is None else [cost, _who_pays(result, worst, extremes)]
 
@@ -59,8 +61,6 @@ def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
     ]
     if cost.high >= 0 and not (cost.value >= 0 and cost.excludes_zero):
         lines.append("With so few test rows per class, chance can still explain it.")
-    if (gained := _others_gained(result, cost)) is not None:
-        lines.append(gained)
     if (inside := _hardest_hit(result, cost)) is not None:
         lines.append(inside)
     note = f"Served worst: class {worst.name}, {percent(worst.served)}. {_apart(worst, extremes)}"
@@ -70,20 +70,25 @@ def _who_pays(result: Disparity, worst: Worst, extremes: Extremes) -> Card:
             of_group = result.cost_of(by, paying.name)
             sure = "" if of_group.excludes_zero else ", which chance can explain"
             who = f"{paying.name} pays most" if of_group.value < 0 else f"nobody pays, {paying.name} gains least"
-            note += f" By {by} {who}: {points(of_group)} points{sure}."
+            told = f"{who}: {points(of_group)} points{sure}"
+            note += f" By {by} {told if points(of_group).strip('0.') else 'nobody pays'}."
     return Card("pays", f"class {part.name}", lines=tuple(lines), note=note, title="" if cost.value < 0 else LEAST)
 
 
-def _others_gained(result: Disparity, cost: Estimate) -> str | None:
+def _not_alike(result: Disparity, change: Estimate, extremes: Extremes) -> tuple[str, ...]:
     """Where one class pays and everyone together does not: whose gain hides it."""
-    if cost.high >= 0 or result.everyone.accuracy["difference"].excludes_zero:
-        return None
+    if extremes.cost is None or change.excludes_zero:
+        return ()
+    cost = result.cost_of("class", extremes.cost.name)
     best = max(result.parts(), key=lambda part: part.accuracy["difference"].value)
     gain = best.accuracy["difference"]
-    if gain.value <= 0:
-        return None
-    sure = "" if gain.excludes_zero else ", which chance can explain"
-    return f"Others gained, class {best.name} {points(gain)} points{sure}: so everyone's change is about 0."
+    if cost.high >= 0 or gain.value <= 0:
+        return ()
+    sure = "" if gain.excludes_zero else " (which chance can explain)"
+    lost, won = points(cost).lstrip("−"), points(gain).lstrip("+")
+    return (
+        f"But not for all alike: class {extremes.cost.name} pays {lost} points, class {best.name} gained {won}{sure}.",
+    )
 
 
 def _hardest_hit(result: Disparity, cost: Estimate) -> str | None:
@@ -112,18 +117,18 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
     private, twin, change = (result.headline.get(name) for name in ("mse", "twin mse", "cost"))
     assert private is not None
     people = _tested(result, private)
-    rows: tuple[Row, ...] = (("private", fixed(private.value), f"{fixed(private.low)}–{fixed(private.high)}"),)
+    rows: tuple[Row, ...] = ((WITH, fixed(private.value), f"{fixed(private.low)}–{fixed(private.high)}"),)
     if change is None or twin is None:
         return [Card("cost", fixed(private.value), "mean squared error", rows=rows, note=f"{people}.{NO_TWIN}")]
-    rows += (("without privacy", fixed(twin.value), f"{fixed(twin.low)}–{fixed(twin.high)}"),)
+    rows += ((WITHOUT, fixed(twin.value), f"{fixed(twin.low)}–{fixed(twin.high)}"),)
     cost = Card(
         "cost",
         f"{'+' if change.value > 0 else ''}{fixed(change.value)}",
         "in mean squared error",
-        f"interval {fixed(change.low)} to {fixed(change.high)}",
+        f"interval {fixed(change.low)} to {fixed(change.high)}; above 0: privacy costs",
         rows,
         note=f"{people}.{_judged(change, change.value < 0)}",
-        title=GAIN if change.value < 0 else "",
+        title=GAIN if change.high < 0 else "",
     )
     partitions = [(by, result.extremes(by)) for by in result.partitions]
     paying = [(by, of.cost, of.worst) for by, of in partitions if of.cost is not None and of.worst is not None]

@@ -10,7 +10,7 @@ import typer
 
 from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
-from noisewise.wording import at_most, number, promise
+from noisewise.wording import at_most, number, promise, several_units
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
 def _choice(whole: PlannedSweep) -> str:
     choose = whole.sweep.choose
     if choose is not None and choose.by == NOISED:
-        return f"by noised scores on held-out {whole.plans[0].mechanism.unit}s, epsilon {choose.epsilon:g} of the above"
+        many = several_units(whole.plans[0].mechanism.unit)
+        return f"by noised scores on held-out {many}, epsilon {choose.epsilon:g} of the above"
     if whole.public and len(whole.plans[0].data.valid):
         return "by exact scores on held-out public rows"
     return f"none: add \\[choose] by = '{NOISED}', or try settings on public rows (\\[stand_in])"

@@ -44,7 +44,7 @@ def measured(results: Sequence[Result]) -> list[Measured]:
             Measured(
                 what,
                 f"{at_most(result.claimed)} at δ = {power(result.settings['delta'])}",
-                f"at least {low} of {at_most(result.claimed)} claimed",
+                f"Tested by an attack on {what}: ε = {at_most(result.claimed)} is claimed for it, the attack proved {low}",
                 f"at least {low} ({level(estimate)} sure)",
                 verdict,
                 not result.exceeds,

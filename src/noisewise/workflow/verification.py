@@ -36,15 +36,16 @@ from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
-from noisewise.wording import at_least, at_most, number
+from noisewise.wording import at_least, at_most, number, several_units
 from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
 from noisewise.workflow.plan import optimizer_of, plan_of, recipe_of
 from noisewise.workflow.repair_specs import parse
+from noisewise.workflow.scores import PURPOSE
 
 TRIALS = 20_000  # of the engine's audit: seconds
-NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "engine")
+NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "scores", "engine")
 Verdict = Literal["ok", "fails", "cannot be checked"]
 OK: Verdict = "ok"
 FAILS: Verdict = "fails"
@@ -78,9 +79,11 @@ def verified(
         "mechanism": _mechanism,
         "weights": _weights,
         "metrics": _metrics,
+        "scores": _scores,
         "engine": partial(_engine, progress=progress, trials=trials),
     }
-    return [_answered(name, partial(questions[name], folder)) for name in names]
+    asked = [name for name in names if name != "scores" or folder.scores.exists()]
+    return [_answered(name, partial(questions[name], folder)) for name in asked]
 
 
 def _answered(name: str, question: Callable[[], str]) -> Check:
@@ -122,11 +125,35 @@ def _epsilon(folder: RunFolder) -> str:
     privacy, lines = summary["privacy"], Ledger.from_dict(read_json(folder.ledger)).lines
     releases = sum(line.count for line in lines)
     stated = f"epsilon {at_most(float(privacy['epsilon']))} at delta {at_most(privacy['delta'])}"
-    if (score := read_score(folder)) is not None:  # adds up, or is refused
-        Ledger(privacy["adjacency"], unit=privacy["unit"]).composed(score.ledger)
     if privacy["status"] != "private":
         return f"{privacy['status']} ({privacy['reason']}), and nothing else is claimed."
     return f"{stated} is what the {releases:,} releases of the ledger cost (PLD, computed anew)."
+
+
+def _scores(folder: RunFolder) -> str:
+    """A noised score was released once; its noise is that of its ledger, which adds up with the model's."""
+    score, privacy = read_score(folder), read_summary(folder)["privacy"]
+    assert score is not None
+    if privacy["status"] != "private":
+        raise RunError(f"a noised score beside a run that is {privacy['status']}: it promises nothing.")
+    lines = score.ledger.lines
+    together = Ledger.from_dict(read_json(folder.ledger), unit=privacy["unit"]).composed(score.ledger)
+    if score.ledger.reproducible or score.ledger.releases != 1 or lines[0].purpose != PURPOSE:
+        raise RunError(
+            f"the ledger of scores.json holds {_in_words(lines)}, not one release of scores with fresh noise."
+        )
+    noise = event_to_dict(lines[0].event)["noise_multiplier"] / score.units
+    if not math.isclose(noise, score.deviation, rel_tol=1e-6):
+        raise RunError(
+            f"scores.json states a deviation of {100 * score.deviation:.3g} points, its ledger gives {100 * noise:.3g}."
+        )
+    share, low, high = score.shown
+    cost, total = (ledger.epsilon(privacy["delta"]) for ledger in (score.ledger, together))
+    return (
+        f"one score was bought of {score.units:,} held-out {several_units(privacy['unit'])}, epsilon "
+        f"{at_most(cost)}; with the model at most {at_most(total)}. "
+        f"{share:.1f} % right, noise of {100 * noise:.1f} points ({low:.1f} to {high:.1f} %)."
+    )
 
 
 def _metrics(folder: RunFolder) -> str:
