@@ -147,7 +147,8 @@ def counted(summary: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
     if rows is not None and people is not None:
         lines.append(
             f"Accuracies, losses and errors are over rows, {rows:,} test rows; columns called people count people, "
-            f"{people:,} in the test part (whoever has rows of several classes or groups, in each of them), and intervals allow for the rows of one person being alike."
+            f"{people:,} in the test part (whoever has rows of several classes or groups, in each of them), "
+            "and intervals allow for the rows of one person being alike."
         )
     return lines
 
