@@ -11,7 +11,7 @@ from torch import nn
 
 from noisewise.audits.disparity import disparity
 from noisewise.audits.people import POOR_TWIN, Cost, Extremes, WorstError
-from noisewise.audits.price import GAIN, LEAST, cards_of_errors
+from noisewise.audits.price import CHANGED, GAIN, LEAST, cards_of_errors
 from noisewise.data import Data
 from noisewise.estimates.estimate import Estimate
 from noisewise.wording import points_interval
@@ -135,7 +135,7 @@ def test_a_cost_that_others_gains_hide_is_told():
 
 def test_a_lead_that_chance_explains_is_none():
     cost, _ = answered((0.51, 0.5), (0.9, 0.9)).cards()
-    assert cost.title == ""
+    assert cost.title == CHANGED
     assert "Chance can explain" in cost.note
 
 

@@ -198,4 +198,11 @@ FAULTS = [
         "if len(there) > len(FILES):",
         ("report/test_shareable.py::test_only_a_folder_of_its_own_is_written",),
     ),
+    Mutant(
+        "bought: seeds with other counts are taken for other people",
+        "report/several.py",
+        "if len(group.runs) < 2:",
+        'if len({run.summary["data"]["n"] for run in group.runs}) > 1:',
+        ("report/test_several.py::test_seeds_that_hold_other_people_out_and_scores_are_added_up",),
+    ),
 ]

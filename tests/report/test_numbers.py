@@ -543,7 +543,9 @@ def check_cards(page: Page, raw: Any) -> None:
     own, twin, change = (of(overall[key], scale) for key in ("private", "twin", "difference"))
     worse = 1 if regression else -1
     most = worse * raw["values"]["extremes"]["side" if regression else "class"]["largest_cost"]["value"]
-    cost = page.cards["Ahead of the twin" if min(-worse * end for end in change[1:]) > 0 else "What it cost"]
+    gains = round(-worse * change[0], 2 if regression else 1) > 0
+    sure = min(-worse * end for end in change[1:]) > 0
+    cost = page.cards["What it cost" if not gains else "Ahead of the twin" if sure else "What it changed"]
     pays = page.cards["Who pays most" if most > 0 else "Nobody pays: who gains least"]
     rows = raw["settings"]["rows"]
     pattern = (

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 CHANCE = " Chance can explain the difference."
 NO_TWIN = " No twin to compare with."
-GAIN, LEAST = "Ahead of the twin", "Nobody pays: who gains least"  # titles of cards where there is no cost
+GAIN, CHANGED, LEAST = "Ahead of the twin", "What it changed", "Nobody pays: who gains least"  # where there is no cost
 WITH, WITHOUT = "with privacy", "without privacy"
 
 
 def _judged(change: Estimate, better: bool) -> str:
     """What a difference to the twin is worth: chance, or a twin that is no measure of the cost."""
     return CHANCE if not change.excludes_zero else f" {POOR_TWIN}" if better else ""
+
+
+def _titled(better: bool, change: Estimate) -> str:
+    """A gain is not called a cost."""
+    return "" if not better else GAIN if change.excludes_zero else CHANGED
 
 
 def cards_of_shares(result: Disparity) -> list[Card]:
@@ -46,7 +51,7 @@ def cards_of_shares(result: Disparity) -> list[Card]:
         rows,
         lines=_not_alike(result, change, extremes),
         note=f"{people}.{_judged(change, change.value > 0)}",
-        title=GAIN if change.low > 0 else "",
+        title=_titled(points(change).startswith("+"), change),
     )
     return [cost] if worst is None or extremes.cost is None else [cost, _who_pays(result, worst, extremes)]
 
@@ -128,7 +133,7 @@ def cards_of_errors(result: ErrorDisparity) -> list[Card]:
         f"interval {fixed(change.low)} to {fixed(change.high)}; above 0: privacy costs",
         rows,
         note=f"{people}.{_judged(change, change.value < 0)}",
-        title=GAIN if change.high < 0 else "",
+        title=_titled(change.value < 0, change),
     )
     partitions = [(by, result.extremes(by)) for by in result.partitions]
     paying = [(by, of.cost, of.worst) for by, of in partitions if of.cost is not None and of.worst is not None]

@@ -63,8 +63,8 @@ def _sampling_in_words(kind: str) -> str:
     return SAMPLERS[kind].words if kind in SAMPLERS else kind
 
 
-def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
-    """Title, lead and caveats."""
+def subject(summary: Mapping[str, Any], promise: Promise, bought: str = "") -> dict[str, Any]:
+    """Title, lead and caveats; `bought`: what is said of a score that was released beside the run."""
     privacy, data, model = summary["privacy"], summary["data"], short_model(summary["model"])
     kind = f" ({model})" if model else ""
     unit, spoken = privacy["unit"], data_name(summary)
@@ -89,6 +89,7 @@ def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
         f"With probability about δ = {power(privacy['delta'])} the promise may fail.",
         "It covers this run alone: other runs on the same data, also those that only chose settings, add up with it.",
         f"The number of {several_units(unit)} ({data['n']:,}) and all settings below count as public.",
+        *([bought] if bought else []),
     ]
     if promise.strength == "none":
         why = reason(privacy["status"], promise.strength, privacy["reason"])
