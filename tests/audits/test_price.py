@@ -127,7 +127,7 @@ def test_whoever_gains_does_not_pay():
 
 def test_a_cost_that_others_gains_hide_is_told():
     cost, pays = answered((0.5, 0.9), (0.9, 0.5)).cards()
-    assert cost.lines == ("But not for all alike: class a pays 40.0 points, class b gained 40.0.",)
+    assert cost.lines == ("It evens out, but not for all alike: class a pays 40.0 points, class b gained 40.0.",)
     assert (cost.title, pays.title) == ("", "")
     cost, _ = answered((0.5, 0.9), (0.9, 0.9)).cards()
     assert cost.lines == ()

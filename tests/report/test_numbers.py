@@ -529,7 +529,8 @@ def test_cards_hold_the_numbers_of_their_files(run: RunFolder, page: Page) -> No
     sure = 100 * (promised + bound) / (promised + 1)
     found = [shown.value for shown in numbers(page.cards["The guarantee"].replace("10⁻⁵", "1e-05"))]
     epsilon, delta, coin, certain, guess = found[:5]
-    assert (epsilon, delta, coin, certain) == (pytest.approx(privacy["epsilon"], abs=5e-3), bound, 50, 100)
+    assert (delta, coin, certain) == (bound, 50, 100)
+    assert privacy["epsilon"] <= epsilon < privacy["epsilon"] + 0.01
     assert sure <= guess <= sure + 0.1
     assert agrees(page.labels[0], [guess, 50])
     assert agrees(*page.widths, 2 * (sure - 50))
@@ -550,7 +551,7 @@ def check_cards(page: Page, raw: Any) -> None:
     rows = raw["settings"]["rows"]
     pattern = (
         r"(.*?) (?:points of accuracy|in mean squared error) interval (.*); \w+ 0: privacy costs with privacy (.*) "
-        r"without privacy ([\d.,–% ]+?)(?: But not .*?\.)? ([\d,]+) test rows, (.*)"
+        r"without privacy ([\d.,–% ]+?)(?: It evens out, .*?\.)? ([\d,]+) test rows, (.*)"
     )
     headline, interval, first, second, tested, level = re.fullmatch(pattern, cost).groups()
     assert agrees(headline, change[:1])
@@ -663,7 +664,8 @@ def test_accountants_have_their_own_numbers(run: RunFolder, page: Page) -> None:
     }
     assert [row[0] for row in rows] == list(keys)
     for name, value, note in rows:
-        assert agrees(value, privacy[keys[name]])
+        (shown,) = numbers(value)
+        assert privacy[keys[name]] <= shown.value <= privacy[keys[name]] + 2 * shown.half  # an upper bound
         assert note == notes[name]
     assert len({value for _, value, _ in rows}) == 3
 

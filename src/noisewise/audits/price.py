@@ -92,7 +92,8 @@ def _not_alike(result: Disparity, change: Estimate, extremes: Extremes) -> tuple
     sure = "" if gain.excludes_zero else " (which chance can explain)"
     lost, won = points(cost).lstrip("−"), points(gain).lstrip("+")
     return (
-        f"But not for all alike: class {extremes.cost.name} pays {lost} points, class {best.name} gained {won}{sure}.",
+        f"It evens out, but not for all alike: class {extremes.cost.name} pays {lost} points, class {best.name} gained "
+        f"{won}{sure}.",
     )
 
 

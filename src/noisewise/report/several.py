@@ -20,7 +20,7 @@ HEADLINES: dict[
     str, tuple[str, str, Kind]
 ] = {  # of the table: its name, in which audit and where it is found, its kind
     "accuracy": ("disparity", "accuracy", "share"),
-    "cost": ("disparity", "cost", "points"),
+    "private − twin": ("disparity", "cost", "points"),
     "worst class": ("disparity", "worst class", "share"),
     "squared error": ("disparity-regression", "mse", "number"),
     "cost in squared error": ("disparity-regression", "cost", "number"),
