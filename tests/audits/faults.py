@@ -595,8 +595,8 @@ FAULTS = [
     Mutant(
         "fresh: page: rows of a regression's interval are the value",
         "audits/price.py",
-        'f"interval {fixed(change.low)} to {fixed(change.high)}",',
-        'f"interval {fixed(change.high)} to {fixed(change.low)}",',
+        'f"interval {fixed(change.low)} to {fixed(change.high)}; above',
+        'f"interval {fixed(change.high)} to {fixed(change.low)}; above',
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files",),
     ),
     Mutant(
