@@ -202,6 +202,8 @@ def test_a_bound_is_shown_on_its_safe_side_and_within_one_digit() -> None:
         9.999,
         10.0,
         99.95,
+        1e30,
+        7e300,
     ]
     wrong = 0
     for value in values:

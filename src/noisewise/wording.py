@@ -179,7 +179,7 @@ def rounded_up(value: float, digits: int = 3) -> float:
 
 
 def _rounded(value: float, digits: int, way: str) -> float:
-    if not math.isfinite(value) or not value:
+    if not math.isfinite(value) or float(value).is_integer():
         return value
     exact = Decimal(repr(float(value)))
     return float(exact.quantize(Decimal(1).scaleb(min(0, exact.adjusted() - digits + 1)), way))
