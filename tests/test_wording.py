@@ -202,8 +202,6 @@ def test_a_bound_is_shown_on_its_safe_side_and_within_one_digit() -> None:
         9.999,
         10.0,
         99.95,
-        1e30,
-        7e300,
     ]
     wrong = 0
     for value in values:
@@ -214,7 +212,7 @@ def test_a_bound_is_shown_on_its_safe_side_and_within_one_digit() -> None:
         assert true <= Decimal(repr(rounded_up(value, 6)))
         wrong += read(number(value)) < true
     assert wrong > 500  # the nearest number would not have done
-    for exact in (0.1, 1.0, 3.0, 1e-5, 0.001):
+    for exact in (0.1, 1.0, 3.0, 1e-5, 0.001, 1e30, 7e300):
         assert at_most(exact) == at_least(exact) == number(exact)
 
 
