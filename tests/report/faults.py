@@ -198,4 +198,11 @@ FAULTS = [
         'if len({run.summary["data"]["n"] for run in group.runs}) > 1:',
         ("report/test_several.py::test_seeds_that_hold_other_people_out_and_scores_are_added_up",),
     ),
+    Mutant(
+        "bought: the page rounds epsilon to the nearest",
+        "report/subject.py",
+        '"epsilon": at_most(epsilon),',
+        '"epsilon": number(epsilon),',
+        ("whole/test_words.py::test_no_promised_bound_is_rounded_to_the_nearest",),
+    ),
 ]
