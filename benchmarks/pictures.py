@@ -2,8 +2,9 @@
 
 python benchmarks/pictures.py [--run DIR] [--out docs/pictures]
 
-Trains on Adult (a public table) with its groups and a twin, audits, reports, and draws what a user sees: the page in headless
-Chromium (`apt-get install chromium`), the terminal as SVG by rich, from what the commands really print. About two minutes.
+Trains on Adult (a public table) with its groups and a twin, audits, asks for suggestions, reports, and draws what a user sees:
+the page in headless Chromium (`apt-get install chromium`), the terminal as SVG by rich, from what the commands really print.
+About four minutes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from helpers.browser import Browser  # noqa: E402
 WIDTH = 92  # letters of the terminal
 TRAIN = ("train", "--data", "adult", "--epsilon", "3", "--out", "runs/adult")
 AUDIT = ("audit", "runs/adult", "--only", "disparity")
+SUGGEST = ("suggest", "runs/adult")
 OTHERS = ("calibration", "robustness", "engine-epsilon")
 LIMIT = 300_000  # bytes of all pictures together
 VIEWS = {  # name: width, height, dark
@@ -90,6 +92,8 @@ def main() -> None:
         (options.out / "audit.svg").write_text(terminal(AUDIT, command(AUDIT, place), skip_to="The private model"))
         for name in OTHERS:
             command((*AUDIT[:3], name), place)
+        print("asking what to do next")
+        (options.out / "suggest.svg").write_text(terminal(SUGGEST, command(SUGGEST, place)))
         page = place / "page.html"
         command(("report", "runs/adult", "--out", str(page)), place)
         with Browser() as browser:

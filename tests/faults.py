@@ -862,4 +862,11 @@ FAULTS = [
         "        pass",
         ("test_jobs.py::test_stopped_from_outside_every_worker_saves_and_ends",),
     ),
+    Mutant(
+        "bought: a sum rounded to the nearest",
+        "wording.py",
+        "return _rounded(value, digits, ROUND_CEILING)",
+        "return float(f'{value:.{digits}g}')",
+        ("test_wording.py::test_a_bound_is_shown_on_its_safe_side_and_within_one_digit",),
+    ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import re
 from decimal import Decimal, localcontext
 
@@ -18,11 +19,15 @@ from noisewise.wording import (
     NEIGHBOURS,
     PUBLISHABLE,
     STRENGTHS,
+    at_least,
+    at_most,
     badge,
     certainty,
+    number,
     percent_at_most,
     promise,
     reason,
+    rounded_up,
     strength,
 )
 
@@ -177,6 +182,38 @@ def test_a_reason_does_not_make_up_for_a_bad_number() -> None:
 def test_the_warning_and_the_word_draw_the_line_at_the_same_delta() -> None:
     for delta, n in itertools.product(DELTAS, SIZES):
         assert (large_delta(delta, n) is not None) == (strength(0.5, delta, n) == "none")
+
+
+# --- bounds
+def read(text: str) -> Decimal:
+    """The number that a text shows."""
+    return Decimal(text.replace(",", "").replace("−", "-"))
+
+
+def test_a_bound_is_shown_on_its_safe_side_and_within_one_digit() -> None:
+    drawn = random.Random(0)
+    values = [10 ** drawn.uniform(-9, 5) for _ in range(2_000)] + [
+        0.0,
+        0.1,
+        0.9996,
+        1.0,
+        2.675,
+        3.0,
+        9.999,
+        10.0,
+        99.95,
+    ]
+    wrong = 0
+    for value in values:
+        true = Decimal(repr(value))
+        unit = Decimal(1).scaleb(min(0, true.adjusted() - 2)) if value else Decimal(0)
+        assert read(at_least(value)) <= true <= read(at_most(value)), value
+        assert max(read(at_most(value)) - true, true - read(at_least(value))) <= unit, value
+        assert true <= Decimal(repr(rounded_up(value, 6)))
+        wrong += read(number(value)) < true
+    assert wrong > 500  # the nearest number would not have done
+    for exact in (0.1, 1.0, 3.0, 1e-5, 0.001, 1e30, 7e300):
+        assert at_most(exact) == at_least(exact) == number(exact)
 
 
 # --- summary.json

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noisewise.accounting.defaults import large_delta
@@ -120,7 +120,7 @@ def promise(
     if certainty(epsilon, delta) < 1:
         guess = f"at most {percent_at_most(epsilon, delta)} % of the time"
     if word == "none":
-        verdict += f": {large_delta(delta, n) or f'an epsilon of {number(epsilon)} rules nothing out.'}"
+        verdict += f": {large_delta(delta, n) or f'an epsilon of {at_most(epsilon)} rules nothing out.'}"
     else:
         limits = {"strong": "at most 1.", "reasonable": "above 1 and at most 10.", "weak": "above 10."}
         verdict = f"A {word} guarantee: epsilon is {limits[word]}"
@@ -167,6 +167,40 @@ def number(value: float | None, digits: int = 3) -> str:
         return minus(f"{value:.{digits}g}")
     whole = len(str(int(abs(value))))
     return minus(f"{value:,.0f}" if float(value).is_integer() and whole > 1 else f"{value:,.{max(digits - whole, 0)}f}")
+
+
+def rounded_up(value: float, digits: int = 3) -> float:
+    """The next number of so many digits that is not below; as `number` writes it, whole numbers keep all digits.
+
+    >>> rounded_up(3.0012), rounded_up(2.99912), rounded_up(3.0), rounded_up(1.0000012e-05, 6), rounded_up(14063.2)
+    (3.01, 3.0, 3.0, 1.00001e-05, 14064.0)
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def _rounded(value: float, digits: int, way: str) -> float:
+    if not math.isfinite(value) or float(value).is_integer():
+        return value
+    exact = Decimal(repr(float(value)))
+    return float(exact.quantize(Decimal(1).scaleb(min(0, exact.adjusted() - digits + 1)), way))
+
+
+def at_most(value: float | None, digits: int = 3) -> str:
+    """An upper bound, such as a promised epsilon or delta: `number`, never below what it stands for.
+
+    >>> at_most(3.0012), at_most(2.99912), at_most(1e-5), at_most(1 / 70_000), at_most(math.inf), at_most(None)
+    ('3.01', '3.00', '1e-05', '1.43e-05', '∞', '–')
+    """
+    return number(None if value is None else rounded_up(value, digits), digits)
+
+
+def at_least(value: float | None, digits: int = 3) -> str:
+    """A lower bound, such as an epsilon that an attack has proven: `number`, never above what it stands for.
+
+    >>> at_least(2.9999), at_least(0.123456), at_least(3.0)
+    ('2.99', '0.123', '3.00')
+    """
+    return number(None if value is None else _rounded(value, digits, ROUND_FLOOR), digits)
 
 
 def fixed(value: float, places: int = 2) -> str:

@@ -120,3 +120,9 @@ def test_only_what_trains_costs_epsilon() -> None:
     assert advise(BEHIND)[0].privacy.startswith("None")
     assert "--resume" in advise(BEHIND)[0].command
     assert "--twin-lr 0.1" in advise(BEHIND)[0].command
+
+
+def test_an_average_class_counts_a_person_with_rows_of_both_twice() -> None:
+    """All 2000 people have rows of both classes: each class has 2000, and neither is small."""
+    assert evidence(class_sizes={"a": 2000, "b": 2000}).average_class == 2000
+    assert evidence().average_class == 1000

@@ -595,8 +595,8 @@ FAULTS = [
     Mutant(
         "fresh: page: rows of a regression's interval are the value",
         "audits/price.py",
-        'f"interval {fixed(change.low)} to {fixed(change.high)}",',
-        'f"interval {fixed(change.high)} to {fixed(change.low)}",',
+        'f"interval {fixed(change.low)} to {fixed(change.high)}; above',
+        'f"interval {fixed(change.high)} to {fixed(change.low)}; above',
         ("report/test_numbers.py::test_tables_by_group_hold_the_numbers_of_their_files",),
     ),
     Mutant(
@@ -686,5 +686,41 @@ FAULTS = [
         "torch.where(moving, 2.0, 0.0)",
         "torch.where(moving, 1.0, 0.0)",
         ("audits/test_declared.py::test_a_threshold_misleads_exactly_those_within_the_share_of_the_range",),
+    ),
+    # who gains does not pay
+    Mutant(
+        "gains: who gains pays on the card",
+        "audits/price.py",
+        'title="" if cost.value < 0 else LEAST',
+        'title=""',
+        ("audits/test_price.py::test_whoever_gains_does_not_pay",),
+    ),
+    Mutant(
+        "gains: who gains pays in the sentence",
+        "audits/people.py",
+        'pays most" if pays else',
+        'pays most" if True else',
+        ("audits/test_price.py::test_whoever_gains_does_not_pay",),
+    ),
+    Mutant(
+        "gains: what hides a cost is not told",
+        "audits/price.py",
+        "    if cost.high >= 0 or gain.value <= 0:\n        return ()",
+        "    if cost.high >= 0 or gain.value > 0:\n        return ()",
+        ("audits/test_price.py::test_a_cost_that_others_gains_hide_is_told",),
+    ),
+    Mutant(
+        "counted: people with both labels are not spoken of",
+        "audits/people.py",
+        "more = sum(part.n for part in parts) - people",
+        "more = sum(part.n for part in parts) - 10**9",
+        ("audits/test_disparity.py::test_a_person_with_rows_of_both_classes_is_counted_in_both_and_that_is_said",),
+    ),
+    Mutant(
+        "counted: rows are called people in attribution",
+        "audits/attribution.py",
+        "people(test, rows), scores=scores",
+        "len(rows), scores=scores",
+        ("audits/test_attribution.py::test_people_are_counted_not_rows",),
     ),
 ]

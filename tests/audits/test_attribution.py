@@ -191,6 +191,15 @@ def test_a_function_starts_each_seed_anew_and_the_scheduler_is_used() -> None:
     assert all(stop.last_epoch == 2 for stop in stops)
 
 
+def test_people_are_counted_not_rows() -> None:
+    test = people(1, 400, unit=torch.arange(400) // 2)
+    result = attribution(
+        zeros, (DATA[0], test), mechanism=plan(1.0, 0.0, steps=2), loss_fn=cross_entropy, optimizer=sgd, seeds=(0, 1)
+    )
+    assert result.everyone.n == 200
+    assert {part.name: part.n for part in result.parts("rule")} == {"majority": 200, "minority": 40}
+
+
 def test_a_regression_is_split_by_its_loss() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 4, generator=generator)
@@ -207,7 +216,7 @@ def test_a_regression_is_split_by_its_loss() -> None:
     assert result.partitions == ["half"]
     assert result.everyone.effects["clipping"].low > 1
     assert "of mean loss from everyone" in result.sentences()[0]
-    assert result.plot(Figure().add_subplot()).get_xlabel() == "what it takes, mean loss, by half"
+    assert result.plot(Figure().add_subplot()).get_xlabel() == "mean loss that it takes (below 0: gives), by half"
     with pytest.raises(ConfigError, match="real-valued"):
         attribution(zeros, (data, data), **settings, measure="accuracy")
 

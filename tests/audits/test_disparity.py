@@ -152,6 +152,18 @@ def test_people_are_counted_not_rows() -> None:
     assert disparity(model, crowded).parts("g") == []  # 10 people each
 
 
+def test_a_person_with_rows_of_both_classes_is_counted_in_both_and_that_is_said() -> None:
+    """60 people: the first 40 have rows of the first class, the last 40 of the second, so 20 of both."""
+    first, last = torch.arange(60) % 40, 20 + torch.arange(60) % 40
+    both = people([60, 60], unit=torch.cat([first, last]))
+    result = disparity(model_with(both, {}), both)
+    assert (result.everyone.n, [part.n for part in result.parts()]) == (60, [40, 40])
+    alone = people([60, 60], unit=torch.arange(120) // 2)
+    words = "A person with rows of more than one class counts in each of them"
+    assert any(words in text and "20 more people" in text for text in result.sentences())
+    assert not any(words in text for text in disparity(model_with(alone, {}), alone).sentences())
+
+
 def test_training_with_privacy_is_paid_for_by_a_tenth_that_follows_another_rule() -> None:
     """Two features decide for nine tenths, their negation for the rest; a bound and noise let only the majority through."""
     from noisewise import Mechanism, Poisson, train

@@ -11,7 +11,7 @@ from torch import nn
 
 from noisewise.audits.disparity import disparity
 from noisewise.audits.people import POOR_TWIN, Cost, Extremes, WorstError
-from noisewise.audits.price import cards_of_errors
+from noisewise.audits.price import CHANGED, GAIN, LEAST, cards_of_errors
 from noisewise.data import Data
 from noisewise.estimates.estimate import Estimate
 from noisewise.wording import points_interval
@@ -97,6 +97,46 @@ def judged(seed: int):
     side = torch.from_numpy(generator.integers(0, 2, 240))
     data = Data(torch.arange(240.0).unsqueeze(1), torch.from_numpy(truth), groups={"side": side}, classes=tuple("abcd"))
     return disparity(Says(private), data, twin=Says(twin))
+
+
+def answered(*rates: tuple[float, float]):
+    """As many classes of 100 rows as there are pairs: the shares that the private model and the twin get right."""
+    truth = np.repeat(np.arange(len(rates)), 100)
+    models = []
+    for which in (0, 1):
+        answers = truth.copy()
+        for place, shares in enumerate(rates):
+            wrong = slice(100 * place + round(100 * shares[which]), 100 * (place + 1))
+            answers[wrong] = (answers[wrong] + 1) % 4
+        models.append(Says(answers))
+    rows = torch.arange(float(len(truth))).unsqueeze(1)
+    data = Data(rows, torch.from_numpy(truth), classes=tuple("abcd"[: len(rates)]))
+    return disparity(models[0], data, twin=models[1])
+
+
+def test_whoever_gains_does_not_pay():
+    result = answered((0.9, 0.5), (0.9, 0.6))
+    cost, pays = result.cards()
+    assert (cost.title, pays.title, pays.value) == (GAIN, LEAST, "class b")
+    assert not any("chance" in line for line in pays.lines)
+    assert any(s.startswith("Nobody pays; class b gains least: +30.0 points") for s in result.sentences())
+    assert not any("pays most" in text for text in (*result.sentences(), *pays.lines, pays.note))
+    cost, pays = answered((0.5, 0.9), (0.9, 0.9)).cards()
+    assert (cost.title, pays.title) == ("", "")
+
+
+def test_a_cost_that_others_gains_hide_is_told():
+    cost, pays = answered((0.5, 0.9), (0.9, 0.5)).cards()
+    assert cost.lines == ("It evens out, but not for all alike: class a pays 40.0 points, class b gained 40.0.",)
+    assert (cost.title, pays.title) == ("", "")
+    cost, _ = answered((0.5, 0.9), (0.9, 0.9)).cards()
+    assert cost.lines == ()
+
+
+def test_a_lead_that_chance_explains_is_none():
+    cost, _ = answered((0.51, 0.5), (0.9, 0.9)).cards()
+    assert cost.title == CHANGED
+    assert "Chance can explain" in cost.note
 
 
 def test_card_table_figure_and_sentence_agree_about_chance():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from noisewise.runs.files import read_json
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 QUICK = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64")
 
@@ -16,7 +16,7 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     assert trained.code == 0, trained.err
     privacy = read_json(tmp_path / "runs/a/summary.json")["privacy"]
     for text in (
-        f"epsilon {number(privacy['epsilon'])} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
+        f"epsilon {at_most(privacy['epsilon'])} (PLD)", "delta 1e-05", "add-remove, unit: one row", "private: every release",
         "runs/a/", "never publish this folder", "3 of about 64 rows", "Next: noisewise audit runs/a",
     ):  # fmt: skip
         assert text in trained.words

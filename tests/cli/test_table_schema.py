@@ -8,7 +8,7 @@ import pytest
 
 from noisewise.accounting import Ledger
 from noisewise.cli import table_schema
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 DECLARED = (
     "--label", "outcome=ill,well", "--group", "sex=F,M", "--column", "age=0:120", "--column", "pressure=50:250",
@@ -131,7 +131,7 @@ def test_what_several_runs_have_in_common_is_spent_once(noisewise, clinic):
     schema = Ledger.from_dict(json.loads(Path("runs/seed-0/schema.json").read_text())["ledger"])
     steps = [line for ledger in ledgers for line in ledger.lines if "schema" not in line.purpose]
     total = Ledger("add-remove", [*schema.lines, *steps], "row").epsilon(privacy("runs/seed-0")["delta"])
-    assert f"spent epsilon {number(total)} together" in found.words
+    assert f"spent epsilon {at_most(total)} together" in found.words
     Path("runs/seed-1/run.json").unlink()  # as if it had been stopped
     again = noisewise("train", "--resume", "--seeds", "2", "--out", "runs", "--quiet")
     assert "seed was" not in again.words

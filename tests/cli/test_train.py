@@ -19,7 +19,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import Poisson
-from noisewise.wording import number
+from noisewise.wording import at_most
 from noisewise.workflow.config import Config, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.model_specs import build_model
@@ -61,7 +61,7 @@ def test_several_seeds_add_up(noisewise) -> None:
     one = read_json(Path("a/seed-0/summary.json"))["privacy"]
     both = Mechanism(sampler=Poisson(1258, 64), steps=6, noise_multiplier=4.0).epsilon(one["delta"])
     assert both > 1.2 * one["epsilon"]
-    assert f"2 runs on the same people spent epsilon {number(both)} together" in found.words
+    assert f"2 runs on the same people spent epsilon {at_most(both)} together" in found.words
     again = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
     assert (again.code, "holds a finished run" in again.words) == (2, True)
 

@@ -102,8 +102,8 @@ FAULTS = [
     Mutant(
         "page: runs on the same data do not add up",
         "report/several.py",
-        "[line for ledger in ledgers for line in ledger.lines]",
-        "[line for ledger in ledgers[:1] for line in ledger.lines]",
+        "total, many = group.epsilon(), several_units(group.unit)",
+        "total, many = group.runs[0].ledger.epsilon(group.delta()), several_units(group.unit)",
         ("report/test_several.py::test_what_runs_on_the_same_data_spent_together_is_said",),
     ),
     Mutant(
@@ -168,5 +168,41 @@ FAULTS = [
         'candidates = {by: worst for by, worst in extremes.items() if by != "class"} or extremes',
         "candidates = extremes",
         ("report/test_comparison.py::test_numbers_are_those_of_the_audits",),
+    ),
+    # a score that is shared
+    Mutant(
+        "bought: the privacy card counts the model alone",
+        "report/cards.py",
+        "return self.model_epsilon if self.noised is None else self.noised.together",
+        "return self.model_epsilon",
+        ("report/test_shareable.py::test_the_privacy_card_tells_of_a_score_that_was_shared",),
+    ),
+    Mutant(
+        "bought: the sum is that of the score alone",
+        "report/shareable.py",
+        "unit=unit).composed(score.ledger).epsilon(delta)",
+        "unit=unit).epsilon(delta)",
+        ("report/test_shareable.py::test_the_privacy_card_tells_of_a_score_that_was_shared",),
+    ),
+    Mutant(
+        "bought: somebody's README is overwritten",
+        "report/shareable.py",
+        "if there and len(there) < len(FILES):",
+        "if len(there) > len(FILES):",
+        ("report/test_shareable.py::test_only_a_folder_of_its_own_is_written",),
+    ),
+    Mutant(
+        "bought: seeds with other counts are taken for other people",
+        "report/several.py",
+        "if len(group.runs) < 2:",
+        'if len({run.summary["data"]["n"] for run in group.runs}) > 1:',
+        ("report/test_several.py::test_seeds_that_hold_other_people_out_and_scores_are_added_up",),
+    ),
+    Mutant(
+        "bought: the page rounds epsilon to the nearest",
+        "report/subject.py",
+        '"epsilon": at_most(epsilon),',
+        '"epsilon": number(epsilon),',
+        ("report/test_subject.py::test_what_is_promised_is_rounded_up",),
     ),
 ]

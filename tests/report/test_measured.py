@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,9 @@ def found():
 def test_claim_and_measurement_stand_side_by_side(found):
     (row,) = measured([found])
     low, claimed = found.headline["empirical epsilon"].low, found.claimed
-    assert row.claimed == f"{claimed:.2f} at δ = 10⁻⁵"
-    assert row.proven == f"at least {low:.2f} (99.9 % sure)" or row.proven.startswith(f"at least {low:.3g}")
-    assert row.short.endswith(f"of {claimed:.2f} claimed")
+    assert row.claimed == f"{math.ceil(100 * claimed) / 100:.2f} at δ = 10⁻⁵"
+    assert row.proven == f"at least {math.floor(100 * low) / 100:.2f} (99.9 % sure)"
+    assert f"on one noisy step: ε = {row.claimed.partition(' ')[0]} is claimed for it" in row.short
     assert (row.kept, row.verdict) == (True, "not exceeded")
     assert measured([]) == []
 

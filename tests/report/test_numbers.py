@@ -529,23 +529,29 @@ def test_cards_hold_the_numbers_of_their_files(run: RunFolder, page: Page) -> No
     sure = 100 * (promised + bound) / (promised + 1)
     found = [shown.value for shown in numbers(page.cards["The guarantee"].replace("10⁻⁵", "1e-05"))]
     epsilon, delta, coin, certain, guess = found[:5]
-    assert (epsilon, delta, coin, certain) == (pytest.approx(privacy["epsilon"], abs=5e-3), bound, 50, 100)
+    assert (delta, coin, certain) == (bound, 50, 100)
+    assert privacy["epsilon"] <= epsilon < privacy["epsilon"] + 0.01
     assert sure <= guess <= sure + 0.1
     assert agrees(page.labels[0], [guess, 50])
     assert agrees(*page.widths, 2 * (sure - 50))
 
 
 def check_cards(page: Page, raw: Any) -> None:
-    """What it cost, and whom: each number by the words around it."""
-    cost, pays = page.cards["What it cost"], page.cards["Who pays most"]
+    """What it cost, and whom: each number by the words around it, each title by the sign of its number."""
     everyone = next(part for part in raw["values"]["parts"] if part["by"] == "everyone")
     regression = "mse" in everyone
     overall, scale = (everyone["mse"], 1.0) if regression else (everyone["accuracy"], 100.0)
     own, twin, change = (of(overall[key], scale) for key in ("private", "twin", "difference"))
+    worse = 1 if regression else -1
+    most = worse * raw["values"]["extremes"]["side" if regression else "class"]["largest_cost"]["value"]
+    gains = round(-worse * change[0], 2 if regression else 1) > 0
+    sure = min(-worse * end for end in change[1:]) > 0
+    cost = page.cards["What it cost" if not gains else "Ahead of the twin" if sure else "What it changed"]
+    pays = page.cards["Who pays most" if most > 0 else "Nobody pays: who gains least"]
     rows = raw["settings"]["rows"]
     pattern = (
-        r"(.*?) (?:points of accuracy|in mean squared error) interval (.*) private (.*) without privacy (.*?) "
-        r"([\d,]+) test rows, (.*)"
+        r"(.*?) (?:points of accuracy|in mean squared error) interval (.*); \w+ 0: privacy costs with privacy (.*) "
+        r"without privacy ([\d.,–% ]+?)(?: It evens out, .*?\.)? ([\d,]+) test rows, (.*)"
     )
     headline, interval, first, second, tested, level = re.fullmatch(pattern, cost).groups()
     assert agrees(headline, change[:1])
@@ -557,12 +563,13 @@ def check_cards(page: Page, raw: Any) -> None:
     if regression:
         extremes = raw["values"]["extremes"]["side"]
         pattern = (
-            r"side (\S+) Mean squared error (\S+) above the twin's \(interval (.*), adjusted.*?\)\."
+            r"side (\S+) Mean squared error (\S+) (above|below) the twin's \(interval (.*), adjusted.*?\)\."
             r"(?: Chance can still explain it\.)? Served worst: side (\S+), (\S+)\."
         )
-        who, value, interval, worst, highest = re.fullmatch(pattern, pays).groups()
+        who, value, place, interval, worst, highest = re.fullmatch(pattern, pays).groups()
         assert (who, worst) == (extremes["pays_most"], extremes["worst"])
-        assert agrees(value, extremes["largest_cost"]["value"])
+        assert agrees(value, abs(extremes["largest_cost"]["value"]))
+        assert place == ("above" if most > 0 else "below")
         (paying,) = [p for p in raw["values"]["parts"] if (p["by"], p["name"]) == ("side", extremes["pays_most"])]
         assert agrees(interval, of(paying["mse"]["difference"])[1:])
         assert agrees(highest, extremes["highest"]["value"])
@@ -570,7 +577,8 @@ def check_cards(page: Page, raw: Any) -> None:
     extremes = raw["values"]["extremes"]["class"]
     pattern = (
         r"class (\S+) (\S+) % right, (\S+) % without privacy: (\S+) points \(interval (.*), adjusted.*?\)\."
-        r"(?: With so few.*?explain it\.)?(?: Hit hardest, .*?\)\.)? Served worst: class (\S+), (\S+) %\. "
+        r"(?: With so few.*?explain it\.)?(?: Hit hardest, .*?\)\.)? "
+        r"Served worst: class (\S+), (\S+) %\. "
         r"Best and worst class are (\S+) points apart, "
         r"(\S+) without privacy\.(.*)"
     )
@@ -588,8 +596,10 @@ def check_cards(page: Page, raw: Any) -> None:
     assert agrees(twin_gap, 100 * extremes["twin_gap"]["value"])
     for by, of_groups in raw["values"]["extremes"].items():
         if by != "class":
-            group, cost_of_group = re.search(rf"By {by} (\S+) pays most: (\S+) points[.,]", more).groups()
+            sentence = rf"By {by} (nobody pays, )?(\S+) (?:pays most|gains least): (\S+) points[.,]"
+            nobody, group, cost_of_group = re.search(sentence, more).groups()
             assert group == of_groups["pays_most"]
+            assert bool(nobody) == (of_groups["largest_cost"]["value"] >= 0)
             assert agrees(cost_of_group, 100 * of_groups["largest_cost"]["value"])
 
 
@@ -654,7 +664,8 @@ def test_accountants_have_their_own_numbers(run: RunFolder, page: Page) -> None:
     }
     assert [row[0] for row in rows] == list(keys)
     for name, value, note in rows:
-        assert agrees(value, privacy[keys[name]])
+        (shown,) = numbers(value)
+        assert privacy[keys[name]] <= shown.value <= privacy[keys[name]] + 2 * shown.half  # an upper bound
         assert note == notes[name]
     assert len({value for _, value, _ in rows}) == 3
 

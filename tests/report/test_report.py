@@ -20,7 +20,7 @@ from noisewise.errors import RunError
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
-from noisewise.wording import number
+from noisewise.wording import at_most
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import audit, open_run
@@ -70,7 +70,7 @@ def test_the_first_screen_says_what_was_promised_what_it_cost_and_who_pays(run: 
     expected = [
         "Internal.", "do not publish", "cnn on digits, trained with differential privacy",
         "so that whoever sees it and guesses whether or not any one row was in the data is right at most",
-        f"ε = {number(privacy['epsilon'])}", "δ = 10⁻⁵", "add-remove", "PLD", "Poisson-sampled",
+        f"ε = {at_most(privacy['epsilon'])}", "δ = 10⁻⁵", "add-remove", "PLD", "Poisson-sampled",
         "private Every release is in the ledger", "1,258 rows",
         f"{100 * found['headline']['accuracy']['value']:.1f} %",
         f"{100 * found['headline']['twin accuracy']['value']:.1f} %",
@@ -141,7 +141,7 @@ def test_a_run_that_is_not_private_looks_like_it(tmp_path) -> None:
     for text in (
         "trained without a privacy guarantee", "ε = ∞", "not-private Noise reproducible: do not publish",
         "Nothing is promised", "do not publish the model",
-        f"The plan itself would have cost ε = {number(privacy['plan_epsilon'])}.",
+        f"The plan itself would have cost ε = {at_most(privacy['plan_epsilon'])}.",
     ):  # fmt: skip
         assert text in words, text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -12,10 +13,11 @@ from noisewise.report.several import names_of
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_ledger
-from noisewise.wording import number
+from noisewise.wording import at_most
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import audit, open_run
+from noisewise.workflow.released_score import release_score
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_every_run_has_a_row_cards_and_a_box_to_choose_it(runs):
     page = report.render([run.path for run in runs], by="Ada")
     assert page.count('type="checkbox"') == 2
     for place, run in enumerate(runs, start=1):
-        epsilon = number(read_json(run.summary)["privacy"]["epsilon"])
+        epsilon = at_most(read_json(run.summary)["privacy"]["epsilon"])
         row = re.search(rf'<tr class="run-{place}">(.*?)</tr>', page, re.S)[1]
         assert f"<strong>{epsilon}</strong>" in row
         assert f"body:has(#show-{place}:not(:checked)) .run-{place} {{ display: none; }}" in page
@@ -53,8 +55,28 @@ def test_what_runs_on_the_same_data_spent_together_is_said(runs):
     page = report.render([run.path for run in runs])
     first, second = (read_ledger(run) for run in runs)
     total = first.composed(second).epsilon(1e-5)
-    assert f"learns as much as ε = {number(total)} at δ = 10⁻⁵ allows" in page
+    assert f"learns as much as ε = {at_most(total)} at δ = 10⁻⁵ allows" in page
     assert total > max(float(read_json(run.summary)["privacy"]["epsilon"]) for run in runs)
+
+
+def test_seeds_that_hold_other_people_out_and_scores_are_added_up(runs, tmp_path):
+    """The number of training people differs by seed: the runs still are on the same data."""
+    copies = [RunFolder(shutil.copytree(run.path, tmp_path / str(place))) for place, run in enumerate(runs)]
+    config = configure(
+        data="digits", model="logistic", noise_multiplier=4.0, steps=3, batch_size=64, valid=100, twin=False
+    )
+    fewer = execute(config, tmp_path / "fewer", progress=False)
+    counts = {read_json(run.summary)["data"]["n"] for run in (copies[1], fewer)}
+    assert len(counts) == 2
+    without = report.render([copies[1].path, fewer.path])
+    total = read_ledger(copies[1]).composed(read_ledger(fewer)).epsilon(1e-5)
+    assert f"{min(counts):,} to {max(counts):,} rows" in without
+    assert f"learns as much as ε = {at_most(total)} at" in without
+    score = release_score(fewer.path, 2.0)
+    more = read_ledger(copies[1]).composed(read_ledger(fewer)).composed(score.ledger).epsilon(1e-5)
+    assert f"learns as much as ε = {at_most(more)} at" in report.render([copies[1].path, fewer.path])
+    alone = at_most(read_ledger(fewer).composed(score.ledger).epsilon(1e-5))
+    assert f"with the model at most {alone}." in report.render(fewer.path)
 
 
 def test_names_tell_folders_apart(tmp_path):
@@ -75,8 +97,6 @@ def test_a_page_of_several_runs_needs_a_place_and_each_run_once(runs, tmp_path):
 
 
 def test_regressions_show_their_errors(runs, tmp_path):
-    import shutil
-
     import torch
 
     from noisewise.audits import disparity

@@ -1,7 +1,9 @@
 """What may leave holds what the ledger or public rows cover, whatever lies among the secrets."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +18,15 @@ from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.report.shareable import FILES, _nameless, page, subject_of, write
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
-from noisewise.runs.scores import read_score
+from noisewise.runs.scores import read_score, write_score
 from noisewise.runs.together import grouped, read_runs
+from noisewise.wording import certainty
 from noisewise.workflow.config import configure, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import audit, open_run
 from noisewise.workflow.public_results import public_results
-from noisewise.workflow.released_score import release_score
+from noisewise.workflow.released_score import MOST, offered, release_score
+from noisewise.workflow.verification import verified
 
 
 @pytest.fixture(scope="module")
@@ -223,14 +227,125 @@ def test_a_noised_score_is_released_once_shown_with_its_price_and_counted(privat
     for name in ("README.md", "report.html"):
         text = content[name].decode()
         assert f"About {100 * score.share:.1f} % of answers are right on {score.units} rows" in text
+        assert f"of standard deviation {100 * score.deviation:.1f} points" in text
         assert "model and figure together: at most" in text
         assert "Exact accuracy, calibration" in text
+        assert "this model and its noised score" in text
+        assert "scores" in text  # the ledger's line
     assert "model-index" not in content["README.md"].decode()
     (group,) = grouped(read_runs([run])[0])
     assert group.epsilon() > max(20 * 0.99, group.runs[0].epsilon)
     with pytest.raises(ConfigError, match="asking again would cost again"):
         release_score(run.path, 20.0)
     assert read_score(run) == score
+
+
+def scored(run, tmp_path, epsilon=5.0, share=None):
+    """A copy with a score; `share`: as if noise had made it that."""
+    copy = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
+    score = release_score(copy.path, epsilon)
+    if share is not None:
+        score = replace(score, share=share)
+        write_score(copy, score)
+    return copy, score
+
+
+def test_the_privacy_card_tells_of_a_score_that_was_shared(private, tmp_path):
+    """From whom, for how much, and the sum: none smaller than what the ledgers give."""
+    run, score = scored(private, tmp_path)
+    card = shared(run, tmp_path / "out")["PRIVACY.md"].decode()
+    privacy = read_json(run.summary)["privacy"]
+    (group,) = grouped(read_runs([run])[0])
+    together = group.epsilon()
+    assert f"the {score.units} rows that were asked for it; they were held out" in card
+    told = re.search(
+        r"of its own: epsilon (\S+), besides (\S+) for the model. Together that is at most (\S+),", card
+    ).groups()
+    true = [score.ledger.epsilon(privacy["delta"]), float(privacy["epsilon"]), together]
+    for shown, value in zip(map(float, told), true, strict=True):
+        assert value <= shown <= 1.01 * value
+    worst = 100 * certainty(together, privacy["delta"])
+    guess = float(re.search(r"With the model and the figure they can be right at most \*\*(\S+) %", card)[1])
+    assert worst <= guess <= worst + 0.1
+    assert "the model alone" not in card
+    assert "One figure" not in shared(private, tmp_path / "without")["PRIVACY.md"].decode()
+
+
+@pytest.mark.parametrize(("share", "words"), [(1.04, "About 100.0 %"), (-0.02, "About 0.0 %")])
+def test_a_score_is_shown_within_0_and_100_percent(private, tmp_path, share, words):
+    run, _ = scored(private, tmp_path, share=share)
+    assert read_score(run).share == share
+    text = subject_of(run.path).noised.words
+    assert words in text
+    low, high = map(float, re.search(r"within (\S+) to (\S+) %", text).groups())
+    assert 0 <= low <= high <= 100
+
+
+def test_a_score_that_noise_would_drown_is_not_sold(private, tmp_path):
+    """The deviation, the reason and the remedy are said; nothing is spent; a little above the line it is sold."""
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    before = sorted(path.name for path in run.path.rglob("*"))
+    with pytest.raises(
+        ConfigError, match=r"standard deviation of \d+\.\d points, more than 10.*Nothing was spent"
+    ) as stopped:
+        release_score(run.path, 0.05)
+    assert sorted(path.name for path in run.path.rglob("*")) == before
+    assert read_score(run) is None
+    enough = float(re.search(r"--score-epsilon \((\S+) is enough\)", str(stopped.value))[1])
+    people = int(re.search(r"\(([\d,]+) at this epsilon\)", str(stopped.value))[1].replace(",", ""))
+    offer = offered(run.path, enough)
+    assert offer.deviation <= MOST
+    assert people > offer.units
+    with pytest.raises(ConfigError, match="drown the score"):
+        offered(run.path, 0.9 * enough)
+    assert read_score(run) is None  # asking for the price buys nothing
+    score = release_score(run.path, enough)
+    assert (score.deviation, score.units) == (pytest.approx(offer.deviation), offer.units)
+    assert score.ledger.epsilon(read_json(run.summary)["privacy"]["delta"]) == pytest.approx(offer.epsilon)
+
+
+def test_a_score_that_leaves_no_guarantee_is_refused(private):
+    with pytest.raises(PrivacyError, match="rules nothing out"):
+        offered(private.path, 60.0)
+
+
+def test_verify_has_a_line_about_scores(private, tmp_path):
+    run, score = scored(private, tmp_path)
+    (check,) = verified(run.path, names=["scores"])
+    assert check.verdict == "ok"
+    assert f"one score was bought of {score.units} held-out rows, epsilon 5.00; with the model at most" in check.why
+    assert verified(private.path, names=["scores"]) == []
+    raw = read_json(run.scores)
+    for change, words in (
+        ({"deviation": score.deviation / 2}, "its ledger gives"),
+        ({"ledger": raw["ledger"] | {"lines": 2 * raw["ledger"]["lines"]}}, "not one release"),
+        ({"units": 2 * score.units}, "its ledger gives"),
+    ):
+        write_json(run.scores, raw | change)
+        (check,) = verified(run.path, names=["scores"])
+        assert check.verdict == "fails"
+        assert words in check.why
+
+
+def test_only_a_folder_of_its_own_is_written(private, tmp_path):
+    for name in ("x.html", "page.MD"):
+        with pytest.raises(ConfigError, match="is the name of a file"):
+            write(subject_of(private.path), [], tmp_path / name)
+        assert not (tmp_path / name).exists()
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(RunError, match=r"README.md that is not of a shareable report"):
+        write(subject_of(private.path), [], tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    for _ in range(2):  # its own files are written anew
+        write(subject_of(private.path), [], tmp_path / "out")
+
+
+def test_the_model_card_names_the_files_that_are_not_beside_it(private, tmp_path):
+    card = shared(private, tmp_path / "out")["README.md"].decode()
+    for name in re.findall(r'load_file\("(\S+?)"\)', card):
+        assert f"This needs `{name}`" in card
+        assert not (tmp_path / "out" / name).exists()
+    assert "load_file" in card
 
 
 def test_scores_that_cannot_be_released_or_read_are_refused(private, public, tmp_path):

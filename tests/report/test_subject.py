@@ -32,6 +32,18 @@ def test_deltas_are_powers_of_ten_where_they_are(delta, written):
     assert subject.power(delta) == written
 
 
+def test_what_is_promised_is_rounded_up():
+    summary = SUMMARY | {
+        "privacy": SUMMARY["privacy"] | {"epsilon": 3.0012, "rdp_epsilon": 3.4001, "delta": 1 / 70_000}
+    }
+    shown = subject.guarantee(summary["privacy"], promised(summary))
+    assert (shown["epsilon"], shown["delta"]) == ("3.01", "1.43 · 10⁻⁵")
+    assert [value for _, value, _ in subject.accountants(summary["privacy"], promised(summary))[:2]] == [
+        "ε = 3.01",
+        "ε = 3.41",
+    ]
+
+
 def test_people_are_people_and_rows_are_rows():
     for unit, others in (("person", "5,000 people"), ("row", "5,000 rows")):
         summary = of(unit)

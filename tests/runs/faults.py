@@ -175,4 +175,11 @@ FAULTS = [
         '"ledger.json",',
         ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
     ),
+    Mutant(
+        "bought: more than 100 % are right",
+        "runs/scores.py",
+        "100 * min(max(value, 0.0), 1.0)",
+        "100 * value",
+        ("report/test_shareable.py::test_a_score_is_shown_within_0_and_100_percent",),
+    ),
 ]

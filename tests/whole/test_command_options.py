@@ -761,6 +761,9 @@ def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) ->
     assert sorted(path.name for path in Path("out").iterdir()) == ["PRIVACY.md", "README.md", "report.html"]
     assert "Ms Weber" in Path("out/PRIVACY.md").read_text()
     assert 'license: "mit"' in Path("out/README.md").read_text()
+    assert noisewise("report", str(two / "people"), "--shareable", "--dry-run", "--out", "none")[0] == 0
+    assert not Path("none").exists()
+    assert len(asked) == 1
 
 
 # --- all of them
@@ -813,7 +816,8 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--out": test_out_of_report_and_its_default,
         "--by": test_by_of_report_and_several_runs,
         **dict.fromkeys(
-            ("--shareable", "--contact", "--license", "--score-epsilon"), test_shareable_contact_and_license_of_report
+            ("--shareable", "--contact", "--license", "--score-epsilon", "--dry-run"),
+            test_shareable_contact_and_license_of_report,
         ),
     },
     "compare": dict.fromkeys(("--plot", "--json"), test_options_of_compare),

@@ -33,6 +33,14 @@ def test_no_text_of_the_product_judges_without_the_number() -> None:
         assert not re.search(r"(?i)almost\s+the\s+same|can\s+hardly\s+tell", path.read_text()), path
 
 
+def test_no_promised_bound_is_rounded_to_the_nearest() -> None:
+    """They are written by `at_most`; what a user gave is no bound of ours."""
+    nearest = re.compile(r"\bnumber\([^)]*\b(\w*epsilon|claimed|delta|together|total)\b(?!\.)")
+    given = "number(config.epsilon)"
+    for path in (PROJECT / "src").rglob("*.py"):
+        assert [line for line in path.read_text().splitlines() if nearest.search(line.replace(given, ""))] == [], path
+
+
 def test_the_table_of_the_readme_is_what_is_said() -> None:
     rows = re.findall(r"^\| ([\d.]+) \| (.*) \| (.*) \| (.*) \|$", (PROJECT / "README.md").read_text(), re.MULTILINE)
     assert {row[1] for row in rows} == set(STRENGTHS)

@@ -439,4 +439,26 @@ FAULTS = [
         "",
         ("cli/test_sweep.py::test_runs_that_are_not_private_promise_nothing_before_and_after",),
     ),
+    # scores that are bought
+    Mutant(
+        "bought: a score that noise drowns is sold",
+        "workflow/released_score.py",
+        "if deviation > MOST:",
+        "if deviation > 10 * MOST:",
+        ("report/test_shareable.py::test_a_score_that_noise_would_drown_is_not_sold",),
+    ),
+    Mutant(
+        "bought: a score that leaves no guarantee is sold",
+        "workflow/released_score.py",
+        '== "none":',
+        '== "no":',
+        ("report/test_shareable.py::test_a_score_that_leaves_no_guarantee_is_refused",),
+    ),
+    Mutant(
+        "bought: less noise is stated than was paid for",
+        "workflow/verification.py",
+        "if not math.isclose(noise, score.deviation, rel_tol=1e-6):",
+        "if not noise:",
+        ("report/test_shareable.py::test_verify_has_a_line_about_scores",),
+    ),
 ]

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict, dataclass
 
 from noisewise.advice.evidence import Evidence
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ def another_run(evidence: Evidence) -> str:
     if math.isinf(evidence.epsilon):
         return "This run is not private, and neither would another be that is made like it."
     return (
-        f"Another run on the same people: epsilon {number(evidence.epsilon)} each, {number(evidence.twice)} for both together "
-        "if both are seen or the better one is chosen."
+        f"Another run on the same people: epsilon {at_most(evidence.epsilon)} each, {at_most(evidence.twice)} for both "
+        "together if both are seen or the better one is chosen."
     )
 
 

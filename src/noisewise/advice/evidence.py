@@ -55,6 +55,11 @@ class Evidence:
         return self.settings["batch_size"] / self.n
 
     @property
+    def average_class(self) -> float:
+        """Training units of a class on average; a person with rows of several classes is in each of them."""
+        return sum(self.class_sizes.values()) / len(self.class_sizes)
+
+    @property
     def drowned(self) -> float:
         """Units that a class needs to be as loud as the noise; see `smallest_class`."""
         return smallest_class(self.rate, self.settings["steps"], self.noise_multiplier, self.coordinates)

@@ -61,13 +61,13 @@ def too_few_people(evidence: Evidence) -> Advice | None:
         or evidence.settings["model"].partition(":")[0] in ("logistic", "table")
     ):
         return None
-    if evidence.drowned < DROWNED * evidence.n / classes:
+    if evidence.drowned < DROWNED * evidence.average_class:
         return None
     return Advice(
         diagnosis=name,
         advice="Train a smaller model, here a linear one; or collect more people, or allow a larger epsilon.",
         evidence=f"Noise on {evidence.coordinates:,} weights is as long as what {number(evidence.drowned)} people can say over "
-        f"the run; a class of average size has {number(evidence.n / classes)}.{_cost(evidence)}",
+        f"the run; a class of average size has {number(evidence.average_class)}.{_cost(evidence)}",
         aim="accuracy",
         gain=gain(name, "accuracy"),
         command=rerun(evidence, "smaller-model", "--model", "logistic"),
@@ -107,7 +107,7 @@ def imbalanced(evidence: Evidence) -> Advice | None:
     overall = disparity.everyone.accuracy.get("difference")
     if cost is None or overall is None or cost.largest.high >= min(0.0, overall.low):
         return None
-    size, average = evidence.class_sizes.get(cost.name, 0), evidence.n / len(evidence.class_sizes)
+    size, average = evidence.class_sizes.get(cost.name, 0), evidence.average_class
     if size >= average / 2:
         return None
     return Advice(

@@ -15,7 +15,7 @@ import numpy as np
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
 from noisewise.audits.outputs import logits, row_losses
-from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, several, titled
+from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, people, several, who_pays
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
@@ -140,7 +140,7 @@ class Attribution(Result):
             handles=keys, frameon=False, labelcolor=INK, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0),
             handlelength=1.2, columnspacing=1.2,
         )  # fmt: skip
-        return dress(ax, f"what it takes, {unit}" + (f", by {by}" if by else ""))
+        return dress(ax, f"{unit} that it takes (below 0: gives)" + (f", by {by}" if by else ""))
 
     @staticmethod
     def _bar(ax: Axes, e: Estimate, row: float, thick: float, colour: str, scale: float) -> None:
@@ -191,11 +191,11 @@ class Attribution(Result):
             if extremes.most is not None:
                 part = next(part for part in self.parts(by) if part.name == extremes.most.name)
                 largest = extremes.most.total
-                sure = "" if largest.low > 0 else ", which chance can still explain"
+                sure = "" if largest.excludes_zero else ", which chance can still explain"
                 split_up = ", ".join(f"{name} {self._in_words(part.effects[name])}" for name in EFFECTS)
                 sentences.append(
-                    f"{titled(by)} {part.name} pays most, {self._in_words(largest)} (interval {self._interval(largest)} "
-                    f"after allowing for the choice{sure}): {split_up}."
+                    f"{who_pays(by, part.name, largest.value > 0)}, {self._in_words(largest)} (interval "
+                    f"{self._interval(largest)} after allowing for the choice{sure}): {split_up}."
                 )
             sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])
         return sentences
@@ -287,7 +287,7 @@ def attribution(
     reach = 1.0 if measure == "accuracy" else math.inf
 
     def share(by: str, name: str, rows: np.ndarray, _parts: int = 1) -> Share:
-        return _share(by, name, rows, scores=scores, level=level, reach=reach)
+        return _share(by, name, rows, people(test, rows), scores=scores, level=level, reach=reach)
 
     parts, of_partitions = divided(
         test,
@@ -318,12 +318,18 @@ def split(runs: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
 
 
 def _share(
-    by: str, name: str, rows: np.ndarray, scores: Mapping[str, Sequence[np.ndarray]], level: float, reach: float
+    by: str,
+    name: str,
+    rows: np.ndarray,
+    n: int,
+    scores: Mapping[str, Sequence[np.ndarray]],
+    level: float,
+    reach: float,
 ) -> Share:
     runs = {run: [float(of_seed[rows].mean()) for of_seed in of_run] for run, of_run in scores.items()}
     limits = {"interaction": 2 * reach}
     effects = {name: _over_seeds(of, level, limits.get(name, reach)) for name, of in split(runs).items()}
-    return Share(by, name, len(rows), runs, effects)
+    return Share(by, name, n, runs, effects)
 
 
 def _over_seeds(values: np.ndarray, level: float, reach: float) -> Estimate:

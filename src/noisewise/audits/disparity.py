@@ -25,6 +25,7 @@ from noisewise.audits.people import (
     SMALLEST,
     Extremes,
     Part,
+    counted_twice,
     crossing,
     divided,
     extremes,
@@ -35,6 +36,7 @@ from noisewise.audits.people import (
     rows_in_words,
     several,
     titled,
+    who_pays,
 )
 from noisewise.audits.price import cards_of_shares
 from noisewise.audits.result import INK, PRIVATE, Card, Figure, Result, Table
@@ -165,7 +167,7 @@ class Disparity(Result):
             dot(ax, estimate, row, PRIVATE, filled=estimate.excludes_zero)
         ax.axvline(0, color=INK, linewidth=1)
         name_rows(ax, [part.name for part in parts])
-        return dress(ax, "private minus twin, points")
+        return dress(ax, "private minus twin, points (left of 0: privacy costs)")
 
     def plot_difficulty(self, ax: Axes) -> Axes:
         """Accuracy in each tenth of the rows, from the easiest to the hardest for the reference ensemble."""
@@ -223,6 +225,7 @@ class Disparity(Result):
             sentences.append(f"Its non-private twin gets {percent(everyone.accuracy['twin'])}: {self.cost_in_words()}")
         for by in self.partitions:
             sentences += self._extremes_in_words(by, self.extremes(by))
+            sentences += counted_twice(by, self.parts(by), everyone.n)
             sentences += self._fairness_in_words(by)
         for column, crossed in self.values.cells.items():
             sentences += self._extremes_in_words(crossing(column), crossed)
@@ -257,9 +260,9 @@ class Disparity(Result):
             )
         if extremes.cost is not None:
             cost = self.cost_of(by, extremes.cost.name)
-            sure = "" if cost.high < 0 else ", which chance can still explain"
+            sure = "" if cost.excludes_zero else ", which chance can still explain"
             sentences.append(
-                f"{what} {extremes.cost.name} pays most: {points(cost)} points (interval {points_interval(cost)}, "
+                f"{who_pays(by, extremes.cost.name, cost.value < 0)}: {points(cost)} points (interval {points_interval(cost)}, "
                 f"{ALLOWING}{sure})."
             )
         parts = several(by) if by in self.partitions else f"cells of {by}"

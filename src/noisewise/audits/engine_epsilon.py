@@ -23,7 +23,7 @@ from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
 from noisewise.sampling import FullBatch
-from noisewise.wording import fixed, number
+from noisewise.wording import at_least, at_most, fixed, number
 from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class EngineEpsilon(Result):
         )
         name_rows(ax, reversed(statistics))
         ax.set_xlim(0, edge)
-        return dress(ax, f"epsilon of one release at delta {number(self.settings['delta'])}")
+        return dress(ax, f"epsilon of one release at delta {at_most(self.settings['delta'])}")
 
     def figures(self) -> list[Figure]:
         """One row for each statistic."""
@@ -133,8 +133,8 @@ class EngineEpsilon(Result):
         best = self.headline["empirical epsilon"]
         sentences = [
             f"One release with noise multiplier {number(self.settings['noise_multiplier'])} claims epsilon "
-            f"{number(self.claimed)} at delta {number(self.settings['delta'])}; an adversary who sees it is proven to get "
-            f"{number(best.low)} ({level_of(best)} confidence), {100 * self.share:.0f} % of that."
+            f"{at_most(self.claimed)} at delta {at_most(self.settings['delta'])}; an adversary who sees it is proven to get "
+            f"{at_least(best.low)} ({level_of(best)} confidence), {100 * self.share:.0f} % of that."
         ]
         if self.exceeds:
             sentences.append(

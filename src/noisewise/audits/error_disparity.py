@@ -27,6 +27,7 @@ from noisewise.audits.people import (
     rows_in_words,
     several,
     titled,
+    who_pays,
 )
 from noisewise.audits.price import cards_of_errors
 from noisewise.audits.result import Card, Figure, Result, Table
@@ -149,9 +150,9 @@ class ErrorDisparity(Result):
                 )
             if extremes.cost is not None:
                 cost = self.cost_of(by, extremes.cost.name)
-                sure = "" if cost.low > 0 else ", which chance can still explain"
+                sure = "" if cost.excludes_zero else ", which chance can still explain"
                 sentences.append(
-                    f"{titled(by)} {extremes.cost.name} pays most: {fixed(cost.value)} (interval {fixed(cost.low)} to "
+                    f"{who_pays(by, extremes.cost.name, cost.value > 0)}: {fixed(cost.value)} (interval {fixed(cost.low)} to "
                     f"{fixed(cost.high)}, {ALLOWING}{sure})."
                 )
             sentences += extremes.hidden_in_words(several(by), self.settings["smallest_part"])

@@ -22,7 +22,7 @@ from noisewise.errors import DataError
 from noisewise.estimates.estimate import LEVEL, Estimate
 from noisewise.losses import cross_entropy
 from noisewise.runs.folder import Status
-from noisewise.wording import fixed, number
+from noisewise.wording import at_least, at_most, fixed
 from noisewise.wording import level as level_of
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class OneRun(Result):
         bound, values, settings = self.headline["lower bound"], self.values, self.settings
         sentences = [
             f"Of {values.tested:,} canaries ({settings['canary']}) the adversary guessed {values.guesses:,} and was "
-            f"right about {values.right:,} whether they were trained on: epsilon is at least {number(bound.low)} "
-            f"({level_of(bound)} confidence). The run claims {number(self.claimed)} at delta {number(settings['delta'])}."
+            f"right about {values.right:,} whether they were trained on: epsilon is at least {at_least(bound.low)} "
+            f"({level_of(bound)} confidence). The run claims {at_most(self.claimed)} at delta {at_most(settings['delta'])}."
         ]
         sentences.append(
             f"That is more than claimed, which is chance in at most {100 * (1 - bound.level):.3g} % of such audits: something "

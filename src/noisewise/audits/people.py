@@ -116,6 +116,26 @@ def rows_in_words(rows: int, people: int) -> str:
     return f"{rows:,} test rows" if rows == people else f"{rows:,} test rows of {people:,} people"
 
 
+def counted_twice(by: str, parts: Iterable[Part], people: int) -> list[str]:
+    """That parts of a column add up to more people than there are: some have rows of several."""
+    more = sum(part.n for part in parts) - people
+    if more <= 0:
+        return []
+    one = "class" if by == "class" else f"value of {by}"
+    return [
+        f"A person with rows of more than one {one} counts in each of them: {several(by)} add up to {more:,} more people."
+    ]
+
+
+def who_pays(by: str, name: str, pays: bool) -> str:
+    """Whom privacy costs most; where nobody pays, who gains least.
+
+    >>> who_pays("class", "a", True), who_pays("class", "a", False)
+    ('Class a pays most', 'Nobody pays; class a gains least')
+    """
+    return f"{titled(by)} {name} pays most" if pays else f"Nobody pays; {by} {name} gains least"
+
+
 def titled(by: str) -> str:
     """`Class`, or the column's name as its table has it."""
     return f"C{by[1:]}" if by == "class" or by.startswith(crossing("")) else by

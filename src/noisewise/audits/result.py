@@ -44,7 +44,8 @@ Row = tuple[str, str, str]  # of a card: name, value, interval
 class Card:
     """A card of the report's first screen: `cost`, what privacy cost overall, or `pays`, who pays most.
 
-    value, unit and interval stand large; rows are name, value and interval; lines are sentences; the note is small.
+    `title` where it is another than usual; value, unit and interval stand large; rows are name, value and interval; lines
+    are sentences; the note is small.
     """
 
     place: Literal["cost", "pays"]
@@ -54,6 +55,7 @@ class Card:
     rows: tuple[Row, ...] = ()
     lines: tuple[str, ...] = ()
     note: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

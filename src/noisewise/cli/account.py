@@ -139,7 +139,7 @@ def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None)
 def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     from rich.table import Table
 
-    from noisewise.wording import GDP, GUARANTEE, RDP, number, promise
+    from noisewise.wording import GDP, GUARANTEE, RDP, at_most, promise, rounded_up
 
     promised = promise(spent.epsilon, spent.delta, plan.sampler.n, adjacency=plan.adjacency, unit=plan.unit)
     console = terminal()
@@ -147,9 +147,9 @@ def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     table.add_column("accountant")
     table.add_column("epsilon", justify="right")
     table.add_column("")
-    table.add_row("[bold]PLD[/]", f"[bold]{number(spent.epsilon)}[/]", GUARANTEE[promised.strength])
-    table.add_row("RDP", number(spent.rdp_epsilon), spent.rdp_reason or RDP)
-    table.add_row("GDP-CLT", number(spent.gdp_epsilon), spent.gdp_reason or GDP)
+    table.add_row("[bold]PLD[/]", f"[bold]{at_most(spent.epsilon)}[/]", GUARANTEE[promised.strength])
+    table.add_row("RDP", at_most(spent.rdp_epsilon), spent.rdp_reason or RDP)
+    table.add_row("GDP-CLT", at_most(spent.gdp_epsilon), spent.gdp_reason or GDP)
     sampler = plan.sampler
     forced = (
         f" (the {sampler.kind} sampler is proven for these only)" if sampler.kind == "shuffle" and not chosen else ""
@@ -160,8 +160,8 @@ def _print_plan(plan: Mechanism, spent: Spent, chosen: str | None) -> None:
     facts = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     facts.add_column(style="dim")
     facts.add_column()
-    facts.add_row("delta", f"{spent.delta:g}")
-    facts.add_row("noise multiplier", f"{plan.noise_at(0):.6g}")
+    facts.add_row("delta", at_most(spent.delta))
+    facts.add_row("noise multiplier", f"{rounded_up(plan.noise_at(0), 6):.6g}")
     facts.add_row("steps", f"{plan.steps:,}")
     facts.add_row("rate", f"{sampler.rate:.6g}   ({sampler.batch_size:,} of {sampler.n:,} rows per step)")
     facts.add_row("sampler", sampler.kind)

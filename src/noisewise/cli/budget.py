@@ -12,7 +12,7 @@ from noisewise.accounting.accountants import check_delta
 from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.runs.files import finite
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 if TYPE_CHECKING:
     from noisewise.runs.together import Group
@@ -89,11 +89,11 @@ def _print_group(group: Group, delta: float | None) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for run in group.runs:
-        row = (number(run.epsilon), f"{run.privacy['delta']:g}", f"{run.ledger.releases:,}", run.privacy["status"])
+        row = (at_most(run.epsilon), at_most(run.privacy["delta"]), f"{run.ledger.releases:,}", run.privacy["status"])
         table.add_row(plain(str(run.folder.path)), *row)
     releases = f"{group.ledger().releases:,}"
     table.add_row(
-        "[bold]together[/]", f"[bold]{number(total)}[/]", f"{group.delta(delta):g}", releases, words.strength,
+        "[bold]together[/]", f"[bold]{at_most(total)}[/]", at_most(group.delta(delta)), releases, words.strength,
         style="green" if words.publishable else "bold red",
     )  # fmt: skip
     runs = "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"

@@ -12,7 +12,7 @@ from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import finite
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 if TYPE_CHECKING:
     from noisewise.report.comparison import Compared
@@ -68,7 +68,7 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
     columns = {
         "run": [plain(str(row.run.folder.path)) for row in rows],
         "epsilon": [_epsilon(row) for row in rows],
-        "all runs": [plain(number(row.together)) for row in rows],
+        "all runs": [at_most(row.together) for row in rows],
         **{measure.name: [_cell(row, measure) for row in rows] for measure in measures},
     }
     console.print()
@@ -89,8 +89,8 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
     level = next((f"{100 * e.level:g} %" for row in rows for e in row.values.values()), "95 %")
     below = f"Below each number its {level} interval. " if any(row.values for row in rows) else ""
     console.print(
-        f"[dim]{below}all runs: epsilon of all of them together, at delta {rows[0].delta:g}, which is what the people in "
-        "the data paid for this table.[/]"
+        f"[dim]{below}all runs: epsilon of all of them together, at delta {at_most(rows[0].delta)}, which is what the people "
+        "in the data paid for this table.[/]"
     )
     for row in rows:
         for command in row.missing:
@@ -118,7 +118,7 @@ def _epsilon(row: Compared) -> Any:
     from rich.text import Text
 
     status = row.run.privacy["status"]
-    return Text.assemble(number(row.run.epsilon), *([] if status == "private" else [(f"\n{status}", "bold red")]))
+    return Text.assemble(at_most(row.run.epsilon), *([] if status == "private" else [(f"\n{status}", "bold red")]))
 
 
 def _cell(row: Compared, measure: Any) -> Any:

@@ -15,7 +15,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     """What will be promised, by which noise, in how many steps, and how long it will take."""
     from rich.table import Table
 
-    from noisewise.wording import number, promise, several_units
+    from noisewise.wording import at_most, number, promise, several_units
     from noisewise.workflow.estimate import in_words, seconds
 
     config, recipe = planned.config, planned.recipe
@@ -27,12 +27,12 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     each = "" if runs == 1 else f" for each of {runs} runs, which add up"
     status, n = planned.status, mechanism.sampler.n
     if status.status == "private":
-        table.add_row("epsilon", f"[bold]{number(spent)}[/]{each}, {promise(spent, config.delta, n).strength}")
+        table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}, {promise(spent, config.delta, n).strength}")
     else:
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
-        kept = f"; with secret noise it would be {number(spent)}" if math.isfinite(spent) else ""
+        kept = f"; with secret noise it would be at most {at_most(spent)}" if math.isfinite(spent) else ""
         table.add_row("epsilon", f"[bold]{number(math.inf)}[/], nothing is promised{kept}")
-    table.add_row("delta", f"{config.delta:g}")
+    table.add_row("delta", at_most(config.delta))
     table.add_row("protects", f"one {unit} of {n:,} ({mechanism.adjacency})")
     table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
@@ -42,7 +42,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     )
     if recipe.ledger is not None:
         table.add_row(
-            "schema", f"chosen with noise: epsilon {number(recipe.ledger.epsilon(config.delta))} of the above"
+            "schema", f"chosen with noise: epsilon {at_most(recipe.ledger.epsilon(config.delta))} of the above"
         )
     for text in config.repairs:
         table.add_row("repair", plain(text))

@@ -44,6 +44,12 @@ def report(
     license: Annotated[
         str | None, typer.Option(help="With --shareable: licence of the model, e.g. apache-2.0.", metavar="NAME")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --shareable: show what a score would cost and how noisy it would be; write nothing."
+        ),
+    ] = False,
 ) -> None:
     """Write one self-contained page: the guarantee in plain words, what it cost, who pays, what next, ledger and settings.
 
@@ -52,9 +58,10 @@ def report(
 
     With --shareable only what the ledger or public rows cover, into the folder --out (default: shareable/ in the run
     folder): report.html, a model card README.md with Hugging Face's metadata, and PRIVACY.md in plain words for the people
-    in the data. What is left out is said.
+    in the data. What is left out is said. --score-epsilon is refused where its noise would drown the score; --dry-run says so
+    before anything is spent.
     """
-    check_cards(shareable, contact, license, score_epsilon)
+    check_cards(shareable, contact, license, score_epsilon, dry_run=dry_run)
     for run in runs:
         check_no_folder_of_runs(RunFolder(run))
     if not shareable:
@@ -62,7 +69,7 @@ def report(
     elif len(runs) > 1:
         raise ConfigError(f"--shareable with {len(runs)} runs: share each in a folder of its own.")
     else:
-        write_shareable(runs[0], out, contact, license, score_epsilon)
+        write_shareable(runs[0], out, contact, license, score_epsilon, dry_run=dry_run)
 
 
 def write_page(paths: list[Path], out: Path | None, by: str | None = None) -> None:

@@ -11,7 +11,7 @@ import typer
 from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
 from noisewise.runs.files import finite
-from noisewise.wording import number, promise
+from noisewise.wording import at_most, number, promise, several_units
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
 
 if TYPE_CHECKING:
@@ -111,12 +111,14 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     table.add_column()
     rows = "declared public: nothing is spent" if whole.public else "private: every run is paid for"
     table.add_row("data", plain(f"{first.config.data}, {rows}"))
-    low, high = number(min(costs)), number(max(costs))
+    low, high = at_most(min(costs)), at_most(max(costs))
     each = low if low == high else f"{low} to {high}"
     would = " would cost people whose rows are not public" if whole.public else ""
     if status.status == "private":
         table.add_row("runs", f"{len(costs)}, epsilon {each} each; {processes} at a time")
-        table.add_row("together", f"[bold]epsilon {number(total)}[/] at delta {whole.delta:g}{would}: {words.strength}")
+        table.add_row(
+            "together", f"[bold]epsilon {at_most(total)}[/] at delta {at_most(whole.delta)}{would}: {words.strength}"
+        )
     else:
         table.add_row("runs", f"{len(costs)}; {processes} at a time")
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
@@ -134,7 +136,7 @@ def _choice(whole: PlannedSweep) -> str:
     if choose is not None and choose.by == NOISED:
         private = whole.status.status == "private"
         price = f"epsilon {choose.epsilon:g} of the above" if private else "which promise nothing either"
-        return f"by noised scores on held-out {whole.plans[0].mechanism.unit}s, {price}"
+        return f"by noised scores on held-out {several_units(whole.plans[0].mechanism.unit)}, {price}"
     if whole.public and len(whole.plans[0].data.valid):
         return "by exact scores on held-out public rows"
     return f"none: add \\[choose] by = '{NOISED}', or try settings on public rows (\\[stand_in])"
@@ -156,7 +158,7 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     for row in rows:
         score = [f"{100 * row['score']:.1f} %" if share else number(-row["score"])] if measured else []
         style = "bold" if row["run"] == content["chosen"] else ""
-        table.add_row(row["run"], plain(said(row["settings"])), number(float(row["epsilon"])), *score, style=style)
+        table.add_row(row["run"], plain(said(row["settings"])), at_most(float(row["epsilon"])), *score, style=style)
     console.print()
     console.print(table)
     console.print()
@@ -166,9 +168,8 @@ def _print_results(content: dict[str, Any], wanted: Sweep, out: Path) -> None:
     if open_runs := [row["run"] for row in content["runs"] if row["status"] != "private"]:
         console.print(f"[bold red]Not private:[/] {', '.join(open_runs)}. Nothing is promised, and nothing adds up.")
     else:
-        console.print(
-            f"[bold]Together[/] the runs {spent} epsilon {number(total)} at delta {content['delta']:g}: {words.strength}."
-        )
+        cost = f"epsilon {at_most(total)} at delta {at_most(content['delta'])}"
+        console.print(f"[bold]Together[/] the runs {spent} {cost}: {words.strength}.")
     if content["score_deviation"]:
         console.print(f"Noise on each accuracy has a deviation of {100 * content['score_deviation']:.1f} points.")
     if content["chosen"] is None:

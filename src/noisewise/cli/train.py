@@ -246,7 +246,7 @@ def _print_total(folders: list[Path], before: list[Line]) -> None:
     from noisewise.accounting import Ledger
     from noisewise.runs.folder import RunFolder
     from noisewise.runs.summary import read_ledger, read_summary
-    from noisewise.wording import number
+    from noisewise.wording import at_most
 
     open_runs = [str(folder) for folder in folders if read_summary(RunFolder(folder))["privacy"]["status"] != "private"]
     if open_runs:
@@ -257,8 +257,8 @@ def _print_total(folders: list[Path], before: list[Line]) -> None:
     lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]
     total = Ledger(ledgers[0].adjacency, lines, ledgers[0].unit).epsilon(delta)
     terminal().print(
-        f"\n[bold]{len(folders)} runs on the same people[/] spent epsilon {number(total)} together, at delta {delta:g}: "
-        "whoever sees all of them, or the best of them, learns as much.",
+        f"\n[bold]{len(folders)} runs on the same people[/] spent epsilon {at_most(total)} together, at delta "
+        f"{at_most(delta)}: whoever sees all of them, or the best of them, learns as much.",
     )
 
 
@@ -323,7 +323,7 @@ def _print_run(console: Console, run: Run, next_step: bool) -> None:
     from rich.table import Table
 
     from noisewise.runs.summary import read_summary
-    from noisewise.wording import number, promised, reason
+    from noisewise.wording import at_most, promised, reason
     from noisewise.workflow.opened import accuracy
 
     folder, summary = run.folder, read_summary(run.folder)
@@ -334,8 +334,8 @@ def _print_run(console: Console, run: Run, next_step: bool) -> None:
     colour = "green" if promise.publishable else "bold red"
     why = reason(privacy["status"], promise.strength, privacy["reason"])
     table.add_row("status", f"[{colour}]{promise.badge}[/]: {why}")
-    table.add_row("epsilon", f"[bold]{number(float(privacy['epsilon']))}[/]  (PLD)")
-    table.add_row("delta", f"{privacy['delta']:g}")
+    table.add_row("epsilon", f"[bold]{at_most(float(privacy['epsilon']))}[/]  (PLD)")
+    table.add_row("delta", at_most(privacy["delta"]))
     table.add_row("strength", f"[{colour}]{promise.strength}[/]")
     table.add_row("adjacency", f"{privacy['adjacency']}, unit: one {privacy['unit']}")
     if run.data.valid.public and len(run.data.valid) and run.data.valid.task == "classification":

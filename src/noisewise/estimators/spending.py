@@ -19,7 +19,7 @@ import pandas as pd
 
 from noisewise.accounting import Ledger
 from noisewise.errors import PrivacyWarning
-from noisewise.wording import number
+from noisewise.wording import at_most
 
 KEY = secrets.token_hex(8)  # 16 characters, as pandas asks for
 MOST = 8  # different histories of rows that are looked at one by one
@@ -81,10 +81,10 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
         total = max(together([ledger, *ledgers], delta) for ledgers in several)
         warnings.warn(
             f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit "
-            f"spends its own epsilon (this one {number(ledger.epsilon(delta))}), and they add up, so far to {number(total)} at "
-            f"delta {delta:g}. Cross-validation and searches do this for every fold and setting: try settings on public data, "
-            "or divide epsilon by the number of fits. This is said once; composed_epsilon_ has the total after each fit (keep "
-            "it to yourself).",
+            f"spends its own epsilon (this one {at_most(ledger.epsilon(delta))}), and they add up, so far to {at_most(total)} "
+            f"at delta {at_most(delta)}. Cross-validation and searches do this for every fold and setting: try settings on "
+            "public data, or divide epsilon by the number of fits. This is said once; composed_epsilon_ has the total after "
+            "each fit (keep it to yourself).",
             PrivacyWarning,
             stacklevel=3,
         )

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from noisewise import __version__, audits
 from noisewise._moved import old_names
+from noisewise.accounting import Ledger
 from noisewise.errors import ConfigError, RunError
 from noisewise.report import subject
 from noisewise.report.advice import next_steps
@@ -23,8 +24,9 @@ from noisewise.report.measured import MISSING, measured
 from noisewise.report.several import Opened, names_of, side_by_side
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
-from noisewise.wording import badge, promised, reason
+from noisewise.wording import at_most, badge, promised, reason, several_units
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -105,7 +107,7 @@ def facts(folder: RunFolder, by: str | None = None, suggested: Advice | None = N
         sections = [_section(result, promise.strength, privacy["unit"]) for result in results]
         return {
             **subject.guarantee(privacy, promise),
-            **subject.subject(summary, promise),
+            **subject.subject(summary, promise, bought(folder, summary)),
             **_price(results),
             "banner": subject.warning(results),
             "next_steps": next_steps(folder, results, promise, suggested),
@@ -146,6 +148,19 @@ def facts_of_several(folders: Sequence[RunFolder], by: str | None = None) -> dic
         "by": by or "",
         "version": __version__,
     }
+
+
+def bought(folder: RunFolder, summary: Mapping[str, Any]) -> str:
+    """That a noised score was released beside the run, and what both cost together; nothing where none was."""
+    if (score := read_score(folder)) is None:
+        return ""
+    delta, unit = summary["privacy"]["delta"], summary["privacy"]["unit"]
+    together = Ledger.from_dict(read_json(folder.ledger), unit=unit).composed(score.ledger)
+    cost, total = (at_most(ledger.epsilon(delta)) for ledger in (score.ledger, together))
+    return (
+        f"A noised score of {score.units:,} held-out {several_units(unit)} was released too, for ε = {cost}: with the model "
+        f"at most {total}."
+    )
 
 
 def _results(folder: RunFolder) -> list[Result]:

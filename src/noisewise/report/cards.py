@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from noisewise.sampling import SAMPLERS
-from noisewise.wording import NEIGHBOURS, Promise, number, percent_at_most
+from noisewise.wording import NEIGHBOURS, Promise, at_most, percent_at_most, several_units
 
 ASK = "**[to be filled in: name and address of whoever is responsible; `--contact` puts it here]**"
 TAGS = ("differential-privacy", "dp-sgd", "pytorch", "noisewise")
@@ -29,6 +30,17 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Bought:
+    """A score of held-out units that was released with noise: in words, of how many, its epsilon, and that of all together."""
+
+    words: str
+    units: int
+    epsilon: float
+    together: float
+    share: str
+
+
+@dataclass(frozen=True)
 class Subject:
     """What may be said of a run: by its released files, by public rows, by its user."""
 
@@ -42,7 +54,8 @@ class Subject:
     code: str
     metrics: Sequence[Metric]
     left_out: Sequence[tuple[str, str]]
-    noised: str
+    noised: Bought | None
+    files: Sequence[str]  # of the run folder, which the code reads
     contact: str | None
     license: str | None
 
@@ -53,8 +66,26 @@ class Subject:
 
     @property
     def epsilon(self) -> float:
+        """Of all that is shared: the model, and a score where one was bought."""
+        return self.model_epsilon if self.noised is None else self.noised.together
+
+    @property
+    def model_epsilon(self) -> float:
         """Of the run."""
         return float(self.privacy["epsilon"])
+
+    @property
+    def split(self) -> str:
+        """What model and score cost by themselves; nothing to say without a score."""
+        if self.noised is None:
+            return ""
+        return f"{at_most(self.model_epsilon)} for the model, {at_most(self.noised.epsilon)} for the score"
+
+    @property
+    def covers(self) -> str:
+        """What the promise is about, and what adds to it."""
+        what = "this model alone" if self.noised is None else "this model and its noised score, and nothing else"
+        return f"It covers {what}: other models trained on the same people add up with it."
 
     @property
     def unit(self) -> str:
@@ -108,14 +139,14 @@ def model_card(subject: Subject) -> str:
         "",
         *warning,
         f"A {subject.summary['task'] or 'model'} model ({_plain(str(subject.summary['model'] or 'of its own code'))}), trained "
-        f"with differential privacy (DP-SGD) on {subject.n:,} {subject.unit}s of {_plain(subject.data)}.",
+        f"with differential privacy (DP-SGD) on {subject.n:,} {several_units(subject.unit)} of {_plain(subject.data)}.",
         "",
         "## What is promised",
         "",
         "| | |",
         "|---|---|",
-        f"| epsilon | {number(subject.epsilon)} (PLD accountant) |",
-        f"| delta | {privacy['delta']:g} |",
+        f"| epsilon | {at_most(subject.epsilon)} (PLD accountant){f': {subject.split}' if subject.split else ''} |",
+        f"| delta | {at_most(privacy['delta'])} |",
         f"| strength | {promise.strength} |",
         f"| protects | one {subject.unit}: {either} ({privacy['adjacency']}) |",
         f"| noise multiplier | {_noise(privacy['noise_multiplier'])} |",
@@ -124,9 +155,10 @@ def model_card(subject: Subject) -> str:
         f"{promise.meaning}",
         "",
         *_bullets(
-            "It covers this model alone: other models trained on the same people add up with it.",
-            f"The number of {subject.unit}s, the settings and the list of columns count as public.",
-            "The ledger below lists every release; `noisewise verify` checks the run folder without the data.",
+            subject.covers,
+            f"The number of {several_units(subject.unit)}, the settings and the list of columns count as public.",
+            "The ledger below lists every release; `noisewise verify` checks a run folder without the data. That folder is not "
+            "part of what is shared here: ask whoever made the model.",
         ),
         "",
         "| released | how | noise | rate | times |",
@@ -136,7 +168,7 @@ def model_card(subject: Subject) -> str:
         "",
         "## Use it",
         "",
-        *(["```python", *subject.code.splitlines(), "```"] if subject.code else ["As the code that defines the model says."]),
+        *_code(subject),
         "",
         *_inputs(subject),
         "## How good it is",
@@ -212,6 +244,15 @@ def _bullets(*sentences: str) -> list[str]:
     return [f"- {sentence}" for sentence in sentences]
 
 
+def _code(subject: Subject) -> list[str]:
+    """How the model is loaded, and which files that needs: they are not beside the card."""
+    if not subject.code:
+        return ["As the code that defines the model says."]
+    files = " and ".join(f"`{name}`" for name in subject.files)
+    needed = f"This needs {files} of the run folder. Put what is to be published beside this card." if files else ""
+    return ["```python", *subject.code.splitlines(), "```", *(["", needed] if needed else [])]
+
+
 def _inputs(subject: Subject) -> list[str]:
     if not subject.columns:
         shape = subject.summary["data"].get("shape")
@@ -221,14 +262,13 @@ def _inputs(subject: Subject) -> list[str]:
 
 
 def _evaluation(subject: Subject) -> list[str]:
-    if not subject.metrics and subject.noised:
-        return [subject.noised]
+    noised = [] if subject.noised is None else [subject.noised.words]
     if not subject.metrics:
-        return [
+        return noised or [
             "Not told: exact figures of people who were held out would expose them, and none was released with noise."
         ]
     rows = [f"| {metric.name} | {metric.words} |" for metric in subject.metrics]
-    return ["On rows that are public:", "", "| | |", "|---|---|", *rows]
+    return [*noised, *([""] if noised else []), "On rows that are public:", "", "| | |", "|---|---|", *rows]
 
 
 # --- privacy card ------------------------------------------------------------------------------------------------------
@@ -248,7 +288,7 @@ def privacy_card(subject: Subject) -> str:
         "",
         "## What was done",
         "",
-        f"A computer model was trained on {subject.n:,} {'people' if person else f'{word}s'}. It learned rules that hold for "
+        f"A computer model was trained on {subject.n:,} {several_units(word)}. It learned rules that hold for "
         "many people at once. While it learned, two things were done so that little of any single one can be found in it:",
         "",
         "1. The influence of each single "
@@ -257,7 +297,12 @@ def privacy_card(subject: Subject) -> str:
         "2. Random noise, matched to that size, was added each time something was learned. It hides single influences as far "
         "as the next section says.",
         "",
-        "This page speaks of the model alone. "
+        *_shared_score(subject),
+        (
+            "This page speaks of the model alone. "
+            if subject.noised is None
+            else "This page speaks of the model and this figure. "
+        )
         + (
             "Its data are a public data set, which stands in for private records here."
             if subject.summary["data"].get("public")
@@ -269,8 +314,8 @@ def privacy_card(subject: Subject) -> str:
         _meaning(subject, you, share),
         "",
         *_table_of_guesses(subject, share),
-        f"In numbers for specialists: epsilon {number(subject.epsilon)}, delta {privacy['delta']:g}, {privacy['adjacency']} "
-        f"neighbours, unit: one {word}.",
+        f"In numbers for specialists: epsilon {at_most(subject.epsilon)}{f' ({subject.split})' if subject.split else ''}, "
+        f"delta {at_most(privacy['delta'])}, {privacy['adjacency']} neighbours, unit: one {word}.",
         "",
         "## What was not protected",
         "",
@@ -281,11 +326,12 @@ def privacy_card(subject: Subject) -> str:
                 []
                 if person
                 else [
-                    f"People with several {word}s. Each {word} is protected alone; several of them together are protected less."
+                    f"People with several {several_units(word)}. Each {word} is protected alone; several of them together "
+                    "are protected less."
                 ]
             ),
             "What else is done with the same records. Each further model or statistic made from them adds to what can be found "
-            "out. This page speaks of one model.",
+            "out. This page speaks of one model" + (" and one figure." if subject.noised else "."),
             f"That these records exist, how many there are ({subject.n:,}), and which columns they have.",
             f"A small rest: with a probability of about {_one_in(privacy['delta'])} the promise may fail.",
             "Those who hold the records. The promise is about people who see the model, not about those who made it.",
@@ -301,6 +347,21 @@ def privacy_card(subject: Subject) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _shared_score(subject: Subject) -> list[str]:
+    """That a score was bought: from whom, for how much, and what it adds up to."""
+    score = subject.noised
+    if score is None:
+        return []
+    return [
+        f"One figure is shared with the model: how often it is right, about {score.share}. The model did not learn from the "
+        f"{score.units:,} {several_units(subject.unit)} that were asked for it; they were held out. Random noise was added to "
+        "the figure too, so that little of any one of them can be found in it. It was bought once, with a privacy "
+        f"price of its own: epsilon {at_most(score.epsilon)}, besides {at_most(subject.model_epsilon)} for the model. Together "
+        f"that is at most {at_most(score.together)}, and the next section counts with it.",
+        "",
+    ]
+
+
 def _meaning(subject: Subject, you: str, share: str) -> str:
     """What epsilon is for one person; words follow the number."""
     judgement = {
@@ -309,21 +370,29 @@ def _meaning(subject: Subject, you: str, share: str) -> str:
         "weak": "**That is a weak protection: a determined person may well find out.**",
     }[subject.promise.strength]
     return (
-        f"Think of somebody who knows all other records, has the model, and wants to find out whether {you}. By tossing a coin "
-        f"they would be right 50 % of the time. With the model they can be right at most **{share} %** of the time, however "
-        f"clever they are. {judgement}"
+        f"Think of somebody who knows all other records, has {_what(subject)}, and wants to find out whether {you}. By tossing "
+        f"a coin they would be right 50 % of the time. With {_what(subject)} they can be right at most **{share} %** of the "
+        f"time, however clever they are. {judgement}"
     )
 
 
+def _what(subject: Subject) -> str:
+    return "the model" if subject.noised is None else "the model and the figure"
+
+
 def _table_of_guesses(subject: Subject, share: str) -> list[str]:
-    rows = [("tossing a coin", "50 %"), ("this model, at most", f"{share} %"), ("your record lies open", "100 %")]
+    rows = [
+        ("tossing a coin", "50 %"),
+        (f"{_what(subject)}, at most", f"{share} %"),
+        ("your record lies open", "100 %"),
+    ]
     return ["| who guesses by | is right |", "|---|---|", *(f"| {who} | {right} |" for who, right in rows), ""]
 
 
 def _one_in(delta: float) -> str:
-    """A small probability as people say it.
+    """A small probability as people say it, never a smaller one.
 
-    >>> _one_in(1e-5), _one_in(0.00025)
-    ('1 in 100,000', '1 in 4,000')
+    >>> _one_in(1e-5), _one_in(0.00025), _one_in(0.00029)
+    ('1 in 100,000', '1 in 4,000', '1 in 3,448')
     """
-    return f"1 in {round(1 / delta):,}"
+    return f"1 in {int(1 / Decimal(repr(delta))):,}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from noisewise.audits.result import PRIVATE, TWIN, Figure
 from noisewise.audits.show import dress, told
 from noisewise.errors import RunError
-from noisewise.wording import number
+from noisewise.wording import at_most, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,10 @@ class Course(NamedTuple):
         """What it is, in words."""
         return NAMES.get(self.name, self.name.replace("_", " "))
 
+    def written(self, value: float) -> str:
+        """One of its values; what was spent is an upper bound."""
+        return at_most(value) if self.name == "epsilon" else number(value)
+
 
 def courses(folder: RunFolder) -> list[Course]:
     """Every value that was written down at least twice: first what is released, then what is not."""
@@ -57,7 +61,8 @@ def figures(folder: RunFolder) -> list[tuple[Figure, bool]]:
         label = " (sensitive: no ledger covers it)" if course.sensitive else ""
         caption = f"{course.title[:1].upper()}{course.title[1:]}, by step{label}"
         (first, start), (last, end) = course.points[0], course.points[-1]
-        words = f"{caption}. {number(start)} after step {first:,}, {number(end)} after step {last:,}."
+        written = course.written
+        words = f"{caption}. {written(start)} after step {first:,}, {written(end)} after step {last:,}."
         drawn.append((Figure(caption, words, partial(_draw, course=course), 6), course.sensitive))
     return drawn
 
@@ -68,7 +73,7 @@ def _draw(ax: Axes, course: Course) -> Axes:
     ax.plot(steps, values, color=colour, linewidth=1.8)
     for step, value in course.points[:: max(1, len(course.points) // POINTS)]:
         (mark,) = ax.plot([step], [value], "o", color=colour, markersize=4)
-        told(mark, f"step {step:,}: {number(value)}")
+        told(mark, f"step {step:,}: {course.written(value)}")
     if course.name == "epsilon":
         ax.set_ylim(bottom=0)
     return dress(ax, "step", course.title)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from noisewise.audits.engine_epsilon import EngineEpsilon
 from noisewise.audits.one_run import OneRun
 from noisewise.report.subject import power
-from noisewise.wording import level, number
+from noisewise.wording import at_least, at_most, level
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -39,12 +39,12 @@ def measured(results: Sequence[Result]) -> list[Measured]:
         else:
             continue
         verdict = "more than claimed: do not publish" if result.exceeds else "not exceeded"
-        low = number(estimate.low) if math.isfinite(estimate.low) else "–"
+        low = at_least(estimate.low) if math.isfinite(estimate.low) else "–"
         rows.append(
             Measured(
                 what,
-                f"{number(result.claimed)} at δ = {power(result.settings['delta'])}",
-                f"at least {low} of {number(result.claimed)} claimed",
+                f"{at_most(result.claimed)} at δ = {power(result.settings['delta'])}",
+                f"Tested by an attack on {what}: ε = {at_most(result.claimed)} is claimed for it, the attack proved {low}",
                 f"at least {low} ({level(estimate)} sure)",
                 verdict,
                 not result.exceeds,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from noisewise.accounting import Ledger
 from noisewise.report.subject import data_name, power, short_model
-from noisewise.runs.summary import read_ledger
-from noisewise.wording import fixed, number, percent, percent_interval, points, points_interval, several_units
+from noisewise.runs.together import grouped, read_runs
+from noisewise.wording import at_most, fixed, percent, percent_interval, points, points_interval, several_units
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -20,7 +20,7 @@ HEADLINES: dict[
     str, tuple[str, str, Kind]
 ] = {  # of the table: its name, in which audit and where it is found, its kind
     "accuracy": ("disparity", "accuracy", "share"),
-    "cost": ("disparity", "cost", "points"),
+    "private − twin": ("disparity", "cost", "points"),
     "worst class": ("disparity", "worst class", "share"),
     "squared error": ("disparity-regression", "mse", "number"),
     "cost in squared error": ("disparity-regression", "cost", "number"),
@@ -96,23 +96,18 @@ def _cell(estimate: Estimate | None, kind: Kind) -> Cell | None:
 
 
 def _totals(runs: Sequence[Opened]) -> list[str]:
-    """What runs on equally named data have spent together, if these are the same people."""
-    groups: dict[tuple[str, int, str, str], list[Opened]] = {}
-    for run in runs:
-        privacy = run.summary["privacy"]
-        key = (data_name(run.summary), run.summary["data"]["n"], privacy["unit"], privacy["adjacency"])
-        groups.setdefault(key, []).append(run)
+    """What runs on equally named data have spent together, noised scores included, if these are the same people."""
     lines = []
-    for (name, n, unit, adjacency), members in groups.items():
-        if len(members) < 2:
+    for group in grouped(read_runs([run.folder for run in runs])[0]):
+        if len(group.runs) < 2:
             continue
-        delta = min(float(run.summary["privacy"]["delta"]) for run in members)
-        ledgers = [read_ledger(run.folder, unit=unit) for run in members]
-        unproven = any(run.summary["privacy"]["status"] != "private" for run in members)
-        total = Ledger(adjacency, [line for ledger in ledgers for line in ledger.lines], unit).epsilon(delta)
-        spent = "∞: not all of them are private" if unproven else f"{number(total)} at δ = {power(delta)}"
+        total, many = group.epsilon(), several_units(group.unit)
+        spent = f"{at_most(total)} at δ = {power(group.delta())}"
+        spent = spent if math.isfinite(total) else "∞: not all of them are private"
+        counts = sorted({run.summary["data"]["n"] for run in group.runs})
+        n = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         lines.append(
-            f"{len(members)} runs on {n:,} {several_units(unit)} of {name}: if these are the same {several_units(unit)}, "
+            f"{len(group.runs)} runs on {n} {many} of {data_name(group.runs[0].summary)}: if these are the same {many}, "
             f"whoever sees all of the runs, or the best of them, learns as much as ε = {spent} allows."
         )
     return lines

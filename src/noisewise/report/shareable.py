@@ -18,19 +18,20 @@ from markupsafe import Markup
 
 from noisewise import __version__
 from noisewise.accounting import Ledger
-from noisewise.errors import PrivacyError, RunError
-from noisewise.report.cards import Metric, Subject, model_card, privacy_card
+from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.report.cards import Bought, Metric, Subject, model_card, privacy_card
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
-from noisewise.wording import NEIGHBOURS, fixed, number, percent, percent_interval, promised
+from noisewise.wording import NEIGHBOURS, at_most, fixed, number, percent, percent_interval, promised, several_units
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
     from noisewise.estimates.estimate import Estimate
 
+DOCUMENTS = (".html", ".htm", ".md", ".pdf", ".txt")  # ends of names that nobody gives a folder
 FILES = {"report": "report.html", "model card": "README.md", "privacy card": "PRIVACY.md"}
 ORIGINS = {
     "declared": "Ranges and lists of the columns were declared as public knowledge.",
@@ -42,7 +43,6 @@ EVENTS = {
     "truncated-poisson-gaussian": "Gaussian noise on a Poisson-sampled batch of limited size",
     "gaussian": "Gaussian noise",
 }
-SPREAD = 1.96  # deviations of noise on either side
 LOCAL = ("data", "test", "model", "device", "repairs")  # settings that may name places on a machine
 HEADLINES = {  # of audits: what the cards show, and what Hugging Face calls it
     "disparity": {"accuracy": "accuracy", "worst class": "accuracy"},
@@ -54,8 +54,7 @@ HEADLINES = {  # of audits: what the cards show, and what Hugging Face calls it
 def write(subject: Subject, results: Sequence[Result], out: str | os.PathLike[str]) -> list[Path]:
     """Write the page and both cards into a folder; gives their paths. `results`: those that the subject was made with."""
     folder = Path(out)
-    if folder.is_file() or not folder.parent.is_dir():
-        raise RunError(f"{folder} cannot be used: --out must be a folder (with --shareable), in one that exists.")
+    check_place(folder)
     folder.mkdir(exist_ok=True)
     contents = {
         "report": page(subject, results),
@@ -65,6 +64,22 @@ def write(subject: Subject, results: Sequence[Result], out: str | os.PathLike[st
     for what, name in FILES.items():
         write_atomically(folder / name, contents[what].encode())
     return [folder / name for name in FILES.values()]
+
+
+def check_place(folder: Path) -> None:
+    """Where the files may be written: a folder of their own."""
+    if folder.suffix.lower() in DOCUMENTS and not folder.is_dir():
+        raise ConfigError(
+            f"{folder} is the name of a file: with --shareable three files are written, so --out must be a folder, e.g. "
+            f"--out {folder.with_suffix('')}. Its page is then {folder.with_suffix('') / FILES['report']}."
+        )
+    if folder.is_file() or not folder.parent.is_dir():
+        raise RunError(f"{folder} cannot be used: --out must be a folder (with --shareable), in one that exists.")
+    there = [name for name in FILES.values() if (folder / name).exists()]
+    if there and len(there) < len(FILES):
+        raise RunError(
+            f"{folder} holds a {there[0]} that is not of a shareable report: it would be overwritten. Name an empty folder."
+        )
 
 
 def subject_of(
@@ -87,7 +102,8 @@ def subject_of(
         if result.status.status != "private":
             raise PrivacyError(f"{result.kind} may not be shared: {result.status.reason}.")
     summary, about = read_summary(folder), read_json(folder.run)
-    promise = promised(summary)
+    bought, score = _bought(folder, summary), read_score(folder)
+    promise = promised(summary) if bought is None else promised(_with_epsilon(summary, bought.together))
     if promise.strength == "none":
         status = summary["privacy"]["status"]
         why = summary["privacy"]["reason"] if status != "private" else promise.verdict
@@ -102,14 +118,19 @@ def subject_of(
             summary=summary,
             settings=_settings(settings),
             versions=about["versions"],
-            ledger=[_line(line) for line in read_json(folder.ledger)["lines"]],
+            ledger=[
+                _line(line)
+                for ledger in (read_json(folder.ledger), *([] if score is None else [score.ledger.to_dict()]))
+                for line in ledger["lines"]
+            ],
             promise=promise,
             columns=[] if schema is None else _columns(schema),
             origin="" if schema is None else ORIGINS[schema["origin"]],
             code=_code(folder),
             metrics=[metric for result in results for metric in _metrics(result)],
-            noised=_noised(folder, summary),
-            left_out=_left_out(settings, bool(results), why_none, folder.scores.exists()),
+            noised=bought,
+            files=[path.name for path in (folder.model, folder.code) if path.exists()],
+            left_out=_left_out(settings, bool(results), why_none, bought is not None),
             contact=contact,
             license=license,
         )
@@ -171,19 +192,25 @@ def _metrics(result: Result) -> list[Metric]:
     ]
 
 
-def _noised(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    """A score that was released with noise, and what it cost; nothing where none was."""
+def _bought(folder: RunFolder, summary: Mapping[str, Any]) -> Bought | None:
+    """A score that was released with noise, and what it cost; None where none was."""
     score = read_score(folder)
     if score is None:
-        return ""
-    delta = summary["privacy"]["delta"]
-    ledger = Ledger.from_dict(read_json(folder.ledger), unit=summary["privacy"]["unit"]).composed(score.ledger)
-    low, high = (100 * (score.share + sign * SPREAD * score.deviation) for sign in (-1, 1))
-    return (
-        f"About {100 * score.share:.1f} % of answers are right on {score.units:,} {summary['privacy']['unit']}s that were held "
-        f"out (noise: 95 % within {low:.1f} to {high:.1f} %). It was released with noise for epsilon "
-        f"{number(score.ledger.epsilon(delta))}; model and figure together: at most {number(ledger.epsilon(delta))}."
+        return None
+    delta, unit = summary["privacy"]["delta"], summary["privacy"]["unit"]
+    cost = score.ledger.epsilon(delta)
+    together = Ledger.from_dict(read_json(folder.ledger), unit=unit).composed(score.ledger).epsilon(delta)
+    share, low, high = score.shown
+    words = (
+        f"About {share:.1f} % of answers are right on {score.units:,} {several_units(unit)} that were held out. Noise was "
+        f"added, of standard deviation {100 * score.deviation:.1f} points: 95 % of the time the truth is within {low:.1f} to "
+        f"{high:.1f} %. The figure cost epsilon {at_most(cost)}; model and figure together: at most {at_most(together)}."
     )
+    return Bought(words, score.units, cost, together, f"{share:.1f} %")
+
+
+def _with_epsilon(summary: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
+    return {**summary, "privacy": {**summary["privacy"], "epsilon": epsilon}}
 
 
 def _spoken(name: str) -> str:
@@ -231,8 +258,9 @@ def page(subject: Subject, results: Sequence[Result] = ()) -> str:
         subject=subject,
         privacy=privacy,
         promise=subject.promise,
-        epsilon=number(subject.epsilon),
-        delta=f"{privacy['delta']:g}",
+        epsilon=at_most(subject.epsilon),
+        delta=at_most(privacy["delta"]),
+        many=several_units(subject.unit),
         either=NEIGHBOURS[privacy["adjacency"]].format(unit=subject.unit),
         sections=[_section(result) for result in results],
         version=__version__,

@@ -15,10 +15,12 @@ from noisewise.wording import (
     NEIGHBOURS,
     RDP,
     Promise,
+    at_most,
     certainty,
     number,
     percent_at_most,
     reason,
+    rounded_up,
     several_units,
 )
 
@@ -39,8 +41,8 @@ def guarantee(privacy: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     why = reason(privacy["status"], promise.strength, privacy["reason"])
     counted = private and math.isfinite(epsilon)
     return {
-        "epsilon": number(epsilon),
-        "plan_epsilon": None if private or "plan_epsilon" not in privacy else number(float(privacy["plan_epsilon"])),
+        "epsilon": at_most(epsilon),
+        "plan_epsilon": None if private or "plan_epsilon" not in privacy else at_most(float(privacy["plan_epsilon"])),
         "delta": power(privacy["delta"]),
         "certainty": percent_at_most(epsilon, privacy["delta"]) if counted else None,
         "gauge": f"{200 * (certainty(epsilon, privacy['delta']) - 0.5):.1f}" if counted else None,
@@ -61,8 +63,8 @@ def _sampling_in_words(kind: str) -> str:
     return SAMPLERS[kind].words if kind in SAMPLERS else kind
 
 
-def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
-    """Title, lead and caveats."""
+def subject(summary: Mapping[str, Any], promise: Promise, bought: str = "") -> dict[str, Any]:
+    """Title, lead and caveats; `bought`: what is said of a score that was released beside the run."""
     privacy, data, model = summary["privacy"], summary["data"], short_model(summary["model"])
     kind = f" ({model})" if model else ""
     unit, spoken = privacy["unit"], data_name(summary)
@@ -87,6 +89,7 @@ def subject(summary: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
         f"With probability about δ = {power(privacy['delta'])} the promise may fail.",
         "It covers this run alone: other runs on the same data, also those that only chose settings, add up with it.",
         f"The number of {several_units(unit)} ({data['n']:,}) and all settings below count as public.",
+        *([bought] if bought else []),
     ]
     if promise.strength == "none":
         why = reason(privacy["status"], promise.strength, privacy["reason"])
@@ -145,7 +148,8 @@ def counted(summary: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
     if rows is not None and people is not None:
         lines.append(
             f"Accuracies, losses and errors are over rows, {rows:,} test rows; columns called people count people, "
-            f"{people:,} in the test part, and intervals allow for the rows of one person being alike."
+            f"{people:,} in the test part (whoever has rows of several classes or groups, in each of them), "
+            "and intervals allow for the rows of one person being alike."
         )
     return lines
 
@@ -189,7 +193,7 @@ def accountants(privacy: Mapping[str, Any], promise: Promise) -> list[tuple[str,
         if privacy[key] is None:
             return name, "–", "does not cover this mechanism"
         epsilon = float(privacy[key])
-        return name, f"ε = {number(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
+        return name, f"ε = {at_most(epsilon)}", note if math.isfinite(epsilon) else GUARANTEE["none"]
 
     return [
         row("PLD", "epsilon", GUARANTEE[promise.strength]),
@@ -237,8 +241,9 @@ def setting(value: Any) -> str:
 
 
 def power(delta: float) -> str:
-    """1e-05 as a power of ten."""
-    mantissa, exponent = f"{delta:.3g}".split("e") if "e" in f"{delta:.3g}" else (f"{delta:.3g}", "")
+    """1e-05 as a power of ten; three digits, rounded up, since a delta is an upper bound."""
+    text = f"{rounded_up(delta):.3g}"
+    mantissa, exponent = text.split("e") if "e" in text else (text, "")
     if not exponent:
         exact = math.log10(delta)
         if not exact.is_integer():

@@ -12,6 +12,7 @@ from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 
 FORMAT = 1
+SPREAD = 1.96  # deviations of noise on either side
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class NoisedScore:
     deviation: float
     units: int
     ledger: Ledger
+
+    @property
+    def shown(self) -> tuple[float, float, float]:
+        """The share, and both ends within which noise stays 95 % of the time; in per cent, none below 0 or above 100."""
+        ends = (self.share - SPREAD * self.deviation, self.share + SPREAD * self.deviation)
+        share, low, high = (100 * min(max(value, 0.0), 1.0) for value in (self.share, *ends))
+        return share, low, high
 
 
 def write_score(folder: RunFolder, score: NoisedScore) -> None:

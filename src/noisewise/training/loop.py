@@ -53,6 +53,7 @@ from noisewise.training.start import check_start, enter, schema_ledger
 from noisewise.training.state import State
 from noisewise.training.step import Recorder
 from noisewise.training.summary import status_of
+from noisewise.wording import at_most
 
 READINGS = 20  # of epsilon in a run's metrics
 
@@ -274,7 +275,7 @@ class _Epsilon:
         """Show the step, with the epsilon that the next reading will have: it is not exceeded until then."""
         if not self._bar.show:
             return
-        self._bar.advance(extra=f"epsilon {self._after(self.state.step):.2f}" if self.private else "not private")
+        self._bar.advance(extra=f"epsilon {at_most(self._after(self.state.step))}" if self.private else "not private")
 
 
 def readings_of(state: State, delta: float) -> dict[int, float]:

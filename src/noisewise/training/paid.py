@@ -18,6 +18,7 @@ from noisewise.evaluation import logits
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
+from noisewise.wording import several_units
 
 PURPOSE = "accuracy of held-out people"
 
@@ -68,7 +69,8 @@ class PaidAccuracy:
 
     def __repr__(self) -> str:
         """What is left."""
-        return f"PaidAccuracy({self.n} {self.mechanism.unit}s, {self.left} of {self.mechanism.steps} readings left)"
+        many = several_units(self.mechanism.unit)
+        return f"PaidAccuracy({self.n} {many}, {self.left} of {self.mechanism.steps} readings left)"
 
     @property
     def left(self) -> int:

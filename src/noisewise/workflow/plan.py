@@ -25,7 +25,7 @@ from noisewise.repairs import repaired
 from noisewise.runs.folder import Status
 from noisewise.sampling import SAMPLERS, FullBatch
 from noisewise.training.summary import REPRODUCIBLE
-from noisewise.wording import number, several_units
+from noisewise.wording import at_most, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.repair_specs import parse
@@ -111,7 +111,7 @@ def recipe_of(config: Config, data: Splits) -> Recipe:
     spent = recipe.epsilon(config.delta)
     if not spent <= config.epsilon:
         raise PrivacyError(
-            f"noise_multiplier={config.noise_multiplier} costs epsilon {number(spent)}, more than the epsilon="
+            f"noise_multiplier={config.noise_multiplier} costs epsilon {at_most(spent)}, more than the epsilon="
             f"{config.epsilon:g} the config states. Take noise_multiplier out to have it calibrated."
         )
     return recipe

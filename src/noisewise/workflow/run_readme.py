@@ -10,7 +10,7 @@ from torch import nn
 from noisewise.models.table import LONGEST, START, Beside, Hats
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
-from noisewise.wording import number, promised
+from noisewise.wording import at_most, promised
 
 if TYPE_CHECKING:
     from noisewise.recipe import Recipe
@@ -27,7 +27,7 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
     lines = [
         f"# {config.model} on {summary['data']['name']}: {promise.badge}",
         "",
-        f"Epsilon {number(float(privacy['epsilon']))} at delta {privacy['delta']:g} ({privacy['adjacency']}, unit: one "
+        f"Epsilon {at_most(float(privacy['epsilon']))} at delta {at_most(privacy['delta'])} ({privacy['adjacency']}, unit: one "
         f"{privacy['unit']}). {promise.meaning}",
         "",
         "## Use the model",

@@ -23,6 +23,7 @@ from noisewise.sampling import FullBatch
 from noisewise.workflow.plan import Planned
 
 PURPOSE = "scores"
+NOT_A_SHARE = "a noised score is the share of right answers, which a regression does not have: choose by public rows."
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,7 @@ def trained_model(planned: Planned, folder: RunFolder) -> nn.Module:
 def right_answers(model: nn.Module, data: Data) -> float:
     """Sum over units of the share of their rows that a classifier gets right: one unit moves it by at most 1."""
     if data.task != "classification":
-        raise ConfigError(
-            "a noised score is the share of right answers, which a regression does not have: choose by public rows."
-        )
+        raise ConfigError(NOT_A_SHARE)
     with torch.no_grad():
         hits = (model(data.x).argmax(1) == data.y).double()
     if data.unit is None:
@@ -70,6 +69,18 @@ def score_event(epsilon: float, delta: float, adjacency: str) -> Any:
     return dp_accounting.GaussianDpEvent(
         smallest_noise(lambda sigma: [(dp_accounting.GaussianDpEvent(sigma), 1)], epsilon, delta, adjacency)
     )
+
+
+def price_of_scores(
+    models: int, units: int, *, epsilon: float, delta: float, adjacency: str, unit: str
+) -> tuple[Ledger, float]:
+    """What one release of scores would leave in a ledger, and the deviation of its noise on a share; nothing is drawn."""
+    if units < 1:
+        raise DataError("no people are held out to score on: set valid, e.g. valid = 500.")
+    event = score_event(epsilon, delta, adjacency)
+    ledger = Ledger(adjacency, unit=unit)
+    ledger.record(event, PURPOSE, 0)
+    return ledger, event.noise_multiplier * math.sqrt(models) / units
 
 
 def noised_scores(

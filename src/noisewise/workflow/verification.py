@@ -37,15 +37,16 @@ from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
 from noisewise.training.callbacks import PAID_ACCURACY
-from noisewise.wording import number
+from noisewise.wording import at_least, at_most, number, several_units
 from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
 from noisewise.workflow.plan import optimizer_of, plan_of, recipe_of
 from noisewise.workflow.repair_specs import parse
+from noisewise.workflow.scores import PURPOSE
 
 TRIALS = 20_000  # of the engine's audit: seconds
-NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "engine")
+NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "scores", "engine")
 Verdict = Literal["ok", "fails", "cannot be checked"]
 OK: Verdict = "ok"
 FAILS: Verdict = "fails"
@@ -79,9 +80,11 @@ def verified(
         "mechanism": _mechanism,
         "weights": _weights,
         "metrics": _metrics,
+        "scores": _scores,
         "engine": partial(_engine, progress=progress, trials=trials),
     }
-    return [_answered(name, partial(questions[name], folder)) for name in names]
+    asked = [name for name in names if name != "scores" or folder.scores.exists()]
+    return [_answered(name, partial(questions[name], folder)) for name in asked]
 
 
 def _answered(name: str, question: Callable[[], str]) -> Check:
@@ -122,12 +125,36 @@ def _epsilon(folder: RunFolder) -> str:
     summary = read_summary(folder)
     privacy, lines = summary["privacy"], Ledger.from_dict(read_json(folder.ledger)).lines
     releases = sum(line.count for line in lines)
-    stated = f"epsilon {number(float(privacy['epsilon']))} at delta {privacy['delta']:g}"
-    if (score := read_score(folder)) is not None:  # adds up, or is refused
-        Ledger(privacy["adjacency"], unit=privacy["unit"]).composed(score.ledger)
+    stated = f"epsilon {at_most(float(privacy['epsilon']))} at delta {at_most(privacy['delta'])}"
     if privacy["status"] != "private":
         return f"{privacy['status']} ({privacy['reason']}), and nothing else is claimed."
     return f"{stated} is what the {releases:,} releases of the ledger cost (PLD, computed anew)."
+
+
+def _scores(folder: RunFolder) -> str:
+    """A noised score was released once; its noise is that of its ledger, which adds up with the model's."""
+    score, privacy = read_score(folder), read_summary(folder)["privacy"]
+    assert score is not None
+    if privacy["status"] != "private":
+        raise RunError(f"a noised score beside a run that is {privacy['status']}: it promises nothing.")
+    lines = score.ledger.lines
+    together = Ledger.from_dict(read_json(folder.ledger), unit=privacy["unit"]).composed(score.ledger)
+    if score.ledger.reproducible or score.ledger.releases != 1 or lines[0].purpose != PURPOSE:
+        raise RunError(
+            f"the ledger of scores.json holds {_in_words(lines)}, not one release of scores with fresh noise."
+        )
+    noise = event_to_dict(lines[0].event)["noise_multiplier"] / score.units
+    if not math.isclose(noise, score.deviation, rel_tol=1e-6):
+        raise RunError(
+            f"scores.json states a deviation of {100 * score.deviation:.3g} points, its ledger gives {100 * noise:.3g}."
+        )
+    share, low, high = score.shown
+    cost, total = (ledger.epsilon(privacy["delta"]) for ledger in (score.ledger, together))
+    return (
+        f"one score was bought of {score.units:,} held-out {several_units(privacy['unit'])}, epsilon "
+        f"{at_most(cost)}; with the model at most {at_most(total)}. "
+        f"{share:.1f} % right, noise of {100 * noise:.1f} points ({low:.1f} to {high:.1f} %)."
+    )
 
 
 def _metrics(folder: RunFolder) -> str:
@@ -188,7 +215,7 @@ def _plan(folder: RunFolder) -> str:
             f"config.toml plans {_in_words(planned)}, the ledger holds {_in_words(written)}: one of them was changed."
         )
     if config.epsilon is not None and not (cost := recipe.epsilon(config.delta)) <= config.epsilon * (1 + 1e-3):
-        raise RunError(f"the plan costs epsilon {number(cost)}, config.toml allows {number(config.epsilon)}.")
+        raise RunError(f"the plan costs epsilon {at_most(cost)}, config.toml allows {number(config.epsilon)}.")
     return f"config.toml gives the ledger's lines: {_in_words(planned)}."
 
 
@@ -326,7 +353,9 @@ def _engine(folder: RunFolder, *, progress: bool, trials: int) -> str:
     except ConfigError as error:
         raise _Open(str(error)) from None
     proven, claimed = result.headline["empirical epsilon"].low, result.claimed
-    words = f"of the epsilon {number(claimed)} that one release claims, {number(proven)} was found in {trials:,} trials"
+    words = (
+        f"of the epsilon {at_most(claimed)} that one release claims, {at_least(proven)} was found in {trials:,} trials"
+    )
     if result.exceeds:
         raise RunError(f"{words}: the engine of this machine is faulty. Do not publish what it trained.")
     return f"{words}: nothing exceeds the claim."

@@ -29,6 +29,7 @@ from noisewise.data.tables.schema import MISSING, Schema
 from noisewise.data.tables.survey import survey
 from noisewise.errors import ConfigError, DataError
 from noisewise.randomness import Entropy
+from noisewise.wording import at_most
 
 __all__ = ["READ", "RELEASED", "Proposal", "ToConfirm", "declared", "propose"]
 
@@ -227,8 +228,8 @@ def _notes_on_defaults(columns: int) -> tuple[str, ...]:
 
 def _notes_on_spending(ledger: Ledger, delta: float) -> tuple[str, ...]:
     return (
-        f"Spent: epsilon {ledger.epsilon(delta):.4g} at delta {delta:g}, {ledger.adjacency}. The schema carries this "
-        "ledger: training continues it, so that the total includes this choice. Running this again spends again.",
+        f"Spent: epsilon {at_most(ledger.epsilon(delta), 4)} at delta {at_most(delta)}, {ledger.adjacency}. The schema carries "
+        "this ledger: training continues it, so that the total includes this choice. Running this again spends again.",
         "The number of rows (people, with a unit column) counts as public. Common texts are kept by their public hash: "
         "their names were not released.",
     )
