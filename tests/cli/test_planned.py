@@ -26,7 +26,7 @@ def test_all_that_is_promised_is_said(capsys):
 def test_a_run_whose_noise_repeats_promises_nothing(capsys):
     said = words(capsys, insecure_seed=1)
     assert "status not-private: noise reproducible: do not publish" in said
-    assert "epsilon ∞, nothing is promised; with secret noise it would be 0." in said
+    assert "epsilon ∞, nothing is promised; with secret noise it would be at most 0." in said
     assert "strong" not in said
 
 

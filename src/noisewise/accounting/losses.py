@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -57,6 +56,7 @@ def once(rate: float, sigma: float, adjacency: Any, grid: float) -> Any:
 
 
 def _one_way(rate: float, sigma: float, way: Any, grid: float) -> Any:
+    import numpy as np
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
@@ -78,6 +78,8 @@ def _one_way(rate: float, sigma: float, way: Any, grid: float) -> Any:
 
 def _without_sampling(losses: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
     """`ln(1 + (exp(e) - 1)/q)`, for losses of any size; -infinity where the mixture's loss cannot be."""
+    import numpy as np
+
     small, large = np.minimum(losses, 0), np.maximum(losses, 0)
     below = np.log1p(np.maximum(np.expm1(small) / rate, -1))
     above = large - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-large))

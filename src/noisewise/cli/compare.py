@@ -68,7 +68,7 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
     columns = {
         "run": [plain(str(row.run.folder.path)) for row in rows],
         "epsilon": [_epsilon(row) for row in rows],
-        "all runs": [at_most(row.together) for row in rows],
+        "all runs": [plain(at_most(row.together)) for row in rows],
         **{measure.name: [_cell(row, measure) for row in rows] for measure in measures},
     }
     console.print()
