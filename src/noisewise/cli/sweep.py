@@ -122,7 +122,7 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     else:
         table.add_row("runs", f"{len(costs)}; {processes} at a time")
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
-        table.add_row("together", f"[bold]epsilon {number(total)}[/]: nothing is promised")
+        table.add_row("together", f"[bold]epsilon {at_most(total)}[/]: nothing is promised")
     table.add_row("choice", _choice(whole))
     took = sum(seconds(plan.recipe, plan.config.runtime(), twin=plan.config.twin) for plan in whole.plans[:1])
     table.add_row("takes", f"about {in_words(took * len(costs) / processes)}")

@@ -21,7 +21,7 @@ from noisewise.audits.show import dress
 from noisewise.errors import RunError
 from noisewise.estimates.estimate import Estimate
 from noisewise.runs.together import Finished, grouped
-from noisewise.wording import fixed, number, percent, percent_interval
+from noisewise.wording import at_most, fixed, percent, percent_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,18 +195,18 @@ def _finite(epsilons: Sequence[float]) -> list[float]:
 
 def _ticks(places: Sequence[float], epsilons: Sequence[float], most: int = 6) -> dict[float, str]:
     """Where the axis says an epsilon, and which: all of few, some of many."""
-    known = dict(sorted(zip(places, (number(epsilon) for epsilon in epsilons), strict=True)))
+    known = dict(sorted(zip(places, (at_most(epsilon) for epsilon in epsilons), strict=True)))
     step = -(-len(known) // most)
     return {place: text for count, (place, text) in enumerate(reversed(known.items())) if count % step == 0}
 
 
 def _beside(epsilons: Sequence[float]) -> list[float]:
     """Where runs are drawn: those of one epsilon a little apart, so that none hides another."""
-    alike = Counter(number(epsilon) for epsilon in epsilons)
+    alike = Counter(at_most(epsilon) for epsilon in epsilons)
     seen: Counter[str] = Counter()
     places = []
     for epsilon in epsilons:
-        key = number(epsilon)
+        key = at_most(epsilon)
         places.append(epsilon * 1.06 ** (seen[key] - (alike[key] - 1) / 2))
         seen[key] += 1
     return places

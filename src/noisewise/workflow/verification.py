@@ -187,7 +187,7 @@ def _paid(folder: RunFolder, lines: list[dict[str, Any]]) -> str:
             f"metrics.jsonl holds {readings} noised readings, valid_ledger.json {ledger.releases}: lines of it are gone."
         )
     delta = read_json(folder.summary)["privacy"]["delta"]
-    cost = number(ledger.epsilon(delta))
+    cost = at_most(ledger.epsilon(delta))
     return (
         f" Its {readings} readings of held-out people cost these epsilon {cost} at delta {delta:g} (valid_ledger.json)."
     )
