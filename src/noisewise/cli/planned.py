@@ -27,7 +27,8 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     each = "" if runs == 1 else f" for each of {runs} runs, which add up"
     status, n = planned.status, mechanism.sampler.n
     if status.status == "private":
-        table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}, {promise(spent, config.delta, n).strength}")
+        words = promise(spent, config.delta, n, adjacency=mechanism.adjacency, unit=unit)
+        table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}. {words.meaning}")
     else:
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
         kept = f"; with secret noise it would be at most {at_most(spent)}" if math.isfinite(spent) else ""

@@ -346,7 +346,7 @@ def _print_run(console: Console, run: Run, next_step: bool) -> None:
     table.add_row("secret", f"{folder.sensitive}/  {holds}never publish this folder")
     console.print()
     console.print(table)
-    console.print()
-    console.print(promise.meaning)
+    if privacy["status"] != "private":  # else the plan has said it
+        console.print(f"\n{promise.meaning}")
     if next_step:
         console.print(f"\n[dim]Next:[/] noisewise audit {folder.path}", soft_wrap=True)
