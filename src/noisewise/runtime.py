@@ -19,8 +19,8 @@ class Runtime:
     microbatch: largest number of units in memory at once; None for the whole batch.
     padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
     capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs. For timing and tests: only in runs with an
-        `insecure_seed`, since norms of captured steps may follow the size of a micro-batch; True is refused in a private
-        run. None: in such a run on a GPU, where that can be, otherwise the ordinary way; False: never.
+        `insecure_seed`, until graphs are tested on GPUs for keeping units apart; True is refused in a private run.
+        None: in such a run on a GPU, where that can be, otherwise the ordinary way; False: never.
         What the model and the loss read from Python is then read once, and again when a number of theirs changes.
     """
 

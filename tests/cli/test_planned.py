@@ -17,7 +17,8 @@ def words(capsys, *, runs=1, **given):
 def test_all_that_is_promised_is_said(capsys):
     said = words(capsys)
     for part in (
-        "mlp on digits", "epsilon 0.0835. Whoever sees the model", "A strong guarantee", "delta 1e-05", "protects one row of 1,258 (add-remove)",
+        "mlp on digits", "epsilon 0.0835. Whoever sees the model", "A strong guarantee",
+        "delta 1e-05", "protects one row of 1,258 (add-remove)",
         "multiplier 4, bound 0.5 (flat clipping)", "3 of about 64 rows (poisson)", "twin included",
     ):  # fmt: skip
         assert part in said

@@ -156,7 +156,7 @@ def test_what_cannot_be_captured_is_refused_or_made_in_the_ordinary_way(name):
 
 
 def test_private_runs_refuse_to_be_captured_before_anything_is_drawn(tmp_path):
-    with pytest.raises(ConfigError, match=r"capture=True.*micro-batch.*Use capture=False.*insecure_seed="):
+    with pytest.raises(ConfigError, match=r"capture=True.*units apart.*Use capture=False.*insecure_seed="):
         tiny.run(runtime=CAPTURED, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     network, state = tiny.model(), State.start(tiny.mechanism())

@@ -166,7 +166,7 @@ class Captured:
 def wanted(runtime: Runtime | None, device: torch.device, entropy: Entropy) -> bool:
     """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls. Never where noise is secret.
 
-    That one unit does not move the share of others is shown for ordinary steps alone, so a private run makes those.
+    That one unit does not move the share of others is shown on GPUs for ordinary steps alone, so a private run makes those.
     """
     runtime = runtime or Runtime()
     chosen, engine = runtime.capture, runtime.engine
@@ -176,8 +176,8 @@ def wanted(runtime: Runtime | None, device: torch.device, entropy: Entropy) -> b
         )
     if chosen and not entropy.reproducible:
         raise ConfigError(
-            "Runtime(capture=True) in a private run: norms of captured steps may follow the size of a micro-batch, so one "
-            "unit could move the share of others. Use capture=False; for timing, insecure_seed=, which is not private."
+            "Runtime(capture=True) in a private run: that graphs keep units apart is not tested on a GPU yet. Use "
+            "capture=False; for timing, insecure_seed=, which is not private."
         )
     return (
         entropy.reproducible and engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
