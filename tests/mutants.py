@@ -1,6 +1,6 @@
 """Plant one deliberate fault after another into a copy of the package and see whether the tests notice.
 
-    python tests/mutants.py [--jobs 2] [--only WORD]
+    python tests/mutants.py [--jobs 2] [--only WORD]...
 
 The faults lie in `faults.py` beside the tests of the package that they break. First the chosen tests run on an
 unchanged copy and must pass. Then each fault is one replacement of a text that occurs exactly once; a fault is caught
@@ -129,10 +129,13 @@ def unchanged(mutants: list[Mutant], console: Console) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Plant deliberate faults and see whether the tests notice.")
     parser.add_argument("--jobs", type=int, default=2, help="faults judged at a time")
-    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--only", action="append", help="faults whose name contains this; may be repeated")
     options = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    chosen = [mutant for faults in planted().values() for mutant in faults if options.only in mutant.name]
+    words = options.only or [""]
+    chosen = [
+        mutant for faults in planted().values() for mutant in faults if any(word in mutant.name for word in words)
+    ]
     os.environ["OMP_NUM_THREADS"] = "1"
     FORKS.set_forkserver_preload(SLOW_IMPORTS)
     console.print(f"{len(chosen)} faults; their tests on the unchanged package first")

@@ -140,4 +140,33 @@ FAULTS = [
         "return all(isinstance(event, dp_accounting.NonPrivateDpEvent)",
         ("accounting/test_accountants.py::test_no_release_costs_nothing",),
     ),
+    # privacy losses on a grid
+    Mutant(
+        "losses: a unit that is added is not looked at",
+        "accounting/losses.py",
+        "(AdjacencyType.REMOVE, AdjacencyType.ADD)",
+        "(AdjacencyType.REMOVE,)",
+        ("accounting/test_losses.py::test_no_delta_is_below_the_true_one",),
+    ),
+    Mutant(
+        "losses: the loss of a sample is taken for that of the release",
+        "accounting/losses.py",
+        "np.maximum(np.expm1(small) / rate, -1)",
+        "np.maximum(np.expm1(small), -1)",
+        ("accounting/test_losses.py::test_epsilons_are_those_of_the_library",),
+    ),
+    Mutant(
+        "losses: nothing lies below the least loss",
+        "accounting/losses.py",
+        "-np.expm1(np.minimum(losses, 0))",
+        "0.0",
+        ("accounting/test_losses.py::test_epsilons_are_those_of_the_library",),
+    ),
+    Mutant(
+        "losses: equal releases count once",
+        "accounting/losses.py",
+        ".self_compose(count)",
+        ".self_compose(1)",
+        ("accounting/test_losses.py::test_several_releases_are_composed",),
+    ),
 ]
