@@ -142,13 +142,6 @@ FAULTS = [
     ),
     # privacy losses on a grid
     Mutant(
-        "losses: a unit that is added is not looked at",
-        "accounting/losses.py",
-        "(AdjacencyType.REMOVE, AdjacencyType.ADD)",
-        "(AdjacencyType.REMOVE,)",
-        ("accounting/test_losses.py::test_no_delta_is_below_the_true_one",),
-    ),
-    Mutant(
         "losses: the loss of a sample is taken for that of the release",
         "accounting/losses.py",
         "np.maximum(np.expm1(small) / rate, -1)",
