@@ -358,7 +358,7 @@ def test_quiet_of_train(noisewise, monkeypatch) -> None:
     silent, told = (" ".join(text.split()) for text in printed)
     assert silent == "error: seen."
     for words in (
-        "cnn on digits", "epsilon 0.0835, strong", "delta 1e-05", "protects one row of 1,258 (add-remove)",
+        "cnn on digits", "epsilon 0.0835. Whoever sees", "delta 1e-05", "protects one row of 1,258 (add-remove)",
         "noise multiplier 4, bound 0.5 (flat clipping)", "steps 3 of about 64 rows (poisson)", "twin included error: seen.",
     ):  # fmt: skip
         assert words in told

@@ -344,6 +344,9 @@ def unread(x, y):
     return Indexed(Rows(x, y), identity="made up")
 
 
+MARK = 0.125
+
+
 def with_row(value):
     x, y = tiny.data()
     x = x.clone()
@@ -353,28 +356,37 @@ def with_row(value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
-def test_rows_that_are_no_numbers_add_nothing(value, engine):
-    """Where nobody looked at the rows before, they move the sum by 0, and everybody else counts as ever."""
+def test_rows_whose_loss_is_no_number_add_nothing(value, engine):
+    """Numbers that are fine in themselves, and a loss that is not: it moves the sum by 0, everybody else counts as ever."""
     present = torch.ones(tiny.N)
     present[3] = 0
 
     def without_row_3(model, batch):
         return tiny.loss_fn(model, batch[:2]) * batch[2]
 
+    def endless_for_row_3(model, batch):
+        return tiny.loss_fn(model, batch) * torch.where(batch[0][:, 0] == MARK, value, 1.0)
+
     network = tiny.model()
     expected = train(
         network, (*tiny.data(), present), without_row_3, tiny.mechanism(), tiny.sgd(network),
         insecure_seed=SEED, progress=False,
     )  # fmt: skip
-    run = tiny.run(units=unread(*with_row(value)), runtime=Runtime(engine=engine), insecure_seed=SEED)
+    network = tiny.model()
+    run = train(
+        network, with_row(MARK), endless_for_row_3, tiny.mechanism(), tiny.sgd(network),
+        runtime=Runtime(engine=engine), insecure_seed=SEED, progress=False,
+    )  # fmt: skip
     torch.testing.assert_close(tiny.weights(run.model), tiny.weights(expected.model))
 
 
-def test_numbers_that_are_none_everywhere_leave_noise_alone():
-    x, y = tiny.data()
-    run = tiny.run(units=unread(torch.full_like(x, math.nan), y))
-    assert tiny.weights(run.model).isfinite().all()
-    assert run.ledger.lines == tiny.mechanism().lines()
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_rows_that_are_no_numbers_stop_the_step_that_takes_them(value):
+    """Where nobody looked at the rows before; nothing of that step is released."""
+    with pytest.raises(
+        DataError, match=r"row 3 of the data holds .* released before it was read, and stay in the ledger"
+    ):
+        tiny.run(units=unread(*with_row(value)), insecure_seed=SEED)
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.0, 1e20])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from noisewise.accounting import losses
@@ -39,10 +40,11 @@ def _composed(
 ) -> Iterator[float]:
     """Epsilon at each count, by adding what came since the one before."""
     relation = _relation(adjacency)
+    several = cache(lambda *event: losses.several(*event, relation, grid))  # intervals are alike
     total = losses.composed(_gaussians(before) or (), relation, grid)
     for part, count in zip(_between(planned, counts), counts, strict=True):
         for event in _gaussians(part) or ():
-            total = total.compose(losses.several(*event, relation, grid))
+            total = total.compose(several(*event))
         yield float(total.get_epsilon_for_delta(delta)) if before or count else 0.0
 
 
