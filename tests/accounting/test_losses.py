@@ -6,6 +6,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.special import log_ndtr
 
+from noisewise.accounting.accountants import FINEST, SEVERAL, pld_epsilon
 from noisewise.accounting.losses import composed, once
 
 RELATIONS = {name: dp.NeighboringRelation[name] for name in ("ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL", "REPLACE_ONE")}
@@ -68,3 +69,11 @@ def test_hardly_any_noise_stays_in_range():
     lower = 0.5 / 0.01**2  # the loss at the unit's own mean, where half of the drawn releases lie
     assert lower < epsilon < 2 * lower
     assert np.isfinite(log_ndtr(-100.0))
+
+
+def test_long_schedules_stop_within_a_permille_of_the_finest():
+    plan = [(dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1 + k / 24)), 100) for k in range(24)]
+    assert len(plan) > SEVERAL
+    finest = composed([(0.02, 1 + k / 24, 100) for k in range(24)], RELATIONS["ADD_OR_REMOVE_ONE"], FINEST)
+    exact = finest.get_epsilon_for_delta(1e-5)
+    assert exact * (1 - 1e-6) <= pld_epsilon(plan, 1e-5, "add-remove") <= exact * 1.001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from noisewise.accounting import losses
 from noisewise.accounting.accountants import FINEST, Events, _gaussians, _relation, _typical_loss, pld_epsilon
@@ -40,7 +40,11 @@ def _composed(
 ) -> Iterator[float]:
     """Epsilon at each count, by adding what came since the one before."""
     relation = _relation(adjacency)
-    several = cache(lambda *event: losses.several(*event, relation, grid))  # intervals are alike
+
+    @cache
+    def several(rate: float, sigma: float, count: int) -> Any:  # intervals are alike
+        return losses.several(rate, sigma, count, relation, grid)
+
     total = losses.composed(_gaussians(before) or (), relation, grid)
     for part, count in zip(_between(planned, counts), counts, strict=True):
         for event in _gaussians(part) or ():
