@@ -19,6 +19,7 @@ if os.environ.get("NOISEWISE_FUZZ") != "1":
 
 def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests run
         import torch
 
         torch.set_num_threads(1)

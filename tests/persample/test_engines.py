@@ -77,7 +77,10 @@ def test_every_rule_equals_the_oracle(name, engine, support_kind):
             assert got.grads.sensitivity == clip.sensitivity
 
 
-@pytest.mark.parametrize(("name", "engine"), problems_and_engines(ENGINES))
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [(name, e) for name, e in problems_and_engines(ENGINES) if e == "auto" or list(PROBLEMS).index(name) % 3 == 0],
+)
 def test_float32_differs_by_rounding_only(name, engine):
     """1e-4: a float32 Gram norm may be lengthened by about 1e-7 (|A| |G| / norm)^2, which is below 100 here."""
     setup = PROBLEMS[name].make(torch.float32)

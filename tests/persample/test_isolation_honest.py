@@ -54,7 +54,14 @@ def test_the_baseline_covers_the_collection():
     assert SLOWER.keys() <= HONEST.keys()
 
 
-@pytest.mark.parametrize("name", HONEST)
+def by_turns(names):
+    """Of models from Hugging Face, which take seconds each, one in five; the others by hand."""
+    faces = [name for name in names if name.startswith("face: ")]
+    slow = {name for place, name in enumerate(faces) if place % 5}
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", by_turns(HONEST))
 def test_none_loses_what_it_had(name):
     lost = losses(BEFORE[name], behaviour(HONEST[name]))
     assert not any(loss.startswith("refused") for loss in lost)
@@ -62,13 +69,9 @@ def test_none_loses_what_it_had(name):
 
 
 SETTLED = [name for name in ACCEPTED if not HONEST[name].random]
-FACES = [name for name in SETTLED if name.startswith("face: ")]  # a few seconds each: one in five, the others by hand
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in FACES and FACES.index(name) % 5 else ()) for name in SETTLED],
-)
+@pytest.mark.parametrize("name", by_turns(SETTLED))
 def test_sums_equal_the_loop_over_units(name):
     setup, layout = HONEST[name].examined()
     grads = unit_gradients(setup)

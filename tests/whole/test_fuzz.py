@@ -240,7 +240,7 @@ CHECKS = {
         runs("unfinished"), BEGUN, COMMANDS[2:], work, count
     ),
 }
-QUICK, SLOW = (60, 60, 20, 8), (1500, 1500, 600, 200)
+QUICK, SLOW = (30, 30, 10, 5), (1500, 1500, 600, 200)
 
 
 @pytest.mark.parametrize(("what", "count"), list(zip(CHECKS, QUICK, strict=True)))
