@@ -197,6 +197,10 @@ def test_the_page_of_lists_is_what_there_is():
     assert pages.LISTS.read_text() == pages.lists()
 
 
+def test_the_table_of_steps_on_a_gpu_is_that_of_its_results():
+    assert pages.GPU_TABLE.findall(pages.README.read_text()) == [pages.gpu_table()]
+
+
 @pytest.mark.parametrize(
     "names",
     [adaptive.RULES, sampling.SAMPLERS, models.MODELS, CATALOG, repairs.REPAIRS, AUDITS],
