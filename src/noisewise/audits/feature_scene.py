@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noisewise.data.synthetic import TwoPatch
     from noisewise.mechanism import Mechanism
     from noisewise.models import TwoLayerCNN
-    from noisewise.training.loop import Ablation
+    from noisewise.training.ablation import Ablation
 
 
 @dataclass(frozen=True)

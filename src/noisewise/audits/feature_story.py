@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from noisewise.data.synthetic import TwoPatch
-    from noisewise.training.loop import Ablation
+    from noisewise.training.ablation import Ablation
 
 TAKES = "Trains the two-layer network once on made-up data; seconds."
 COLOURS, STYLES = (PRIVATE, TWIN, INK), ("-", "--", ":", "-.")  # of classes; of the features within one
