@@ -461,4 +461,11 @@ FAULTS = [
         "if not noise:",
         ("report/test_shareable.py::test_verify_has_a_line_about_scores",),
     ),
+    Mutant(
+        "open: a run is audited on other data than it was trained on",
+        "workflow/opened.py",
+        "if not folder.identity.exists():",
+        "if True:",
+        ("workflow/test_opened.py::test_other_data_than_it_was_trained_on_are_refused",),
+    ),
 ]

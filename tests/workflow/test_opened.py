@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from noisewise.audits import AUDITS, read
-from noisewise.errors import ConfigError, RunError
+from noisewise.data.tables.kinds import Classes, Number
+from noisewise.data.tables.schema import Schema
+from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.runs.folder import RunFolder
 from noisewise.workflow.config import Config, configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import NEEDS, accuracy, audit, open_run
 from noisewise.workflow.plan import Planned
+from noisewise.workflow.released_score import release_score
 
 
 def quick(**given) -> Config:
@@ -39,6 +42,21 @@ def test_unfinished_and_foreign_folders_are_refused(run: RunFolder, tmp_path) ->
     other.model.write_bytes(b"not weights")
     with pytest.raises(RunError, match="does not hold the weights"):
         open_run(other.path)
+
+
+def test_other_data_than_it_was_trained_on_are_refused(tmp_path) -> None:
+    """A row more, or another cut: people of the training part would be taken for new ones."""
+    path, schema = tmp_path / "t.csv", Schema(label="y", target=Classes(("no", "yes")), columns={"a": Number(0, 100)})
+    rows = [f"{k % 97},{'yes' if k % 3 else 'no'}" for k in range(200)]
+    path.write_text("\n".join(["a,y", *rows]) + "\n")
+    settings = quick(data=str(path), model="logistic", twin=False, schema=schema)
+    folder = execute(Planned.of(settings, schema), tmp_path / "run", progress=False)
+    before = open_run(folder.path)
+    assert before.data.train.units == before.mechanism.sampler.n
+    path.write_text("\n".join(["a,y", *rows[1:]]) + "\n")
+    for ask in (lambda: open_run(folder.path), lambda: release_score(folder.path, 1.0)):
+        with pytest.raises(DataError, match=r"t\.csv is not what .* was trained on.*give the data back"):
+            ask()
 
 
 # --- audits of runs

@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from noisewise import userfiles
+from noisewise.accounting import Identity
 from noisewise.audits import AUDITS, Result
 from noisewise.data import Data, Splits, load
+from noisewise.data.marks import mark_of
 from noisewise.data.tables import schema as schemas
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, OddRows, RunError
+from noisewise.errors import ConfigError, DataError, OddRows, RunError
 from noisewise.losses import LossFn, loss_for, outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import load_weights
@@ -137,6 +139,7 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OddRows)  # said when it was trained
             planned = Planned.of(config, stored_schema(folder))
+    check_same_data(folder, planned)
     start = planned.recipe.model
 
     def rebuilt(weights: Path) -> nn.Module:
@@ -144,6 +147,18 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
 
     twin = rebuilt(folder.twin_weights) if folder.twin_weights.exists() else None
     return Run(folder, config, status, planned.data, rebuilt(folder.model), twin, planned)
+
+
+def check_same_data(folder: RunFolder, planned: Planned) -> None:
+    """The rows to train on are those that the run was trained on, where its folder still knows: else members were tested."""
+    if not folder.identity.exists():
+        return
+    if not Identity.from_dict(read_json(folder.identity)).fits(mark_of(planned.recipe.data.train)):
+        raise DataError(
+            f"{planned.config.data} is not what {folder.path} was trained on: a value, a row or their order differs, or an "
+            "earlier version cut it into other parts. Audits would take people for new who are not: give the data back as they "
+            "were, or train anew."
+        )
 
 
 def stored_schema(folder: RunFolder) -> Schema | None:

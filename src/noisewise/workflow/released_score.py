@@ -15,7 +15,7 @@ from noisewise.runs.scores import NoisedScore, read_score, write_score
 from noisewise.runs.summary import read_ledger, read_status, read_summary
 from noisewise.wording import at_most, rounded_up, several_units, strength
 from noisewise.workflow.config import Config
-from noisewise.workflow.opened import stored_schema
+from noisewise.workflow.opened import check_same_data, stored_schema
 from noisewise.workflow.plan import Planned
 from noisewise.workflow.scores import NOT_A_SHARE, PURPOSE, noised_scores, price_of_scores, right_answers, trained_model
 
@@ -93,6 +93,7 @@ def _offered(folder: RunFolder, epsilon: float) -> tuple[Offer, Planned]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OddRows)
         planned = Planned.of(Config.read(folder.config), stored_schema(folder))
+    check_same_data(folder, planned)
     summary, people = read_summary(folder), planned.data.test
     privacy = summary["privacy"]
     if people.task != "classification":
