@@ -35,6 +35,7 @@ from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum, examine
 from noisewise.randomness import Entropy
 from noisewise.training.captured import Captured
+from noisewise.training.step import write_gradients
 
 warnings.filterwarnings("ignore")
 N = 50_000
@@ -75,7 +76,7 @@ def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callabl
     optimizer, clip = torch.optim.SGD(model.parameters(), lr=0.1), Flat(1.0)
     layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy, captured = Poisson(N, len(x)), Ledger(), Entropy.fresh(), Captured()
-    count = iter(range(1 << 30))
+    count, weights = iter(range(1 << 30)), dict(model.named_parameters())
     support: dict[str, Any] = {}
 
     def step() -> None:
@@ -89,8 +90,7 @@ def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callabl
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )
-        for name, parameter in model.named_parameters():
-            parameter.grad = grads["gradient"][name].div_(len(x))
+        write_gradients(weights, grads, len(x))
         optimizer.step()
 
     return step
@@ -160,8 +160,7 @@ def train_times(
         plan.epsilon(1e-6)  # as calibrating does
         start = time.perf_counter()
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        capture = Runtime(capture=None)  # for which the run cannot be private yet
-        nw.train(network, (x, y), unit_losses, plan, optimizer, runtime=capture, insecure_seed=0, progress=False)
+        nw.train(network, (x, y), unit_losses, plan, optimizer, progress=False)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 

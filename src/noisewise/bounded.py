@@ -14,7 +14,7 @@ from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
-from noisewise.noise import for_the_grid, noise_like, secure_answer, standard_normal
+from noisewise.noise import add_noise, for_the_grid, secure_answer, standard_normal
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -129,9 +129,8 @@ def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position
     for name, value in bounded._values.items():
         kinds.setdefault((value.dtype, value.device), {})[name] = value
     for number, values in enumerate(kinds.values()):
-        noise = noise_like(values.values(), std, entropy, (*position, number))
-        torch._foreach_add_(noise, list(values.values()))
-        answers |= dict(zip(values, noise, strict=True))
+        noised = add_noise(list(values.values()), std, entropy, (*position, number))
+        answers |= dict(zip(values, noised, strict=True))
     for name, answer in answers.items():
         mask = bounded.support.get(name, True)
         if mask is False:  # a constant, whatever was computed

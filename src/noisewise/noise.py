@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from noisewise.errors import PrivacyError
+from noisewise.pieces import lying_together, pieces, room_for
 from noisewise.randomness import Entropy
 
 NOISE_CHUNK = 1 << 17
@@ -47,11 +48,13 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
     return torch.from_numpy(noise).view(like.shape).to(like.dtype)
 
 
-def noise_like(tensors: Collection[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:
-    """Independent N(0, std^2) in the shapes of tensors of one type and device: pieces of one vector."""
-    sizes, first = [(tensor.shape, tensor.numel()) for tensor in tensors], next(iter(tensors))
-    whole = standard_normal(first.new_empty(()).expand(sum(count for _, count in sizes)), entropy, position).mul_(std)
-    return [part.view(shape) for part, (shape, _) in zip(whole.split([n for _, n in sizes]), sizes, strict=True)]
+def add_noise(tensors: Sequence[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of one type and device with independent N(0, std^2) added: pieces of one vector, which is drawn at once."""
+    first = tensors[0]
+    noise = standard_normal(first.new_empty(()).expand(room_for(tensors)), entropy, position)
+    if (whole := lying_together(tensors)) is not None:
+        return pieces(torch.add(whole, noise, alpha=std, out=noise), tensors)
+    return list(torch._foreach_add(list(tensors), pieces(noise, tensors), alpha=std))
 
 
 def for_the_grid(sigma: float, coordinates: int) -> float:

@@ -18,16 +18,15 @@ class Runtime:
         (refuse otherwise), loop.
     microbatch: largest number of units in memory at once; None for the whole batch.
     padded: fill batches up to the sampler's `max_batch`, so that all have one shape.
-    capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs. For timing and tests: only in runs with an
-        `insecure_seed`, until graphs are tested on GPUs for keeping units apart; True is refused in a private run.
-        None: in such a run on a GPU, where that can be, otherwise the ordinary way; False: never.
+    capture: compute steps in a few fixed shapes, on a GPU as CUDA graphs. None: on a GPU, where that can be, otherwise the
+        ordinary way; True: refuse where it cannot be; False: never.
         What the model and the loss read from Python is then read once, and again when a number of theirs changes.
     """
 
     engine: Engine = "auto"
     microbatch: int | None = None
     padded: bool = False
-    capture: bool | None = False
+    capture: bool | None = None
 
     def __post_init__(self) -> None:
         """Known engines, whole micro-batches."""

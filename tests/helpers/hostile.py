@@ -40,7 +40,10 @@ from helpers.oracles import Setup, as_type, clipped_sum_by_hand, nested, rows, u
 from noisewise.clipping import Flat
 from noisewise.errors import NoisewiseError
 from noisewise.persample import Layout, clipped_sum, examine
+from noisewise.persample.steady import NotSteady
+from noisewise.runtime import Runtime
 from noisewise.testing import reveal
+from noisewise.training.captured import Captured
 
 CLASSES, WIDTH, STEPS = 6, 6, 4
 POOL = 140  # units to choose from; labels are 0 to 3, and 5 for the extreme unit
@@ -1260,7 +1263,31 @@ def _sum_together(setup: Setup, _: Any, clip: Flat, units: list[int], seed: int)
     return _by_hand(grads, clip)
 
 
+class _Way:
+    """How a run makes its steps: captured, or from the first that cannot be on in the ordinary way."""
+
+    def __init__(self, setup: Setup):
+        self.layout, self.captured, self.ordinary = _look(setup), Captured(), False
+
+
+def _sum_captured(setup: Setup, way: _Way, clip: Flat, units: list[int], seed: int) -> dict[str, Tensor]:
+    model, loss_fn, pool = setup
+    if not way.ordinary:
+        try:
+            clipped = way.captured.clipped(
+                model, loss_fn, rows(pool, units), clip, {}, Runtime(), layout=way.layout, expected=8, seed=seed,
+                norms=False,
+            )  # fmt: skip
+        except NotSteady:
+            way.ordinary = True
+        else:
+            way.captured.settle()
+            return {name: value.clone() for name, value in reveal(clipped.grads).items()}  # the next step adds up there
+    return _sum_ours(setup, way.layout, clip, units, seed)
+
+
 OURS = Engine(_look, _sum_ours)
+CAPTURED = Engine(_Way, _sum_captured)
 ALONE = Engine(lambda setup: None, _sum_alone)  # the definition: what is right for every family but those that remember
 TOGETHER = Engine(lambda setup: None, _sum_together)  # each loss of one pass over the batch: wrong for every coupling
 

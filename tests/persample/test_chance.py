@@ -73,7 +73,7 @@ def test_draws_that_are_repeated_within_a_pass_are_not_proven(between):
 
 
 def test_a_pass_does_not_repeat_the_draws_of_another():
-    with random_state([], 5):
+    with random_state(5):
         draws = []
         for _ in range(3):
             Seeds()
@@ -86,7 +86,7 @@ def test_a_pass_does_not_repeat_the_draws_of_another():
 def test_what_one_pass_seeds_is_not_taken_for_the_secret_of_the_next():
     seeds = []
     for _ in range(2):
-        with random_state([], 5):
+        with random_state(5):
             Seeds()
             assert torch.initial_seed() == 5
             for chosen in (0, 0, 5000):
@@ -114,7 +114,7 @@ def test_no_unit_alone_draws_from_what_the_one_before_it_seeded(draw, seed):
     model, runs = Net(between), []
     for _ in range(2):
         seen.clear()
-        with random_state([], 5):
+        with random_state(5):
             loop(model, cross_entropy, Views.single((X, Y)), dict(model.named_parameters()))
         assert len(set(seen)) == len(X)
         runs.append(list(seen))
@@ -170,7 +170,7 @@ def test_generators_are_put_back_after_an_error():
     reseed(3)
     expected = (random.random(), np.random.rand(), torch.rand(()).item())
     reseed(3)
-    with pytest.raises(ZeroDivisionError), random_state([], 4):
+    with pytest.raises(ZeroDivisionError), random_state(4):
         raise ZeroDivisionError
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
 

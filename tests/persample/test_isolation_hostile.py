@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from helpers.hostile import (
     ALONE,
+    CAPTURED,
     FAMILIES,
     POOL,
     ROUNDING,
@@ -81,6 +82,21 @@ def test_one_unit_moves_the_sum_by_at_most_the_bound(hostile):
 @each("carry")
 def test_nothing_is_carried_from_one_batch_to_the_next(hostile):
     unless_refused(lambda: carried(hostile), ROUNDING[hostile.dtype])
+
+
+CAPTURED_NOW = FIRST[1::6]
+IN_FIXED_SHAPES = [
+    pytest.param(hostile, id=repr(hostile), marks=() if hostile in CAPTURED_NOW else pytest.mark.slow)
+    for hostile in FIRST
+]
+
+
+@pytest.mark.parametrize("hostile", IN_FIXED_SHAPES)
+def test_captured_steps_keep_to_the_bound_too(hostile):
+    """On a CPU plain calls stand for graphs; `tests/whole/test_gpu.py` has those."""
+    unless_refused(lambda: movement(hostile, CAPTURED), 1 + ROUNDING[hostile.dtype])
+    if hostile.form == "carry":
+        unless_refused(lambda: carried(hostile, CAPTURED), ROUNDING[hostile.dtype])
 
 
 DEVIATION = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.05}  # norms may be rounded up

@@ -28,7 +28,7 @@ def test_norms_are_not_below_the_true_ones_and_sums_are_the_same(name, masked, m
     mask = torch.rand(shape) < 0.5 if masked else None
     laid = formed if mask is None else formed * mask.flatten()
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: pytest.fail("a question was asked"))
-    with steady():
+    with steady(8):
         assert is_steady()
         squares, rest = gradient.measure(mask)
         total = rest.weighted_sum(torch.ones(4, dtype=torch.float64))
@@ -42,5 +42,5 @@ def test_norms_are_not_below_the_true_ones_and_sums_are_the_same(name, masked, m
 def test_uncertain_norms_are_taken_for_the_most_that_they_can_be():
     bounds = Bounds(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     assert not bounds.certain()
-    with steady():
+    with steady(8):
         assert bounds.certain()

@@ -18,10 +18,9 @@ from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError, RunError
 from noisewise.persample import examine, formed, kernels, replay
 from noisewise.persample.steady import NotSteady
-from noisewise.randomness import Entropy
 from noisewise.sampling import Poisson
 from noisewise.testing import reveal
-from noisewise.training.captured import Captured, sizes_for, wanted
+from noisewise.training.captured import Captured, most_for, sizes_for, wanted
 from noisewise.training.loop import train
 from noisewise.training.state import State
 from noisewise.training.step import private_step
@@ -49,6 +48,15 @@ def test_batches_of_any_size_fit_into_few_sizes_with_little_padding():
         assert sum(padding) / len(padding) < 0.13
 
 
+@pytest.mark.parametrize(("expected", "largest"), [(1, None), (8, None), (1000, None), (1000, 64)])
+def test_nearly_every_batch_is_one_micro_batch(expected, largest):
+    most = most_for(expected, largest)
+    usual = range(1, math.ceil(expected + 6 * math.sqrt(expected)) + 1)
+    sizes = [sizes_for(units, expected, most) for units in usual]
+    assert all(len(size) == 1 for size in sizes) or largest is not None
+    assert max(max(size) for size in sizes) <= most <= (largest or 8 * expected)
+
+
 @pytest.mark.parametrize(("units", "sizes"), [(0, []), (1, [8]), (64, [64]), (130, [64, 64, 8]), (70, [64, 8])])
 def test_micro_batches_are_never_larger_than_asked_for(units, sizes):
     assert sizes_for(units, 1000, 64) == sizes
@@ -64,7 +72,7 @@ def cancelling(delta):
 
 
 @pytest.mark.parametrize("with_kernels", [False, True])
-@pytest.mark.parametrize("kept", [1 << 28, 2 * 34 * 256])
+@pytest.mark.parametrize("kept", [1 << 28, 2 * 34 * 256, 30 * 256])
 def test_a_units_norm_does_not_follow_its_company(monkeypatch, with_kernels, kept):
     """Neither who else is in the batch nor how many they are, also where formed gradients no longer fit."""
     monkeypatch.setattr(formed, "KEPT", kept)
@@ -84,6 +92,19 @@ def test_a_units_norm_does_not_follow_its_company(monkeypatch, with_kernels, kep
         )
         known.append(clipped.norms[0, 0].item())
     assert max(known) / min(known) < 1 + 1e-6
+
+
+def test_no_micro_batch_is_larger_than_the_most(monkeypatch):
+    """Batches of all 40 units where 8 were expected: gradients that are kept would not fit."""
+    made = []
+    real = replay.Replay.__init__
+    monkeypatch.setattr(replay.Replay, "__init__", lambda self, *a, **k: (made.append(a[3]), real(self, *a, **k))[1])
+    network, units = tiny.model(), tiny.data()
+    layout = examine(network, tiny.loss_fn, units)
+    Captured().clipped(
+        network, tiny.loss_fn, units, Flat(1.0), {}, CAPTURED, layout=layout, expected=8, seed=0, norms=False
+    )
+    assert max(made) == most_for(8) < tiny.N
 
 
 def test_each_size_is_captured_once(monkeypatch):
@@ -155,28 +176,22 @@ def test_what_cannot_be_captured_is_refused_or_made_in_the_ordinary_way(name):
     assert torch.isfinite(run(case, runtime=Runtime())[0]).all()
 
 
-def test_private_runs_refuse_to_be_captured_before_anything_is_drawn(tmp_path):
-    with pytest.raises(ConfigError, match=r"capture=True.*units apart.*Use capture=False.*insecure_seed="):
-        tiny.run(runtime=CAPTURED, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    network, state = tiny.model(), State.start(tiny.mechanism())
-    with pytest.raises(ConfigError, match="in a private run"):
-        private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state, CAPTURED)
-    assert state.step == state.ledger.releases == 0
-
-
 @pytest.mark.parametrize(
-    ("capture", "device", "entropy", "expected"),
-    [
-        (None, "cuda", Entropy.fresh(), False),
-        (None, "cuda", Entropy.insecure(0), True),
-        (None, "cpu", Entropy.insecure(0), False),
-        (False, "cuda", Entropy.insecure(0), False),
-        (True, "cpu", Entropy.insecure(0), True),
-    ],
+    ("capture", "device", "expected"),
+    [(None, "cuda", True), (None, "cpu", False), (False, "cuda", False), (True, "cpu", True)],
 )
-def test_only_runs_that_are_not_private_are_captured(capture, device, entropy, expected):
-    assert wanted(Runtime(capture=capture), torch.device(device), entropy) is expected
+def test_steps_are_captured_on_a_gpu_or_where_asked_for(capture, device, expected):
+    assert wanted(Runtime(capture=capture), torch.device(device)) is expected
+    assert Runtime().capture is None
+
+
+def test_a_private_run_is_captured_where_asked_for(monkeypatch):
+    seen = []
+    real = Captured.clipped
+    monkeypatch.setattr(Captured, "clipped", lambda *a, **k: (seen.append(1), real(*a, **k))[1])
+    done = tiny.run(runtime=CAPTURED)
+    assert len(seen) == done.ledger.releases == tiny.STEPS
+    assert done.status.status == "private"
 
 
 @pytest.mark.parametrize("engine", ["loop", "dense"])

@@ -81,8 +81,7 @@ def clipped_sum(
     views = batch if isinstance(batch, Views) else Views.single(batch)
     versions = Versions(model)
     _check_clip(clip, live)
-    devices = {parameter.device.index or 0 for parameter in live.values() if parameter.is_cuda}
-    with random_state(devices, seed), torch.enable_grad():
+    with random_state(seed), torch.enable_grad():
         if units == 0:
             return _nobody(live, clip, support, groups)
         rows = views.rows()

@@ -67,8 +67,7 @@ def examine(
     - Use: the losses must depend on the parameters that learn, or the budget would be spent on nothing.
     """
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    devices = sorted({p.device.index or 0 for p in live.values() if p.is_cuda})
-    with _as_found(model), random_state(devices, 0):
+    with _as_found(model), random_state(0):
         units, others = units_and_others(like, example, classes)
         check_coupling(model, loss_fn, units, others)
         check_state(model, loss_fn, units, others, like)

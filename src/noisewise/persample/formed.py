@@ -16,9 +16,10 @@ from noisewise.persample.rounding import (
     lengths,
     shortened,
     squared,
+    squared_lengths,
     toward_zero,
 )
-from noisewise.persample.steady import is_steady
+from noisewise.persample.steady import is_steady, most_units
 
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
 CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
@@ -115,14 +116,15 @@ def masked(total: Tensor, mask: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Formed:
-    """Gradients as they are, `[batch, *parameter]`."""
+    """Gradients as they are, `[batch, *parameter]`; `squares [batch]`: those of their norms, if known."""
 
     grads: Tensor
+    squares: Tensor | None = None
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
         masked = Formed(self._flat if mask is None else self._flat * mask.flatten())
-        return squared(masked.lengths()), masked
+        return masked.squared_lengths(), masked
 
     @property
     def _flat(self) -> Tensor:
@@ -130,7 +132,11 @@ class Formed:
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self._flat)
+        return lengths(self._flat) if self.squares is None else _root(self.squares, self._flat.shape[1])
+
+    def squared_lengths(self) -> Tensor:
+        """Squares of the norms, rounded up."""
+        return squared_lengths(self._flat) if self.squares is None else _longer(self.squares, self._flat.shape[1])
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
@@ -161,11 +167,16 @@ class ByTap:
     def lengths(self) -> Tensor:
         """Norms."""
         if self.squares is not None:
-            entries = self.grads.numel() // self.grads.shape[1]
-            return self.squares.sqrt() * (1 + (entries + SAFETY) * 2.0**-53)
+            return _root(self.squares, self.grads.numel() // self.grads.shape[1])
         flat = self.grads.flatten(2)
         norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
         return norms
+
+    def squared_lengths(self) -> Tensor:
+        """Squares of the norms, rounded up."""
+        if self.squares is None:
+            return squared(self.lengths())
+        return _longer(self.squares, self.grads.numel() // self.grads.shape[1])
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
@@ -186,6 +197,15 @@ class ByTap:
         if kernels.usable(self.grads):
             return self
         return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
+
+
+def _longer(squares: Tensor, entries: int) -> Tensor:
+    """Sums of so many squares of float32 numbers, none of which vanish in float64, rounded up."""
+    return squares * (1 + 2 * (entries + SAFETY) * 2.0**-53)
+
+
+def _root(squares: Tensor, entries: int) -> Tensor:
+    return squares.sqrt() * (1 + (entries + SAFETY) * 2.0**-53)
 
 
 @dataclass(frozen=True)
@@ -271,8 +291,9 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
 
     Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
     """
-    units = gradient.units
-    keep = units * size <= (CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT)
+    if is_steady() and most_units() * size <= (CUDA_KEPT if gradient.on_gpu else KEPT):
+        return _kept_for_certain(gradient, mask)
+    keep = not is_steady() and gradient.units * size <= KEPT
     norms, kept, sizes = [], [], []
     for chunk in gradient.slices():
         part = gradient.form(chunk, mask)
@@ -289,3 +310,12 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     if not is_steady() and bool(known.all()):
         return squared(lengths), gradient.with_mask(mask)
     return squared(lengths), Again(gradient, mask, lengths)
+
+
+def _kept_for_certain(gradient: Formable, mask: Tensor | None) -> tuple[Tensor, Summable]:
+    """Norms of gradients that are kept whoever is drawn: what was measured is what is summed, so nothing is added."""
+    chunks = gradient.slices()
+    kept = [gradient.form(chunk, mask) for chunk in chunks]
+    squares = [part.squared_lengths() for part in kept]
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    return squares[0] if len(squares) == 1 else torch.cat(squares), Kept(kept, sizes)

@@ -40,13 +40,16 @@ from noisewise.persample.rounding import (
     exponents,
     lengths,
     magnitudes,
-    powers,
     roundoff,
     scaled,
+    shortened,
     squared,
+    squared_lengths,
     toward_zero,
 )
 from noisewise.persample.steady import is_steady
+
+FUSED = 256  # positions up to which a kernel forms and squares at once
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,10 @@ class Outer:
         _, time, rows = self.left.shape
         columns = self.right.shape[2]
         if time == 1 and mask is None:
-            return squared(self._lengths[0] * self._lengths[1] * (1 + roundoff(self.left, 1))), self
+            longer = 1 + roundoff(self.left, 1)
+            if kernels.usable(self.left, self.right):  # squares of float32 neither vanish nor overflow in float64
+                return (self._squares[0] * self._squares[1]).mul_(longer**2 + 2.0**-50), self
+            return squared(self._lengths[0] * self._lengths[1] * longer), self
         bounds = None
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
@@ -109,9 +115,17 @@ class Outer:
         return lengths(self.left.flatten(1)), lengths(self.right.flatten(1))
 
     @cached_property
+    def _squares(self) -> tuple[Tensor, Tensor]:
+        return squared_lengths(self.left.flatten(1)), squared_lengths(self.right.flatten(1))
+
+    @cached_property
     def _entries(self) -> tuple[Tensor, Tensor]:
         """How large the entries of both factors are: for one position, whose norms are needed anyway, those."""
-        return self._lengths if self.left.shape[1] == 1 else (magnitudes(self.left), magnitudes(self.right))
+        if self.left.shape[1] > 1:
+            return magnitudes(self.left), magnitudes(self.right)
+        if "_squares" in vars(self):
+            return self._squares[0].sqrt(), self._squares[1].sqrt()
+        return self._lengths
 
     def _one_masked(self, mask: Tensor) -> Bounds:
         """||m * l r^T||^2 = sum_jk l_j^2 m_jk r_k^2: all terms have one sign, so that rounding is relative."""
@@ -145,7 +159,10 @@ class Outer:
         return slices_of(self.left, self.left.shape[2] * self.right.shape[2])
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed:
-        """Batched product."""
+        """Batched product; by a kernel that squares too where writing takes longer than multiplying."""
+        if 1 < self.left.shape[1] <= FUSED and kernels.usable(self.left, self.right):
+            cut = shortened(self.left) > 0
+            return Formed(*kernels.form_outer(self.left[chunk], self.right[chunk], mask, cut=cut))
         grads = torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1)
         return Formed(grads if mask is None else grads.mul_(mask.flatten()))
 
@@ -178,10 +195,9 @@ class Outer:
 
 def weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Two factors of weighted gradients: the heavy one with entries in range, the light one with weights and scale."""
-    exponent = exponents(sizes, heavy.dtype)
     if kernels.usable(light, heavy):
-        scale = torch.ones_like(factors) if exponent is None else powers(exponent)
-        return kernels.weighted_pair(light, heavy, scale, factors)
+        return kernels.weighted_pair(light, heavy, sizes, factors)
+    exponent = exponents(sizes, heavy.dtype)
     weights = toward_zero(factors, light.dtype, exponent).view(-1, *[1] * (light.dim() - 1))
     return light * weights, scaled(heavy, exponent)
 
@@ -260,7 +276,7 @@ class Rows:
             sums = sums * mask[self.index]
         unit = torch.arange(units, device=self.index.device).repeat_interleave(time)
         tokens = Tokens(unit, self.index.flatten(), sums.flatten(0, 1), units, self.size)
-        return squared(lengths(sums.flatten(1))), tokens
+        return squared_lengths(sums.flatten(1)), tokens
 
     def as_outer(self) -> Outer:
         """With one-hot vectors on the left: for a table that is also used as a matrix."""

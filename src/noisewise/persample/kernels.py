@@ -37,9 +37,9 @@ def _kernels() -> Any:
     return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
 
 
-def squares(rows: Tensor) -> Tensor:
-    """Sums of squares of `[batch, entries]` in float64."""
-    total: Tensor = _kernels().squares(rows)
+def squares(rows: Tensor, longer: float = 1.0) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64, times `longer`."""
+    total: Tensor = _kernels().squares(rows, longer)
     return total
 
 
@@ -93,9 +93,19 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     return sums
 
 
-def weighted_pair(light: Tensor, heavy: Tensor, powers: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """`gradients.weighted` by powers of two: rows of factor 0 are 0 in both, whatever they hold."""
+def form_outer(left: Tensor, right: Tensor, mask: Tensor | None, *, cut: bool) -> tuple[Tensor, Tensor]:
+    """`sum_t left_t right_t^T` of `[batch, time, rows]` and `[batch, time, columns]`, and their squared norms in float64.
+
+    `cut`: products may be of TF32 factors.
+    """
+    laid = None if mask is None else mask.contiguous().view(torch.uint8)
+    formed: tuple[Tensor, Tensor] = _kernels().form_outer(left, right, laid, precision="tf32" if cut else "ieee")
+    return formed
+
+
+def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold."""
     factors = factors.contiguous()
-    one: Tensor = _kernels().scaled(light.flatten(1), powers, factors, light=True)
-    other: Tensor = _kernels().scaled(heavy.flatten(1), powers, factors, light=False)
+    one: Tensor = _kernels().scaled(light.flatten(1), sizes, factors, light=True)
+    other: Tensor = _kernels().scaled(heavy.flatten(1), sizes, factors, light=False)
     return one.view(light.shape), other.view(heavy.shape)

@@ -47,7 +47,10 @@ def _linear(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSampl
     """y = x W^T + b: the weight's gradient is sum over positions of g x^T, the bias' is sum of g."""
     units = grad.shape[0]
     left, right = grad.reshape(units, -1, grad.shape[-1]), operands.input.reshape(units, -1, operands.input.shape[-1])
-    return {"weight": lambda: Outer(left, right), "bias": lambda: Formed(left.sum(1))}
+    return {
+        "weight": lambda: Outer(left, right),
+        "bias": lambda: Formed(left.squeeze(1) if left.shape[1] == 1 else left.sum(1)),
+    }
 
 
 def _convolution_operands(

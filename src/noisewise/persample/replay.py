@@ -25,6 +25,7 @@ from noisewise.persample.layout import Layout
 from noisewise.persample.proof import Proof
 from noisewise.persample.seen import Chance
 from noisewise.persample.steady import NotSteady, steady
+from noisewise.pieces import pieces, room_for
 from noisewise.promises import blocks_of
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ class Sums:
     `masks` are copies that stay in place, so that another mask of the same shape needs no new capture.
     """
 
-    def __init__(self, model: nn.Module, live: Mapping[str, nn.Parameter], clip: Clip, support: Support):
-        self.model, self.live, self.clip, self.support = model, dict(live), clip, dict(support)
+    def __init__(self, model: nn.Module, live: Mapping[str, nn.Parameter], clip: Clip, support: Support, most: int):
+        self.model, self.live, self.clip, self.support, self.most = model, dict(live), clip, dict(support), most
         self.device = next(iter(live.values())).device
-        self.values = {name: torch.zeros_like(p, dtype=_sum_type(p)) for name, p in live.items()}
+        self.values, self._wholes = _together(live)
         masks = {name: mask for name, mask in support.items() if isinstance(mask, Tensor) and name in live}
         self.masks = {name: mask.detach().to(self.device, copy=True) for name, mask in masks.items()}
         self.blocks = max(blocks_of(clip, live).values()) + 1
@@ -50,7 +51,8 @@ class Sums:
 
     def zero(self) -> None:
         """Nobody is in it."""
-        torch._foreach_zero_(list(self.values.values()))
+        for whole in self._wholes:
+            whole.zero_()
 
     def take_over(self, support: Support) -> bool:
         """Use other masks, if they freeze and mask the same parameters as before."""
@@ -71,6 +73,19 @@ class Sums:
     def bounded(self) -> Bounded:
         """The sum of the step, which only `release` opens."""
         return Bounded(self.values, self.clip.sensitivity, self.support)
+
+
+def _together(live: Mapping[str, nn.Parameter]) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Zeros in the shapes of parameters as pieces of one vector for each type, and those vectors."""
+    kinds: dict[torch.dtype, dict[str, nn.Parameter]] = {}
+    for name, parameter in live.items():
+        kinds.setdefault(_sum_type(parameter), {})[name] = parameter
+    values, wholes = dict[str, Tensor](), []
+    for kind, some in kinds.items():
+        like = list(some.values())
+        wholes.append(torch.zeros(room_for(like), dtype=kind, device=like[0].device))
+        values |= dict(zip(some, pieces(wholes[-1], like), strict=True))
+    return {name: values[name] for name in live}, wholes
 
 
 class Replay:
@@ -119,13 +134,12 @@ class Replay:
 
     def _body(self, proofs: list[Proof] | None = None) -> None:
         sums = self.sums
-        with torch.enable_grad(), steady():
+        with torch.enable_grad(), steady(sums.most):
             measured = engines.measure(
                 self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
             )
             part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken)
-        for name, total in sums.values.items():
-            total.add_(part.grads._values[name])
+        torch._foreach_add_(list(sums.values.values()), [part.grads._values[name] for name in sums.values])
         self.norms.copy_(part.norms)
 
     def _plain(self) -> None:
@@ -156,14 +170,13 @@ class Replay:
 
     def _captured(self, pool: Any) -> Callable[[], None]:
         generator = torch.cuda.default_generators[self.sums.device.index or 0]
-        offset = generator.get_offset()
         stream, current = torch.cuda.Stream(self.sums.device), torch.cuda.current_stream(self.sums.device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 self._plain()
         current.wait_stream(stream)
-        self.draws = generator.get_offset() != offset
+        self.draws = generator.get_offset() > 0  # every pass begins with a fresh seed, at 0
         graph = torch.cuda.CUDAGraph()
         try:
             with self._nothing_kept() as proofs, torch.cuda.graph(graph, pool=pool, stream=stream):

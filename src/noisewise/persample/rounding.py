@@ -163,7 +163,7 @@ def lengths(tensor: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
         return restored(norms * (1 + (entries + SAFETY) * 2.0**-53), exponent)
     if kernels.usable(tensor):
-        return kernels.squares(tensor).sqrt_().mul_(1 + (entries + SAFETY) * 2.0**-53)
+        return kernels.squares(tensor, longer=1 + 2 * (entries + SAFETY) * 2.0**-53).sqrt_()
     if entries > BLOCK and not tensor.is_cuda:  # nobody is asked there whether a square left its range
         whole = entries - entries % BLOCK
         blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
@@ -178,6 +178,13 @@ def lengths(tensor: Tensor) -> Tensor:
 def _exact_lengths(tensor: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(tensor, dim=1, dtype=torch.float64)
     return norms.mul_(1 + (tensor.shape[1] + SAFETY) * 2.0**-53)
+
+
+def squared_lengths(tensor: Tensor) -> Tensor:
+    """Squared norms of `[batch, entries]` in float64, rounded up."""
+    if tensor.dtype == torch.float32 and kernels.usable(tensor):  # whose squares do not vanish there
+        return kernels.squares(tensor, longer=1 + 2 * (tensor.shape[1] + SAFETY) * 2.0**-53)
+    return squared(lengths(tensor))
 
 
 def squared(norms: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_STEADY: ContextVar[bool] = ContextVar("steady", default=False)
+_STEADY: ContextVar[int | None] = ContextVar("steady", default=None)
 
 
 class NotSteady(Exception):
@@ -19,9 +19,9 @@ class NotSteady(Exception):
 
 
 @contextmanager
-def steady() -> Iterator[None]:
-    """Within it, nothing is asked of the data."""
-    token = _STEADY.set(True)
+def steady(most: int) -> Iterator[None]:
+    """Within it, nothing is asked of the data. `most`: the largest number of units that any pass of the run has."""
+    token = _STEADY.set(most)
     try:
         yield
     finally:
@@ -30,4 +30,11 @@ def steady() -> Iterator[None]:
 
 def is_steady() -> bool:
     """Must the computation be a fixed sequence of operations?"""
-    return _STEADY.get()
+    return _STEADY.get() is not None
+
+
+def most_units() -> int:
+    """The largest number of units of a pass, known before anybody is drawn: how norms are taken may follow from it."""
+    most = _STEADY.get()
+    assert most is not None
+    return most

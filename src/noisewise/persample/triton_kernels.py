@@ -8,6 +8,8 @@ taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -19,7 +21,7 @@ TILE, POSITIONS, STAGES = 128, 32, 3  # of a convolution's taps: channels of a t
 
 
 @triton.jit
-def _squares(x, out, stride, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+def _squares(x, out, stride, entries, parts, longer, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float64)
@@ -27,7 +29,7 @@ def _squares(x, out, stride, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.cons
         places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
         values = tl.load(x + row * stride + places, mask=places < entries, other=0.0).to(tl.float64)
         total += values * values
-    tl.store(out + row * parts + part, tl.sum(total, axis=0))
+    tl.store(out + row * parts + part, tl.sum(total, axis=0) * (1.0 + longer.to(tl.float64) * 2.220446049250313e-16))
 
 
 @triton.jit
@@ -55,11 +57,19 @@ def _weighted(x, factors, out, batch, entries, row, tap, LOOPS: tl.constexpr, RO
 
 
 @triton.jit
-def _scaled(x, powers, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK: tl.constexpr):
+def _power(size):
+    """As `rounding.powers` of `exponents`: 2^e with 2^(e-1) <= size < 2^e and |e| <= 126, in float64; 1 for 0."""
+    exponent = ((size.to(tl.int64, bitcast=True) >> 52) & 2047) - 1022
+    exponent = tl.where(size == 0, 0, tl.minimum(tl.maximum(exponent, -126), 126))
+    return ((exponent + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _scaled(x, sizes, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     one = row + tl.arange(0, 1)
-    factor, power = tl.load(factors + one), tl.load(powers + one)
+    factor, power = tl.load(factors + one), _power(tl.load(sizes + one).to(tl.float64))
     scale = _toward_zero(factor * power) if LIGHT else (1.0 / power).to(tl.float32)
     counts = (places < entries) & (factor != 0)
     values = tl.load(x + row * stride + places, mask=counts, other=0.0)
@@ -102,6 +112,52 @@ def _taps(
     tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
     exact = tl.where(counts, total, 0.0).to(tl.float64)
     tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+
+
+@triton.jit
+def _outer(
+    left, right, out, squares, time, rows, columns, across, mask,
+    LOOPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One unit, one tile of rows x columns: walk over positions, keep the tile, and the sum of its squares."""
+    tile = tl.program_id(0)
+    unit = tl.program_id(1).to(tl.int64)
+    above = (tile // across) * ROWS + tl.arange(0, ROWS)
+    beside = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for k in range(LOOPS):
+        places = k * BLOCK + tl.arange(0, BLOCK)
+        at = (unit * time + places)[:, None]
+        there = (places < time)[:, None]
+        one = tl.load(left + at * rows + above[None, :], mask=there & (above < rows)[None, :], other=0.0)
+        other = tl.load(right + at * columns + beside[None, :], mask=there & (beside < columns)[None, :], other=0.0)
+        total += tl.dot(tl.trans(one), other, input_precision=PRECISION)
+    counts = (above < rows)[:, None] & (beside < columns)[None, :]
+    entries = above[:, None] * columns + beside[None, :]
+    if MASKED:
+        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)
+    tl.store(out + unit * rows * columns + entries, total, mask=counts)
+    exact = tl.where(counts, total, 0.0).to(tl.float64)
+    tl.store(squares + unit * tl.num_programs(0) + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+
+
+def form_outer(left: Tensor, right: Tensor, mask: Tensor | None, *, precision: str) -> tuple[Tensor, Tensor]:
+    """Sums over positions of outer products `[batch, rows, columns]`, and the sums of their squares `[batch]` in float64."""
+    batch, time, rows = left.shape
+    columns = right.shape[2]
+    tall, broad = (min(TILE, max(16, triton.next_power_of_2(size))) for size in (rows, columns))
+    across = triton.cdiv(columns, broad)
+    tiles = across * triton.cdiv(rows, tall)
+    block = min(POSITIONS, max(16, triton.next_power_of_2(time)))
+    out = torch.empty(batch, rows, columns, dtype=left.dtype, device=left.device)
+    squares = torch.empty(batch, tiles, dtype=torch.float64, device=left.device)
+    _outer[(tiles, batch)](
+        left, right, out, squares, time, rows, columns, across, out if mask is None else mask,
+        LOOPS=triton.cdiv(time, block), ROWS=tall, COLUMNS=broad, BLOCK=block, MASKED=mask is not None,
+        PRECISION=precision, num_warps=8 if tall * broad >= 8192 else 4, num_stages=STAGES,
+    )  # fmt: skip
+    return out, squares[:, 0] if tiles == 1 else squares.sum(1)
 
 
 @triton.jit
@@ -205,8 +261,9 @@ def form_taps(
     return out, squares.sum(1)
 
 
-def squares(rows: Tensor) -> Tensor:
-    """Sums of squares of `[batch, entries]` in float64."""
+def squares(rows: Tensor, longer: float) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52."""
+    more = math.ceil((longer - 1) * 2**52)  # numbers are handed to a kernel as float32, whole ones as they are
     batch, entries = rows.shape
     block = 128 if entries <= 128 else 1024
     blocks = triton.cdiv(entries, block)
@@ -214,7 +271,7 @@ def squares(rows: Tensor) -> Tensor:
     loops = triton.next_power_of_2(triton.cdiv(blocks, parts))
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
-    _squares[(batch, parts)](rows, out, rows.stride(0), entries, parts, LOOPS=loops, BLOCK=block)
+    _squares[(batch, parts)](rows, out, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block)
     return out[:, 0] if parts == 1 else out.sum(1)
 
 
@@ -234,11 +291,11 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     return out[0] if splits == 1 else out.sum(0)
 
 
-def scaled(rows: Tensor, powers: Tensor, factors: Tensor, *, light: bool) -> Tensor:
-    """`p f rows` (light) or `rows / p` of `[batch, entries]`, p powers of two; 0 where the factor is."""
+def scaled(rows: Tensor, sizes: Tensor, factors: Tensor, *, light: bool) -> Tensor:
+    """`p f rows` (light) or `rows / p` of `[batch, entries]`, p the powers of two above `sizes`; 0 where the factor is."""
     batch, entries = rows.shape
     out = torch.empty(batch, entries, dtype=rows.dtype, device=rows.device)
     _scaled[(batch, triton.cdiv(entries, 1024))](
-        rows, powers, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024
+        rows, sizes, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024
     )
     return out

@@ -54,7 +54,7 @@ def draw(
     at_rest = augment is not None or isinstance(data, Indexed)
     near = units_of(data) if at_rest else state.resident.of(units_of(data), device)
     rows = batch_of(data, units, augment, seed, state.versions, near, look)
-    captured = wanted(runtime, device, state.entropy) and state.captured.reason is None
+    captured = wanted(runtime, device) and state.captured.reason is None
     if not captured:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime)
     return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,14 +20,26 @@ from noisewise.persample.replay import Replay, Sums
 from noisewise.persample.seen import Seen
 from noisewise.persample.steady import NotSteady
 from noisewise.promises import broken, own
-from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 from noisewise.support import live_parameters
 
 if TYPE_CHECKING:
     from noisewise.support import Support
 
+SPREAD = 6.0  # standard deviations of a batch's size above its mean that still make one micro-batch
 RECAPTURES = 16  # changes of rule, masks or model after which graphs are no longer worth their capture
+
+
+def most_for(expected: int, largest: int | None = None) -> int:
+    """The most units in a micro-batch: nearly every batch is one, and the number is known before anybody is drawn."""
+    step = _step(expected, largest)
+    most = -(-math.ceil(expected + SPREAD * math.sqrt(expected)) // step) * step
+    return max(2, min(most, largest or most))
+
+
+def _step(expected: int, largest: int | None) -> int:
+    usual = min(expected, largest or expected)
+    return max(2, 1 << round(math.log2(usual / 8)) if usual >= 8 else 0)
 
 
 def sizes_for(units: int, expected: int, largest: int | None = None) -> list[int]:
@@ -35,8 +47,7 @@ def sizes_for(units: int, expected: int, largest: int | None = None) -> list[int
 
     Steps are about an eighth of the expected batch: 6 % of the rows are padding, and a run meets a handful of sizes.
     """
-    usual = min(expected, largest or expected)
-    step = max(2, 1 << round(math.log2(usual / 8)) if usual >= 8 else 0)
+    step = _step(expected, largest)
     full, rest = divmod(units, largest) if largest else (0, units)
     last = -(-rest // step) * step
     sizes = [*[largest or 0] * full, *([min(last, largest or last)] if rest else [])]
@@ -54,6 +65,7 @@ class Captured:
         self._pool: Any = None
         self._support: Any = None
         self._ended: list[tuple[Clip, Tensor]] = []  # rules that are no longer in force: did they break their promise?
+        self._most = 0
         self.captures = 0
 
     def clipped(
@@ -70,18 +82,21 @@ class Captured:
         seed: int,
         norms: bool,
         fixed: bool = True,
+        most: int | None = None,
     ) -> ClippedBatch:
         """`clipped_sum` of a batch by replays; `norms`: hand out those too. `NotSteady` if that cannot be.
 
-        `fixed`: all units have the same number of rows, by construction.
+        `fixed`: all units have the same number of rows, by construction. `most`: of units in a micro-batch, for all of the
+        run: where memory runs out these become smaller, but norms are taken as before.
         """
+        self._most = most or most_for(expected, runtime.microbatch)
         self._prepare(model, loss_fn, rows, clip, support, layout, fixed)
         sums = self._sums
         assert sums is not None
         sums.zero()
         tensors, parts, first = list(leaves(rows)), [], 0
         units = len(tensors[0])
-        sizes = sizes_for(units, expected, runtime.microbatch)
+        sizes = sizes_for(units, expected, min(self._most, runtime.microbatch or self._most))
         begun = bool(self.replays)
         try:
             replays = [self._replay(model, loss_fn, rows, size, layout, seed) for size in sizes]
@@ -96,7 +111,7 @@ class Captured:
         except BaseException:
             self.forget()
             raise
-        with self._random_state(seed) if any(replay.draws for replay in replays) else nullcontext():
+        with random_state(seed) if any(replay.draws for replay in replays) else nullcontext():
             for replay in replays:
                 count = min(replay.size, units - first)
                 replay(tensors, first, count)
@@ -111,7 +126,8 @@ class Captured:
     ) -> None:
         """Forget what was captured for another rule, another model or masks of another form."""
         seen, sums = self._seen, self._sums
-        fits = seen is not None and sums is not None and sums.clip == clip and seen.still(model, loss_fn, rows)
+        fits = seen is not None and sums is not None and (sums.clip, sums.most) == (clip, self._most)
+        fits = fits and seen is not None and seen.still(model, loss_fn, rows)
         if fits and sums is not None and (support is self._support or sums.take_over(support)):
             self._support = support
             return
@@ -128,7 +144,7 @@ class Captured:
             raise NotSteady("units have several rows: the largest of a batch would set the shape for all")
         if not layout.proven or layout.fallback:
             raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
-        self._sums = Sums(model, live_parameters(model, support), clip, support)
+        self._sums = Sums(model, live_parameters(model, support), clip, support, self._most)
         self._seen, self._support = Seen(model, loss_fn, rows), support
         if self._sums.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
@@ -138,15 +154,10 @@ class Captured:
         key = (size, views)
         if key not in self.replays:
             assert self._sums is not None
-            with self._random_state(seed):
+            with random_state(seed):
                 checked = any(views == other for _, other in self.replays)
                 self.replays[key] = Replay(model, loss_fn, like, size, self._sums, layout, self._pool, checked=checked)
         return self.replays[key]
-
-    def _random_state(self, seed: int) -> AbstractContextManager[None]:
-        assert self._sums is not None
-        device = self._sums.device
-        return random_state([device.index or 0] if device.type == "cuda" else [], seed)
 
     def forget(self) -> None:
         """Free what was captured."""
@@ -163,25 +174,15 @@ class Captured:
                 raise broken(clip)
 
 
-def wanted(runtime: Runtime | None, device: torch.device, entropy: Entropy) -> bool:
-    """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls. Never where noise is secret.
-
-    That one unit does not move the share of others is shown on GPUs for ordinary steps alone, so a private run makes those.
-    """
+def wanted(runtime: Runtime | None, device: torch.device) -> bool:
+    """Shall steps be captured? If told so, or, with None, on a GPU; on a CPU by plain calls."""
     runtime = runtime or Runtime()
     chosen, engine = runtime.capture, runtime.engine
     if chosen and engine not in ("auto", "ghost"):
         raise ConfigError(
             f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'."
         )
-    if chosen and not entropy.reproducible:
-        raise ConfigError(
-            "Runtime(capture=True) in a private run: that graphs keep units apart is not tested on a GPU yet. Use "
-            "capture=False; for timing, insecure_seed=, which is not private."
-        )
-    return (
-        entropy.reproducible and engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
-    )
+    return engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
 
 
 def refused(reason: object) -> ConfigError:

@@ -162,7 +162,7 @@ def train(
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
-    captured = wanted(runtime, next(model.parameters()).device, state.entropy)  # refuses before a folder is made
+    captured = wanted(runtime, next(model.parameters()).device)  # refuses before a folder is made
     if folder is None or not folder.begun:
         enter(model, data, state, promised=ablation == "private")
     if folder:

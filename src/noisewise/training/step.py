@@ -24,7 +24,7 @@ from noisewise.persample.steady import NotSteady
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Drawn, draw, groups_of, read_ahead
-from noisewise.training.captured import refused, wanted
+from noisewise.training.captured import most_for, refused, wanted
 from noisewise.training.memory import in_memory
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
@@ -102,12 +102,13 @@ def clipped_batch(
     By captured steps where they are wanted and possible; those hand out `norms` only if somebody looks at them.
     """
     units = length(drawn.rows)
-    if wanted(runtime, next(model.parameters()).device, state.entropy) and state.captured.reason is None:
+    if wanted(runtime, next(model.parameters()).device) and state.captured.reason is None:
         assert state.layout is not None
         replay = partial(
             state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
             layout=state.layout, expected=state.mechanism.expected_batch_size, seed=drawn.seed, norms=norms,
             fixed=not isinstance(data, Data) or data.unit is None,
+            most=most_for(state.mechanism.expected_batch_size, runtime.microbatch if runtime else None),
         )  # fmt: skip
         try:
             return in_memory(replay, state, runtime, units)

@@ -96,7 +96,7 @@ def _refused(model: nn.Module, loss_fn: LossFn, row: Nest, augment: Augment | No
     asked = model if on_cpu else copy.deepcopy(model).cpu()  # an index out of range ends a GPU's process
     batch = map_tensors(lambda tensor: tensor.cpu().clone(), row)
     learning = [parameter for parameter in asked.parameters() if parameter.requires_grad]
-    with random_state((), 0), torch.enable_grad():
+    with random_state(0), torch.enable_grad():
         try:
             if augment is not None:
                 batch = augment.function(batch, torch.Generator().manual_seed(0))
