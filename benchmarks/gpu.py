@@ -35,7 +35,7 @@ from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum, examine
 from noisewise.randomness import Entropy
 from noisewise.training.captured import Captured
-from noisewise.training.step import write_gradients
+from noisewise.training.moves import Moves
 
 warnings.filterwarnings("ignore")
 N = 50_000
@@ -76,7 +76,7 @@ def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callabl
     optimizer, clip = torch.optim.SGD(model.parameters(), lr=0.1), Flat(1.0)
     layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy, captured = Poisson(N, len(x)), Ledger(), Entropy.fresh(), Captured()
-    count, weights = iter(range(1 << 30)), dict(model.named_parameters())
+    count, weights, moves = iter(range(1 << 30)), dict(model.named_parameters()), Moves()
     support: dict[str, Any] = {}
 
     def step() -> None:
@@ -90,8 +90,7 @@ def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callabl
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )
-        write_gradients(weights, grads, len(x))
-        optimizer.step()
+        moves.move(weights, grads, len(x), optimizer)
 
     return step
 

@@ -90,10 +90,12 @@ class Entropy:
     def wide(self, stream: str, *position: int) -> tuple[int, int]:
         """Seed (64 bits) and offset (a multiple of 4 below 2^62) of a Philox generator, as torch has on GPUs.
 
-        Together 124 bits, which is all that such a generator takes: its streams with other seeds or offsets are apart.
+        Together 124 bits of `key`, which is all that such a generator takes: its streams with other seeds or offsets are
+        apart.
         """
-        seed, offset = self.sequence(stream, *position).generate_state(2, np.uint64)
-        return int(seed), int(offset >> np.uint64(4)) << 2
+        bits = self.key(b"wide", *(number.to_bytes(8, "little") for number in (STREAMS[stream], *position)))
+        seed, offset = (int.from_bytes(bits[first : first + 8], "little") for first in (0, 8))
+        return seed, offset >> 4 << 2
 
     def integer(self, stream: str, *position: int) -> int:
         """A 63-bit integer, to seed a generator of another library."""

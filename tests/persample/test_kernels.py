@@ -78,22 +78,6 @@ def test_products_leave_out_rows_of_factor_0_and_keep_in_range(time, scale, inte
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
-@pytest.mark.parametrize(("time", "rows", "columns"), [(2, 5, 7), (17, 20, 3), (33, 130, 18)])
-def test_sums_of_outer_products_are_formed_and_squared_at_once(time, rows, columns, masked, interpreted):
-    torch.manual_seed(0)
-    left, right = torch.randn(3, time, rows), torch.randn(3, time, columns)
-    mask = torch.rand(rows, columns) < 0.5 if masked else None
-    part = Outer(left, right).form(slice(1, 3), mask)
-    exact = torch.einsum("btr,btc->brc", left[1:].double(), right[1:].double()) * (1 if mask is None else mask)
-    assert part.squares is not None
-    torch.testing.assert_close(part.grads.double(), exact, rtol=1e-4, atol=1e-5)
-    own = part.grads.double().flatten(1).square().sum(1)
-    assert (part.squared_lengths() >= own).all()
-    torch.testing.assert_close(part.squared_lengths(), own, rtol=1e-11, atol=0)
-    torch.testing.assert_close(part.lengths(), own.sqrt(), rtol=1e-11, atol=0)
-
-
-@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize(
     ("channels", "out", "size", "kernel", "stride", "padding", "dilation"),
     [

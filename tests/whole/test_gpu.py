@@ -24,7 +24,9 @@ from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
+from noisewise.training import moves
 from noisewise.training.captured import Captured
+from noisewise.training.moves import Moves
 
 pytestmark = pytest.mark.gpu
 
@@ -233,6 +235,20 @@ def test_replays_never_share_noise_and_draw_that_of_ordinary_steps():
     torch.testing.assert_close(drawn[True], drawn[False], rtol=0.2, atol=1e-6)
     alike = torch.corrcoef(drawn[True]).fill_diagonal_(0).abs().max().item()
     assert alike < 0.7  # of 57 numbers each: seven standard deviations or more
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_graphs_of_sgd_make_its_steps_bit_for_bit(weight_decay, monkeypatch):
+    made, ends = [], []
+    real = Moves._capture
+    monkeypatch.setattr(Moves, "_capture", lambda self, *a: (made.append(1), real(self, *a)))
+    for most in (1 << 24, 0):
+        monkeypatch.setattr(moves, "MOST", most)
+        network = tiny.model().cuda()
+        sgd = torch.optim.SGD(network.parameters(), lr=0.2, momentum=0.9, weight_decay=weight_decay)
+        ends.append(tiny.run(network, optimizer=lambda _, o=sgd: o, insecure_seed=3).model)
+    assert tiny.same(*ends)
+    assert len(made) == 1
 
 
 def test_captured_runs_resume_bit_for_bit(tmp_path):

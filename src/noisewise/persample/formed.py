@@ -116,10 +116,9 @@ def masked(total: Tensor, mask: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Formed:
-    """Gradients as they are, `[batch, *parameter]`; `squares [batch]`: those of their norms, if known."""
+    """Gradients as they are, `[batch, *parameter]`."""
 
     grads: Tensor
-    squares: Tensor | None = None
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
@@ -132,11 +131,11 @@ class Formed:
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self._flat) if self.squares is None else _root(self.squares, self._flat.shape[1])
+        return lengths(self._flat)
 
     def squared_lengths(self) -> Tensor:
         """Squares of the norms, rounded up."""
-        return squared_lengths(self._flat) if self.squares is None else _longer(self.squares, self._flat.shape[1])
+        return squared_lengths(self._flat)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
@@ -167,7 +166,7 @@ class ByTap:
     def lengths(self) -> Tensor:
         """Norms."""
         if self.squares is not None:
-            return _root(self.squares, self.grads.numel() // self.grads.shape[1])
+            return self.squared_lengths().sqrt()
         flat = self.grads.flatten(2)
         norms: Tensor = torch.linalg.vector_norm(lengths(flat.flatten(0, 1)).view(flat.shape[:2]), dim=0)
         return norms
@@ -176,7 +175,8 @@ class ByTap:
         """Squares of the norms, rounded up."""
         if self.squares is None:
             return squared(self.lengths())
-        return _longer(self.squares, self.grads.numel() // self.grads.shape[1])
+        entries = self.grads.numel() // self.grads.shape[1]
+        return self.squares * (1 + 2 * (entries + SAFETY) * 2.0**-53)  # of float32, which do not vanish in float64
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
@@ -197,15 +197,6 @@ class ByTap:
         if kernels.usable(self.grads):
             return self
         return ByTap(torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(())))
-
-
-def _longer(squares: Tensor, entries: int) -> Tensor:
-    """Sums of so many squares of float32 numbers, none of which vanish in float64, rounded up."""
-    return squares * (1 + 2 * (entries + SAFETY) * 2.0**-53)
-
-
-def _root(squares: Tensor, entries: int) -> Tensor:
-    return squares.sqrt() * (1 + (entries + SAFETY) * 2.0**-53)
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,11 @@ from noisewise.persample.rounding import (
     magnitudes,
     roundoff,
     scaled,
-    shortened,
     squared,
     squared_lengths,
     toward_zero,
 )
 from noisewise.persample.steady import is_steady
-
-FUSED = 256  # positions up to which a kernel forms and squares at once
 
 
 @dataclass(frozen=True)
@@ -159,10 +156,7 @@ class Outer:
         return slices_of(self.left, self.left.shape[2] * self.right.shape[2])
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed:
-        """Batched product; by a kernel that squares too where writing takes longer than multiplying."""
-        if 1 < self.left.shape[1] <= FUSED and kernels.usable(self.left, self.right):
-            cut = shortened(self.left) > 0
-            return Formed(*kernels.form_outer(self.left[chunk], self.right[chunk], mask, cut=cut))
+        """Batched product."""
         grads = torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1)
         return Formed(grads if mask is None else grads.mul_(mask.flatten()))
 

@@ -93,16 +93,6 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     return sums
 
 
-def form_outer(left: Tensor, right: Tensor, mask: Tensor | None, *, cut: bool) -> tuple[Tensor, Tensor]:
-    """`sum_t left_t right_t^T` of `[batch, time, rows]` and `[batch, time, columns]`, and their squared norms in float64.
-
-    `cut`: products may be of TF32 factors.
-    """
-    laid = None if mask is None else mask.contiguous().view(torch.uint8)
-    formed: tuple[Tensor, Tensor] = _kernels().form_outer(left, right, laid, precision="tf32" if cut else "ieee")
-    return formed
-
-
 def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold."""
     factors = factors.contiguous()

@@ -54,6 +54,15 @@ class Sums:
         for whole in self._wholes:
             whole.zero_()
 
+    def copies(self) -> list[Tensor]:
+        """What a micro-batch has summed, before the next one overwrites it."""
+        return [whole.clone() for whole in self._wholes]
+
+    def add(self, earlier: list[Tensor]) -> None:
+        """Add what earlier micro-batches have summed."""
+        for whole, part in zip(self._wholes, earlier, strict=True):
+            whole.add_(part)
+
     def take_over(self, support: Support) -> bool:
         """Use other masks, if they freeze and mask the same parameters as before."""
         if support.keys() != self.support.keys():
@@ -89,7 +98,7 @@ def _together(live: Mapping[str, nn.Parameter]) -> tuple[dict[str, Tensor], list
 
 
 class Replay:
-    """A micro-batch of a fixed size: forward pass, norms, factors and clipped sums, which are added to `sums`.
+    """A micro-batch of a fixed size: forward pass, norms, factors and clipped sums, which are written into `sums`.
 
     Rows behind the given ones are padding: `present` is False there, and they add nothing whatever they hold.
     `NotSteady` if the model's step is not a fixed sequence of operations.
@@ -125,7 +134,7 @@ class Replay:
         self._run = self._captured(pool) if sums.device.type == "cuda" else self._plain
 
     def __call__(self, rows: list[Tensor], first: int, count: int) -> None:
-        """Add the clipped sum of `count` units from `first` on, at most `size`; `rows` are the tensors of a batch."""
+        """Write down the clipped sum of `count` units from `first` on, at most `size`; `rows` are the tensors of a batch."""
         for static, given in zip(self._inputs, rows, strict=True):
             part = given if count == len(given) else given[first : first + count]
             (static if count == self.size else static[:count]).copy_(part, non_blocking=True)
@@ -139,7 +148,7 @@ class Replay:
                 self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
             )
             part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken)
-        torch._foreach_add_(list(sums.values.values()), [part.grads._values[name] for name in sums.values])
+        torch._foreach_copy_(list(sums.values.values()), [part.grads._values[name] for name in sums.values])
         self.norms.copy_(part.norms)
 
     def _plain(self) -> None:

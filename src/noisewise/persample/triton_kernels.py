@@ -115,52 +115,6 @@ def _taps(
 
 
 @triton.jit
-def _outer(
-    left, right, out, squares, time, rows, columns, across, mask,
-    LOOPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One unit, one tile of rows x columns: walk over positions, keep the tile, and the sum of its squares."""
-    tile = tl.program_id(0)
-    unit = tl.program_id(1).to(tl.int64)
-    above = (tile // across) * ROWS + tl.arange(0, ROWS)
-    beside = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for k in range(LOOPS):
-        places = k * BLOCK + tl.arange(0, BLOCK)
-        at = (unit * time + places)[:, None]
-        there = (places < time)[:, None]
-        one = tl.load(left + at * rows + above[None, :], mask=there & (above < rows)[None, :], other=0.0)
-        other = tl.load(right + at * columns + beside[None, :], mask=there & (beside < columns)[None, :], other=0.0)
-        total += tl.dot(tl.trans(one), other, input_precision=PRECISION)
-    counts = (above < rows)[:, None] & (beside < columns)[None, :]
-    entries = above[:, None] * columns + beside[None, :]
-    if MASKED:
-        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)
-    tl.store(out + unit * rows * columns + entries, total, mask=counts)
-    exact = tl.where(counts, total, 0.0).to(tl.float64)
-    tl.store(squares + unit * tl.num_programs(0) + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
-
-
-def form_outer(left: Tensor, right: Tensor, mask: Tensor | None, *, precision: str) -> tuple[Tensor, Tensor]:
-    """Sums over positions of outer products `[batch, rows, columns]`, and the sums of their squares `[batch]` in float64."""
-    batch, time, rows = left.shape
-    columns = right.shape[2]
-    tall, broad = (min(TILE, max(16, triton.next_power_of_2(size))) for size in (rows, columns))
-    across = triton.cdiv(columns, broad)
-    tiles = across * triton.cdiv(rows, tall)
-    block = min(POSITIONS, max(16, triton.next_power_of_2(time)))
-    out = torch.empty(batch, rows, columns, dtype=left.dtype, device=left.device)
-    squares = torch.empty(batch, tiles, dtype=torch.float64, device=left.device)
-    _outer[(tiles, batch)](
-        left, right, out, squares, time, rows, columns, across, out if mask is None else mask,
-        LOOPS=triton.cdiv(time, block), ROWS=tall, COLUMNS=broad, BLOCK=block, MASKED=mask is not None,
-        PRECISION=precision, num_warps=8 if tall * broad >= 8192 else 4, num_stages=STAGES,
-    )  # fmt: skip
-    return out, squares[:, 0] if tiles == 1 else squares.sum(1)
-
-
-@triton.jit
 def _group_norm(
     grad, given, weights, biases, channels, places, groups, eps, CHANNELS: tl.constexpr, PLACES: tl.constexpr
 ):

@@ -21,9 +21,10 @@ from noisewise.support import live_parameters
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Drawn, draw
 from noisewise.training.memory import in_memory
+from noisewise.training.moves import write_gradients
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
-from noisewise.training.step import Observation, Recorder, clipped_batch, private_step, questions, write_gradients
+from noisewise.training.step import Observation, Recorder, clipped_batch, private_step, questions
 from noisewise.training.values import looking
 
 if TYPE_CHECKING:

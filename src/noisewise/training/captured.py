@@ -93,7 +93,6 @@ class Captured:
         self._prepare(model, loss_fn, rows, clip, support, layout, fixed)
         sums = self._sums
         assert sums is not None
-        sums.zero()
         tensors, parts, first = list(leaves(rows)), [], 0
         units = len(tensors[0])
         sizes = sizes_for(units, expected, min(self._most, runtime.microbatch or self._most))
@@ -112,9 +111,14 @@ class Captured:
             self.forget()
             raise
         with random_state(seed) if any(replay.draws for replay in replays) else nullcontext():
+            if not replays:
+                sums.zero()
             for replay in replays:
                 count = min(replay.size, units - first)
+                earlier = sums.copies() if first else []
                 replay(tensors, first, count)
+                if first:
+                    sums.add(earlier)
                 if norms:
                     parts.append(replay.norms[:, :count].clone())
                 first += count

@@ -28,6 +28,7 @@ from noisewise.training.ahead import Ahead
 from noisewise.training.captured import Captured
 from noisewise.training.course import Course
 from noisewise.training.given import check_extras, check_mechanism
+from noisewise.training.moves import Moves
 from noisewise.training.resident import Resident
 from noisewise.training.taken import Taken
 
@@ -61,6 +62,7 @@ class State:
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     course: Course = field(init=False)  # where the support's plans stand
     captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
+    moves: Moves = field(default_factory=Moves, init=False, repr=False, compare=False)
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False, compare=False)
     seen: Seen | None = field(default=None, init=False, repr=False, compare=False)  # when the layout was found
     taken: Taken = field(default_factory=Taken, init=False, repr=False, compare=False)
@@ -87,6 +89,7 @@ class State:
             "layout": None,
             "versions": None,
             "captured": Captured(),
+            "moves": Moves(),
             "resident": Resident(),
             "seen": None,
             "taken": Taken(),

@@ -5,7 +5,7 @@ sampler -> clipped_sum -> release (which writes the ledger) -> p.grad -> any tor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,9 +80,8 @@ def private_step(
     answers = release(
         asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, first_step=state.first_step
     )  # fmt: skip
-    write_gradients(weights, answers, mechanism.expected_batch_size)
+    state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer)
     state.observe(step, clip, sigma, answers)
-    optimizer.step()
     state.moved(model, optimizer)
 
 
@@ -131,15 +130,3 @@ def questions(clipped: ClippedBatch, state: State, purpose: str, sigma: float) -
     if state.course.unnoised:
         asked[RANKING] = (clipped.grads, 0.0)
     return asked
-
-
-def write_gradients(
-    weights: Mapping[str, nn.Parameter], answers: Mapping[str, Mapping[str, Tensor]], size: float
-) -> None:
-    """Sums become means over the expected batch, in place, and the gradient what the optimizer sees; the frozen have none."""
-    grads = answers[PURPOSE]
-    totals = [*grads.values(), *answers.get(RANKING, {}).values()]
-    if totals:
-        torch._foreach_div_(totals, size)
-    for name, parameter in weights.items():
-        parameter.grad = grads[name].to(parameter.dtype) if name in grads else None
