@@ -31,7 +31,7 @@ from step import Encoder, dp_cnn, mlp, mnist_cnn, resnet18, unit_losses
 import noisewise as nw
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.bounded import release
-from noisewise.clipping import Flat
+from noisewise.clipping import Clip, Flat
 from noisewise.persample import clipped_sum, examine
 from noisewise.randomness import Entropy
 from noisewise.training.captured import Captured
@@ -72,12 +72,15 @@ def plain(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     return step
 
 
-def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callable[[], Any]:
-    optimizer, clip = torch.optim.SGD(model.parameters(), lr=0.1), Flat(1.0)
+def private(
+    model: nn.Module, x: Tensor, y: Tensor, *, capture: bool, clip: Clip = Flat(1.0), masked: bool = False
+) -> Callable[[], Any]:
+    """A private step; `masked`: a random half of the coordinates learns."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy, captured = Poisson(N, len(x)), Ledger(), Entropy.fresh(), Captured()
     count, weights, moves = iter(range(1 << 30)), dict(model.named_parameters()), Moves()
-    support: dict[str, Any] = {}
+    support = {name: torch.rand_like(p) < 0.5 for name, p in weights.items()} if masked else {}
 
     def step() -> None:
         if capture:
@@ -86,7 +89,7 @@ def private(model: nn.Module, x: Tensor, y: Tensor, *, capture: bool) -> Callabl
                 layout=layout, expected=len(x), seed=0, norms=False,
             )  # fmt: skip
         else:
-            clipped = clipped_sum(model, unit_losses, (x, y), clip, layout=layout)
+            clipped = clipped_sum(model, unit_losses, (x, y), clip, support, layout=layout)
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )

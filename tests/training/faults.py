@@ -85,8 +85,8 @@ FAULTS = [
     Mutant(
         "divide by the realised batch",
         "training/step.py",
-        "state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer)",
-        "state.moves.move(weights, answers, max(len(drawn.units), 1), optimizer)",
+        "state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer,",
+        "state.moves.move(weights, answers, max(len(drawn.units), 1), optimizer,",
         ("training/test_step.py::test_the_sum_is_divided_by_the_expected_not_the_realised_batch_size",),
     ),
     Mutant(

@@ -90,6 +90,16 @@ def test_steps_of_sgd_are_those_of_sgd_and_captured_when_nothing_changes(graphs,
     assert sum(graph.replays for graph in graphs) >= 2 * captures - 1
 
 
+def test_what_is_observed_is_the_mean(graphs):
+    model = tiny.model()
+    weights, optimizer, moving = dict(model.named_parameters()), tiny.sgd(model), Moves()
+    for step in range(6):
+        answers, sums = released(model, step), released(model, step)
+        moving.move(weights, answers, 8, optimizer, observed=True)
+        assert all(torch.equal(8 * value, sums[PURPOSE][name]) for name, value in answers[PURPOSE].items())
+    assert graphs[0].replays > 0
+
+
 class Own(torch.optim.SGD):
     """May do anything."""
 

@@ -219,13 +219,15 @@ def squares(rows: Tensor, longer: float) -> Tensor:
     """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52."""
     more = math.ceil((longer - 1) * 2**52)  # numbers are handed to a kernel as float32, whole ones as they are
     batch, entries = rows.shape
-    block = 128 if entries <= 128 else 1024
+    block = min(2048, max(128, triton.next_power_of_2(entries)))
     blocks = triton.cdiv(entries, block)
-    parts = max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))
+    parts = max(1, min(blocks, triton.cdiv(4 * PROGRAMS, batch)))
     loops = triton.next_power_of_2(triton.cdiv(blocks, parts))
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
-    _squares[(batch, parts)](rows, out, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block)
+    _squares[(batch, parts)](
+        rows, out, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block, num_warps=8 if block > 1024 else 4
+    )
     return out[:, 0] if parts == 1 else out.sum(1)
 
 

@@ -118,6 +118,11 @@ class Course:
         return {name: mask for name, mask in intersection(supports).items() if not isinstance(mask, bool)}
 
     @property
+    def remembers(self) -> bool:
+        """Does a plan look at what is released?"""
+        return any(type(plan).observe is not Plan.observe for plan in self.plans)
+
+    @property
     def unnoised(self) -> bool:
         """Does a plan look at gradients without noise?"""
         return any(plan.unnoised for plan in self.plans)

@@ -48,14 +48,21 @@ class Moves:
         answers: Mapping[str, Mapping[str, Tensor]],
         size: float,
         optimizer: torch.optim.Optimizer,
+        *,
+        observed: bool = True,
     ) -> None:
-        """Means over the expected batch become gradients, and the optimizer makes its step."""
+        """Means over the expected batch become gradients, and the optimizer makes its step.
+
+        `observed`: somebody looks at `answers` afterwards, which must be means then.
+        """
         whole = self._captured_for(weights, answers, optimizer)
         if whole is None or self._whole is None or self._graph is None:
             write_gradients(weights, answers, size)
             optimizer.step()
             return
-        self._whole.copy_(whole.div_(size))
+        torch.div(whole, size, out=self._whole)
+        if observed:
+            whole.copy_(self._whole)
         for parameter, grad in zip(weights.values(), self._grads, strict=True):
             parameter.grad = grad
         self._graph.replay()

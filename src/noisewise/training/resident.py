@@ -9,6 +9,7 @@ from torch import Tensor
 
 from noisewise.batches import Nest, leaves, map_tensors
 
+TAKEN_OVER = 1 << 16  # bytes that a driver copies before it returns
 SHARE = 0.25  # of the device's free memory that data may take
 
 
@@ -41,7 +42,10 @@ def _version(tensor: Tensor) -> int:
 
 
 def sent(tensor: Any, device: torch.device) -> Any:
-    """The tensor on the device; from memory that the device reads by itself, so that nobody waits."""
+    """The tensor on the device, without waiting for what it computes.
+
+    Little is taken over by the driver at once; more from memory that the device reads by itself, which takes long to get.
+    """
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return (tensor if tensor.nbytes <= TAKEN_OVER else tensor.pin_memory()).to(device, non_blocking=True)

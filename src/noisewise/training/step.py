@@ -80,7 +80,7 @@ def private_step(
     answers = release(
         asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, first_step=state.first_step
     )  # fmt: skip
-    state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer)
+    state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer, observed=state.course.remembers)
     state.observe(step, clip, sigma, answers)
     state.moved(model, optimizer)
 
