@@ -12,6 +12,7 @@ from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import ByTap, Formed
 from noisewise.persample.gradients import Outer
 from noisewise.persample.rounding import lengths, toward_zero
+from noisewise.persample.steady import steady
 
 pytest.importorskip("triton")
 
@@ -45,6 +46,21 @@ def test_lengths_of_rows_are_never_short(shape, scale, interpreted):
     assert kernels.usable(rows)
     assert ((lengths(rows) / exact - 1) >= 0).all()
     torch.testing.assert_close(lengths(rows), exact, rtol=1e-11, atol=0)
+
+
+def test_masked_rows_are_measured_and_summed_under_the_mask(interpreted):
+    torch.manual_seed(0)
+    rows, factors = with_bad_rows(torch.randn(6, 4100))
+    mask = torch.rand(4100) < 0.5
+    part = Formed.masked(rows, mask)
+    assert part.grads is rows
+    exact = (rows.double() * mask)[[0, 2, 4, 5]].norm(dim=1)
+    for found in (part.lengths(), part.squared_lengths().sqrt(), Formed(rows).measure(mask)[0].sqrt()):
+        assert (found[[0, 2, 4, 5]] >= exact).all()
+        torch.testing.assert_close(found[[0, 2, 4, 5]], exact, rtol=1e-11, atol=0)
+    total = part.where(factors != 0).weighted_sum(factors).double()
+    assert (total[~mask] == 0).all()
+    torch.testing.assert_close(total, expected_sum(rows, factors) * mask, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(5, 1), (70, 65), (130, 200)])
@@ -146,6 +162,45 @@ def test_convolutions_leave_out_rows_of_factor_0(interpreted):
     keep = factors != 0
     each = Convolution(given[keep], grad[keep], *setup).formed().view(-1, *got.shape)
     torch.testing.assert_close(got.double(), expected_sum(each, factors[keep]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (40, 3), (70, 1100)])
+def test_masked_norms_of_single_products_are_never_short(rows, columns, scale, interpreted):
+    """Also where the mask leaves only what is small beside the rest."""
+    torch.manual_seed(0)
+    left, right = torch.randn(6, 1, rows) / scale, torch.randn(6, 1, columns) * scale
+    left[1, 0, 0] *= 1e4
+    left[2] = 0
+    mask = torch.rand(rows, columns) < 0.5
+    mask[0] = False
+    with steady(6):
+        squares, rest = Outer(left, right).measure(mask)
+    whole = torch.einsum("br,bc->brc", left[:, 0].double(), right[:, 0].double()) * mask
+    exact = whole.flatten(1).square().sum(1)
+    assert (squares >= exact * (1 - 1e-12)).all()
+    usual = [0, 3, 4, 5]
+    torch.testing.assert_close(squares[usual], exact[usual], rtol=3e-3, atol=0)
+    assert squares[1] <= exact[1] + 1e-6 * (left[1].double().norm() * right[1].double().norm()) ** 2
+    factors = torch.rand(6, dtype=torch.float64)
+    torch.testing.assert_close(rest.weighted_sum(factors).double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
+
+
+def test_masked_convolutions_of_few_positions_are_measured_without_being_stored(interpreted):
+    torch.manual_seed(0)
+    given, grad = torch.randn(4, 40, 2, 2), torch.randn(4, 50, 2, 2)
+    mask = torch.rand(50, 40, 3, 3) < 0.5
+    layer = Convolution(given, grad, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1)
+    assert layer._few_positions
+    with steady(4):
+        squares, rest = layer.measure(mask)
+    whole = layer.formed().double().view(4, 50, 40, 3, 3) * mask
+    exact = whole.flatten(1).square().sum(1)
+    assert isinstance(rest, Convolution)
+    assert (squares >= exact).all()
+    torch.testing.assert_close(squares, exact, rtol=1e-3, atol=0)
+    factors = torch.rand(4, dtype=torch.float64)
+    torch.testing.assert_close(rest.weighted_sum(factors).double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
 
 
 def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpreted, monkeypatch):

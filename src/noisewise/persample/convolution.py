@@ -31,6 +31,7 @@ from noisewise.persample.rounding import (
     shortened,
     squared,
 )
+from noisewise.persample.steady import is_steady
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Convolution:
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         size = taps * channels * out // self.groups
         bounds = None
+        if self._walks and mask is not None and self._few_positions and is_steady():
+            return self._walked(mask), self.with_mask(mask)
         if self._walks and (mask is not None or not self._few_positions):
             return measure_formed(self, mask, size)
         if mask is None and self._walks:
@@ -72,6 +75,13 @@ class Convolution:
             return squared(bounds.most), self
         squares, gradients = measure_formed(self, mask, size)
         return (squares if bounds is None else bounds.or_else(squares)), gradients
+
+    def _walked(self, mask: Tensor) -> Tensor:
+        """Squared norms of masked gradients that are not stored, with room for the rounding of the later sum."""
+        setup = (self.kernel, self.stride, self.padding, self.dilation)
+        cut = shortened(self.grad, convolution=True) > 0
+        _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
+        return squared(squares.sqrt() + 2 * self.rounding())
 
     def with_mask(self, mask: Tensor | None) -> Convolution:
         """The mask is laid on the sum."""
@@ -196,8 +206,7 @@ class Convolution:
             if mask is not None:
                 grads.mul_(mask.flatten(2).permute(2, 0, 1).unsqueeze(1))
             return ByTap(grads)
-        grads = self._unfolded(chunk)
-        return Formed(grads if mask is None else grads.mul_(mask.flatten()))
+        return Formed.masked(self._unfolded(chunk), mask)
 
     def _unfolded(self, chunk: slice) -> Tensor:
         """Gradients `[batch, out * in / groups * taps]` from unfolded inputs."""

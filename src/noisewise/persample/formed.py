@@ -116,14 +116,26 @@ def masked(total: Tensor, mask: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Formed:
-    """Gradients as they are, `[batch, *parameter]`."""
+    """Gradients `[batch, *parameter]`, of which only what the mask leaves counts."""
 
     grads: Tensor
+    mask: Tensor | None = None
+
+    @classmethod
+    def masked(cls, grads: Tensor, mask: Tensor | None) -> Formed:
+        """Gradients under a mask: laid on norms and sums where kernels do that by the way, else on the gradients, in place."""
+        if mask is None or kernels.usable(grads):
+            return cls(grads, None if mask is None else mask.flatten())
+        return cls(grads.view(len(grads), -1).mul_(mask.flatten()))
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
-        masked = Formed(self._flat if mask is None else self._flat * mask.flatten())
-        return masked.squared_lengths(), masked
+        laid = (
+            self
+            if mask is None
+            else Formed.masked(self._flat if kernels.usable(self._flat) else self._flat.clone(), mask)
+        )
+        return laid.squared_lengths(), laid
 
     @property
     def _flat(self) -> Tensor:
@@ -131,21 +143,21 @@ class Formed:
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self._flat)
+        return lengths(self._flat) if self.mask is None else self.squared_lengths().sqrt()
 
     def squared_lengths(self) -> Tensor:
         """Squares of the norms, rounded up."""
-        return squared_lengths(self._flat)
+        return squared_lengths(self._flat, self.mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
         if kernels.usable(self._flat):
-            return kernels.weighted_sum(self._flat.unsqueeze(0), factors)[0]
+            return masked(kernels.weighted_sum(self._flat.unsqueeze(0), factors)[0], self.mask)
         return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
 
     def formed(self) -> Tensor:
         """Themselves."""
-        return self.grads
+        return self.grads if self.mask is None else self.grads * self.mask.view(self.grads.shape[1:])
 
     def where(self, keep: Tensor) -> Formed:
         """Zero rows, unless sums leave rows of factor 0 out anyway."""

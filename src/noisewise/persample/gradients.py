@@ -67,6 +67,8 @@ class Outer:
                 return (self._squares[0] * self._squares[1]).mul_(longer**2 + 2.0**-50), self
             return squared(self._lengths[0] * self._lengths[1] * longer), self
         bounds = None
+        if time == 1 and mask is not None and is_steady() and kernels.usable(self.left, self.right):
+            return self._one_masked_roughly(mask), self.with_mask(mask)
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
         elif mask is None and self._few_positions:
@@ -140,6 +142,19 @@ class Outer:
 
         return in_range(bounds, self.left, self.right)
 
+    def _one_masked_roughly(self, mask: Tensor) -> Tensor:
+        """The same by one product in float16, where no norm is asked whether it is known well enough.
+
+        Squares of the left, scaled to 2^14 at most, are rounded up; their sums over `rows` terms are off by 2^-11 and by
+        the rounding of sums in float32; below the range of float16, 2^-37 of the whole may vanish in each of them.
+        """
+        left, right = (one.squeeze(1) for one in (self.left, self.right))
+        rows = left.shape[1]
+        squares = kernels.masked_squares(left, right, mask.view(rows, -1), self._squares[0].sqrt())
+        lost = (self._squares[0] * self._squares[1]).mul_((rows + 1) * 2.0**-37)
+        total = torch.add(lost, squares, alpha=1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21)
+        return total.mul_((1 + roundoff(self.left, 1)) ** 2)
+
     def gram(self, rounding: float) -> Bounds:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
 
@@ -157,8 +172,7 @@ class Outer:
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed:
         """Batched product."""
-        grads = torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1)
-        return Formed(grads if mask is None else grads.mul_(mask.flatten()))
+        return Formed.masked(torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1), mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One matrix product over units and positions together, as in an ordinary backward pass.

@@ -37,10 +37,29 @@ def _kernels() -> Any:
     return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
 
 
-def squares(rows: Tensor, longer: float = 1.0) -> Tensor:
-    """Sums of squares of `[batch, entries]` in float64, times `longer`."""
-    total: Tensor = _kernels().squares(rows, longer)
+def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64, times `longer`; only where the mask `[entries]` is."""
+    total: Tensor = _kernels().squares(rows, longer, None if mask is None else _bytes(mask))
     return total
+
+
+def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
+    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]` and lengths of the left.
+
+    By a product in float16 whose sums are float32.
+    """
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_fp16_reduced_precision_reduction
+    settings.allow_fp16_reduced_precision_reduction = False
+    try:
+        total: Tensor = _kernels().masked_squares(left, right, _bytes(mask), sizes)
+    finally:
+        settings.allow_fp16_reduced_precision_reduction = before
+    return total
+
+
+def _bytes(mask: Tensor) -> Tensor:
+    return mask.contiguous().view(torch.uint8)
 
 
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
@@ -59,18 +78,19 @@ def form_taps(
     mask: Tensor | None,
     *,
     cut: bool,
+    stored: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
 
-    `cut`: products may be of TF32 factors.
+    `cut`: products may be of TF32 factors. Not `stored`: only the norms.
     """
     spare = 2 - len(kernel)
     settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
     if spare:
         grad, given = grad.unsqueeze(2), given.unsqueeze(2)
-    laid = None if mask is None else mask.flatten(2).permute(2, 0, 1).contiguous().view(torch.uint8)
+    laid = None if mask is None else _bytes(mask.flatten(2).permute(2, 0, 1))
     formed: tuple[Tensor, Tensor] = _kernels().form_taps(
-        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee"
+        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee", stored=stored
     )
     return formed
 

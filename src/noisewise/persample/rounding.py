@@ -180,11 +180,11 @@ def _exact_lengths(tensor: Tensor) -> Tensor:
     return norms.mul_(1 + (tensor.shape[1] + SAFETY) * 2.0**-53)
 
 
-def squared_lengths(tensor: Tensor) -> Tensor:
-    """Squared norms of `[batch, entries]` in float64, rounded up."""
+def squared_lengths(tensor: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Squared norms of `[batch, entries]` in float64, rounded up; of the entries in the mask."""
     if tensor.dtype == torch.float32 and kernels.usable(tensor):  # whose squares do not vanish there
-        return kernels.squares(tensor, longer=1 + 2 * (tensor.shape[1] + SAFETY) * 2.0**-53)
-    return squared(lengths(tensor))
+        return kernels.squares(tensor, longer=1 + 2 * (tensor.shape[1] + SAFETY) * 2.0**-53, mask=mask)
+    return squared(lengths(tensor if mask is None else tensor * mask))
 
 
 def squared(norms: Tensor) -> Tensor:

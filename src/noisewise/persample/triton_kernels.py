@@ -17,17 +17,23 @@ from torch import Tensor
 
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
-TILE, POSITIONS, STAGES = 128, 32, 3  # of a convolution's taps: channels of a tile, positions of a step
+TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
+FEW = 64  # positions up to which steps are longer
 
 
 @triton.jit
-def _squares(x, out, stride, entries, parts, longer, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+def _squares(
+    x, out, mask, stride, entries, parts, longer, LOOPS: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float64)
     for k in range(LOOPS):
         places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
-        values = tl.load(x + row * stride + places, mask=places < entries, other=0.0).to(tl.float64)
+        counts = places < entries
+        if MASKED:
+            counts = counts & (tl.load(mask + places, mask=counts, other=0) != 0)
+        values = tl.load(x + row * stride + places, mask=counts, other=0.0).to(tl.float64)
         total += values * values
     tl.store(out + row * parts + part, tl.sum(total, axis=0) * (1.0 + longer.to(tl.float64) * 2.220446049250313e-16))
 
@@ -77,13 +83,58 @@ def _scaled(x, sizes, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK:
 
 
 @triton.jit
+def _halves(x, sizes, out, entries, BLOCK: tl.constexpr):
+    """Squares of entries, scaled to at most 2^14 and rounded up to float16."""
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    scale = (128.0 / _power(tl.load(sizes + row + tl.arange(0, 1)).to(tl.float64))).to(tl.float32)
+    values = tl.load(x + row * entries + places, mask=places < entries, other=0.0) * scale
+    tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
+
+
+@triton.jit
+def _dots(one, other, sizes, out, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+    """`sum_k one_k other_k^2` in float64, with the scale of `_halves` taken back."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    scalar = row + tl.arange(0, 1)
+    total = tl.zeros([BLOCK], tl.float64)
+    for k in range(LOOPS):
+        places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
+        counts = places < entries
+        weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
+        values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
+        total += weights * values * values
+    back = _power(tl.load(sizes + scalar).to(tl.float64)) / 128.0
+    tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back)
+
+
+def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
+    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask of bytes, and lengths of the left.
+
+    Squares of the left are rounded up to float16, their sums over rows to the nearest.
+    """
+    batch, rows = left.shape
+    columns = right.shape[1]
+    halves = torch.empty(batch, rows, dtype=torch.float16, device=left.device)
+    _halves[(batch, triton.cdiv(rows, 1024))](left, sizes, halves, rows, BLOCK=1024)
+    sums = halves @ mask.to(torch.float16)
+    blocks = triton.cdiv(columns, 1024)
+    loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
+    parts = triton.cdiv(blocks, loops)
+    out = torch.empty(batch, parts, dtype=torch.float64, device=left.device)
+    _dots[(batch, parts)](sums, right, sizes, out, columns, parts, LOOPS=loops, BLOCK=1024)
+    return out[:, 0] if parts == 1 else out.sum(1)
+
+
+@triton.jit
 def _taps(
     grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel, mask,
     stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles,
     LOOPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
-    """One unit, one tap, one tile of out x in: walk over positions, keep the tile, and the sum of its squares."""
+    """One unit, one tap, one tile of out x in: walk over positions, store the tile or not, and the sum of its squares."""
     unit = tl.program_id(0).to(tl.int64)
     tap = tl.program_id(1)
     tile = tl.program_id(2)
@@ -109,7 +160,8 @@ def _taps(
     entries = rows[:, None] * inputs + columns[None, :]
     if MASKED:
         total = tl.where(tl.load(mask + tap * outputs * inputs + entries, mask=counts, other=0) != 0, total, 0.0)
-    tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
+    if STORED:
+        tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
     exact = tl.where(counts, total, 0.0).to(tl.float64)
     tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
 
@@ -192,31 +244,38 @@ def form_taps(
     mask: Tensor | None,
     *,
     precision: str,
+    stored: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
 
-    grad `[batch, out, h, w]`, given `[batch, in, H, W]`; `mask [taps, out, in]` of bytes.
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]`; `mask [taps, out, in]` of bytes. Not `stored`: there are none of
+    the first.
     """
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]
     taps = kernel[0] * kernel[1]
-    tile_out, tile_in = (min(TILE, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
+    tile_out = min(TILE_OUT, max(16, triton.next_power_of_2(outputs)))
+    tile_in = min(TILE_IN, max(16, triton.next_power_of_2(inputs)))
     across = triton.cdiv(inputs, tile_in)
     tiles = across * triton.cdiv(outputs, tile_out)
-    block = min(POSITIONS, max(16, triton.next_power_of_2(height * width)))
-    out = torch.empty(taps, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
+    positions = height * width
+    block = max(16, triton.next_power_of_2(positions)) if positions <= FEW else 32
+    out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
     squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
     _taps[(batch, taps, tiles)](
         grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
         out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
-        LOOPS=triton.cdiv(height * width, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
-        PRECISION=precision, num_warps=8 if tile_out * tile_in >= 8192 else 4, num_stages=STAGES,
+        LOOPS=triton.cdiv(positions, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
+        PRECISION=precision, STORED=stored, num_warps=4, num_stages=3 if positions <= FEW else 2,
     )  # fmt: skip
     return out, squares.sum(1)
 
 
-def squares(rows: Tensor, longer: float) -> Tensor:
-    """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52."""
+def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
+    """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52.
+
+    `mask`: bytes, one for each entry; where they are 0 nothing is read.
+    """
     more = math.ceil((longer - 1) * 2**52)  # numbers are handed to a kernel as float32, whole ones as they are
     batch, entries = rows.shape
     block = min(2048, max(128, triton.next_power_of_2(entries)))
@@ -226,8 +285,9 @@ def squares(rows: Tensor, longer: float) -> Tensor:
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
     _squares[(batch, parts)](
-        rows, out, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block, num_warps=8 if block > 1024 else 4
-    )
+        rows, out, rows if mask is None else mask, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block,
+        MASKED=mask is not None, num_warps=8 if block > 1024 else 4,
+    )  # fmt: skip
     return out[:, 0] if parts == 1 else out.sum(1)
 
 
