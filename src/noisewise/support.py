@@ -261,7 +261,7 @@ def kept(support: Support, weights: Mapping[str, Tensor]) -> int:
     )
 
 
-def learning(weights: Mapping[str, Tensor], within: Support) -> dict[str, Tensor]:
+def learning(weights: Mapping[str, Tensor], within: Support, device: Any = "cpu") -> dict[str, Tensor]:
     """Flat boolean masks of the coordinates that are left to choose among, by name."""
     import torch
 
@@ -269,7 +269,9 @@ def learning(weights: Mapping[str, Tensor], within: Support) -> dict[str, Tensor
     for name, weight in weights.items():
         mask = within.get(name, True)
         size = weight.numel()
-        masks[name] = torch.full((size,), mask) if isinstance(mask, bool) else mask.detach().cpu().flatten()
+        masks[name] = (
+            torch.full((size,), mask, device=device) if isinstance(mask, bool) else mask.detach().to(device).flatten()
+        )
     return masks
 
 

@@ -81,6 +81,12 @@ def endless_for_some(model, batch):
     return tiny.loss_fn(model, batch) * torch.where(batch[0][:, 0] > 1, float("inf"), 1.0)
 
 
+def halves(model):
+    """Masks of half of the coordinates."""
+    generator = torch.Generator().manual_seed(3)
+    return {name: torch.rand(p.shape, generator=generator) < 0.5 for name, p in model.named_parameters()}
+
+
 HALF = torch.arange(30).view(6, 5) % 2 == 0
 NAMES = [name for name, _ in tiny.model().named_parameters()]
 CASES = {
@@ -93,6 +99,8 @@ CASES = {
     "per layer": Case(plan={"clip": per_layer(NAMES, Flat(0.3))}),
     "scheduled bounds": Case(plan={"clip": Schedule(((0, Flat(1.0)), (5, Flat(0.3))))}),
     "masked": Case(plan={"support": Fixed({"0.weight": HALF, "2.bias": False})}),
+    "masked convolutions": Case(convolutional, images, {"support": Fixed(halves(convolutional()))}),
+    "masked sentences": Case(Words, sentences, {"support": Fixed(halves(Words()))}),
     "full batch": Case(plan={"sampler": FullBatch(tiny.N), "steps": 3}),
     "batches that may be empty": Case(plan={"sampler": Poisson(tiny.N, 1), "steps": 20}),
     "views": Case(settings={"augment": Augment(shaken, 2)}),

@@ -1,5 +1,6 @@
 """Masks: exact counts, new when they should be, blind to data, and what they hold does not move by a bit."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from noisewise.randomness import Entropy
 from noisewise.recipe import fit, with_support
 from noisewise.repairs import MovingAverage, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.repairs.freezing import PruningStages, Stages, smallest
-from noisewise.repairs.random_sparsification import RandomMasks
+from noisewise.repairs.random_sparsification import RandomMasks, keys_of, keys_on_gpu, random_subset
 from noisewise.repairs.ranked_sparsification import RankedMasks
 from noisewise.support import Fixed, Observed, Released, together
 from noisewise.training.course import Course
@@ -117,6 +118,29 @@ def test_masks_of_different_epochs_are_independent_and_a_link_shows():
     linked = masks.clone()
     linked[1::10] = masks[0::10]
     assert overlap_p_value(linked, 0.5) < 1e-6
+
+
+def splitmix64(start):
+    """As published (Steele, Lea & Flood 2014), one number at a time."""
+    state = start % 2**64
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        yield z ^ (z >> 31)
+
+
+@pytest.mark.parametrize("start", [0, 5, -1, -(2**63), 2**63 - 2])
+def test_keys_are_those_of_splitmix64_here_and_on_a_gpu(start):
+    expected = list(itertools.islice(splitmix64(start), 50))
+    assert keys_of(50, start).tolist() == expected
+    signed = keys_on_gpu(50, start, torch.device("cpu"))
+    assert [key % 2**64 for key in signed.tolist()] == expected
+    among = torch.arange(50) % 3 > 0
+    chosen = random_subset(among, 12, start)
+    order = sorted(among.nonzero().squeeze(1).tolist(), key=lambda place: signed[place].item())
+    assert chosen.nonzero().squeeze(1).tolist() == sorted(order[:12])
 
 
 def test_masks_follow_from_the_public_seed_alone():

@@ -22,6 +22,7 @@ from noisewise.errors import ConfigError, NoisewiseError
 from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
+from noisewise.repairs.random_sparsification import random_subset
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
 from noisewise.training import moves
@@ -301,6 +302,13 @@ def test_random_state_and_model_are_as_before_a_captured_step():
     tiny.run(network, insecure_seed=1, runtime=Runtime(capture=True))
     assert torch.equal(before, torch.cuda.get_rng_state())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def test_random_masks_are_the_same_on_any_device():
+    among = torch.rand(100_001) < 0.9
+    here, there = (random_subset(among.to(device), 40_000, -77) for device in ("cpu", "cuda"))
+    assert torch.equal(here, there.cpu())
+    assert int(here.sum()) == 40_000
 
 
 def test_kernels_agree_with_plain_arithmetic():

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
 from noisewise.support import Masked, Plan, Released, learning
+
+STEP, MIXED = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # of SplitMix64
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +38,49 @@ def check_rate(plan: str, final: float, periods: int, steps: int) -> None:
         raise ConfigError(f"{plan}(final={final!r}): a share of masked coordinates in [0, 1), e.g. 0.7.")
     if type(periods) is not int or type(steps) is not int or not 1 <= periods <= steps:
         raise ConfigError(f"{plan}(periods={periods!r}, steps={steps!r}): from 1 to as many masks as steps.")
+
+
+def random_subset(among: Tensor, count: int, start: int) -> Tensor:
+    """A mask of exactly `count` of the places where `among [size]` is True, every subset equally likely; same on any device.
+
+    The places with the smallest of 64-bit keys, SplitMix64 of `start` and the place's number: whole numbers, so that a GPU
+    finds the same ones, and no two are equal, since the map is one to one. Reference: Steele, Lea & Flood 2014.
+    """
+    import torch
+
+    if count == 0:
+        return torch.zeros_like(among)
+    if among.is_cuda:
+        keys = keys_on_gpu(len(among), start, among.device).masked_fill_(~among, torch.iinfo(torch.int64).max)
+        return keys <= keys.sort().values[count - 1]
+    numbers = keys_of(len(among), start).view(np.int64)  # compared with a sign there too
+    numbers[~among.numpy()] = np.iinfo(np.int64).max
+    return torch.from_numpy(numbers <= np.partition(numbers, count - 1)[count - 1])
+
+
+def keys_of(size: int, start: int) -> np.ndarray:
+    """SplitMix64 from a start: its first numbers, all different."""
+    keys = np.arange(1, size + 1, dtype=np.uint64)
+    keys *= np.uint64(STEP)
+    keys += np.uint64(start % 2**64)
+    for shift, factor in MIXED:
+        keys ^= keys >> np.uint64(shift)
+        keys *= np.uint64(factor)
+    return keys
+
+
+def keys_on_gpu(size: int, start: int, device: torch.device) -> Tensor:
+    """The same as signed numbers, whose products wrap alike; a shift brings the sign along, which is cut off."""
+    import torch
+
+    keys = torch.arange(1, size + 1, device=device).mul_(_signed(STEP)).add_(_signed(start % 2**64))
+    for shift, factor in MIXED:
+        keys.bitwise_xor_((keys >> shift) & ((1 << (64 - shift)) - 1)).mul_(_signed(factor))
+    return keys
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
 
 
 @dataclass(frozen=True)
@@ -64,12 +111,11 @@ class RandomMasks(Plan):
         import torch
 
         weights = dict(released.weights)
-        keep = torch.cat(list(learning(weights, released.within).values()))
-        places = keep.nonzero().squeeze(1)
+        device = next(iter(weights.values())).device
+        keep = torch.cat(list(learning(weights, released.within, device).values()))
         rate = sparsity(self.period(step), self.periods, self.final, self.cooling)
-        dropped = places[torch.randperm(len(places), generator=generator)[: round(rate * len(places))]]
-        keep[dropped] = False
-        return masks_from_flat(keep, weights)
+        start = int(torch.randint(-(2**63), 2**63 - 1, (), generator=generator))
+        return masks_from_flat(keep & ~random_subset(keep, round(rate * int(keep.sum())), start), weights)
 
 
 @dataclass(frozen=True)
