@@ -1,10 +1,11 @@
 """A private step and private training on a GPU, against the plain step and a plain loop with data on the GPU.
 
-    python benchmarks/gpu.py [--only NAME] [--repeats N] [--steps N] [--no-train] [--profile] [--out FOLDER]
+    python benchmarks/gpu.py [--only NAMES] [--ways NAMES] [--repeats N] [--steps N] [--no-train] [--no-bf16] [--out FOLDER]
 
 Step: forward pass, clipping, noise, ledger and SGD on exactly B units, ratio to the plain eager step of the same model with
-the same settings (fp32 with TF32); ways take turns, the median counts. Train: `train` with Poisson batches of 50,000 units
-against a loop over batches of B that lie on the GPU, data and model made anew.
+the same settings (fp32 with TF32; or bfloat16 by autocast, against plain bfloat16); ways take turns, the median counts.
+Train: `train` with Poisson batches of 50,000 units against a loop over batches of B that lie on the GPU, data and model made
+anew. Writes gpu.json; `python benchmarks/pages.py` makes README's table and gpu.png of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +31,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from step import Encoder, dp_cnn, mlp, mnist_cnn, resnet18, unit_losses
+from step import Encoder, dp_cnn, mlp, mnist_cnn, opacus_ghost, opacus_hooks, plain, resnet18, unit_losses, vmap
 
 import noisewise as nw
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.bounded import release
-from noisewise.clipping import Clip, Flat
+from noisewise.clipping import Clip, Flat, Global
 from noisewise.persample import clipped_sum, examine
 from noisewise.randomness import Entropy
 from noisewise.training.captured import Captured
@@ -61,17 +66,6 @@ STEPS = {
 }
 
 
-def plain(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
 def private(
     model: nn.Module, x: Tensor, y: Tensor, *, capture: bool, clip: Clip = Flat(1.0), masked: bool = False
 ) -> Callable[[], Any]:
@@ -99,44 +93,30 @@ def private(
 
 
 def timed(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median milliseconds; each measurement is several steps in a row, as in training."""
-    for way in ways.values():
-        for _ in range(3):
+    """Median milliseconds; each measurement is several steps in a row, as in training, but not more than 0.3 seconds."""
+
+    def seconds(way: Callable[[], Any], count: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
             way()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    in_a_row = {}
+    for name, way in ways.items():
+        seconds(way, 4)
+        in_a_row[name] = max(1, min(repeats, int(0.3 / seconds(way, 1))))
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
         for name, way in ways.items():
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(repeats):
-                way()
-            torch.cuda.synchronize()
-            times[name].append((time.perf_counter() - start) / repeats * 1e3)
+            times[name].append(seconds(way, in_a_row[name]) / in_a_row[name] * 1e3)
     return {name: sorted(ts)[len(ts) // 2] for name, ts in times.items()}
-
-
-def difference(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> float:
-    """Relative distance of the captured clipped sum from the ordinary one."""
-    from noisewise.testing import reveal
-
-    torch.manual_seed(0)
-    model = make().cuda()
-    layout = examine(model, unit_losses, (x, y))
-    eager = reveal(clipped_sum(model, unit_losses, (x, y), Flat(1.0), layout=layout).grads)
-    captured = Captured()
-    for _ in range(2):  # the second is a replay
-        result = captured.clipped(
-            model, unit_losses, (x, y), Flat(1.0), {}, Runtime(), layout=layout, expected=len(x), seed=0, norms=False
-        )
-    got = reveal(result.grads)
-    error = math.sqrt(sum((got[k] - eager[k]).double().square().sum().item() for k in eager))
-    return error / math.sqrt(sum(value.double().square().sum().item() for value in eager.values()))
 
 
 def train_times(
     make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], classes: int, size: int, steps: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     x, y = inputs(N), torch.randint(0, classes, (N,))
     model = make().cuda()
     near_x, near_y = x.cuda(), y.cuda()
@@ -168,7 +148,7 @@ def train_times(
 
     seconds["train, 5 steps"] = ours(5)
     seconds["train"] = ours(steps)
-    return seconds
+    return {"steps": steps, "seconds": seconds, "ratio": seconds["train"] / seconds["plain"]}
 
 
 def profile(step: Callable[[], Any], path: Path | None, name: str) -> None:
@@ -189,62 +169,118 @@ def profile(step: Callable[[], Any], path: Path | None, name: str) -> None:
             file.write("\n".join(lines) + "\n")
 
 
+def plain_graph(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
+    """The plain step as one CUDA graph: what a private step could be compared with too."""
+    step = plain(model, x, y)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    return graph.replay
+
+
+WAYS: dict[str, Callable[[nn.Module, Tensor, Tensor], Callable[[], Any]]] = {
+    "plain": plain,
+    "plain, captured": plain_graph,
+    "noisewise": partial(private, capture=True),
+    "global clipping": partial(private, capture=True, clip=Global(1.0, 10.0)),
+    "elementwise masks": partial(private, capture=True, masked=True),
+    "Opacus hooks": opacus_hooks,
+    "Opacus ghost": opacus_ghost,
+    "vmap(grad)": vmap,
+}
+PEERS = ("Opacus hooks", "Opacus ghost", "vmap(grad)")
+
+
+def measured(name: str, ways: list[str], repeats: int, kind: torch.dtype | None) -> dict[str, Any]:
+    """Medians, ratios and peak memory of some ways that take turns; a way that fails is left out, with its reason."""
+    make, inputs, classes, size, usual = WORKLOADS[name]
+    torch.manual_seed(0)
+    x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
+    ready: dict[str, Callable[[], Any]] = {}
+    failed, memory = {}, {}
+    with nullcontext() if kind is None else torch.autocast("cuda", kind):
+        for way in ways:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            try:
+                step = WAYS[way](make().cuda(), x, y)
+                for _ in range(2):
+                    step()
+                torch.cuda.synchronize()
+                ready[way] = step
+                memory[way] = (torch.cuda.max_memory_allocated() - before) / 2**20
+            except Exception as error:
+                failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        milliseconds = timed(ready, repeats or usual)
+    return {
+        "ms": milliseconds,
+        "ratio": {way: ms / milliseconds["plain"] for way, ms in milliseconds.items()},
+        "peak_mib": memory,
+        "failed": failed,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0, help="steps of a training run (0: the workload's own)")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--eager", action="store_true", help="time the step that is not captured too")
+    parser.add_argument("--only", default="", help="workloads whose name contains one of these, separated by commas")
+    parser.add_argument("--ways", default=",".join(WAYS), help="separated by commas")
     parser.add_argument("--no-train", action="store_true")
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--no-bf16", action="store_true")
+    parser.add_argument("--profile", type=Path, default=None, help="file for the kernels of a captured step")
+    parser.add_argument("--commit", default="", help="of the code, where it is no git folder")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, Any] = {}
-    for name, (make, inputs, classes, size, repeats) in WORKLOADS.items():
-        if not any(word.lower() in name.lower() for word in args.only.split(",")):
-            continue
-        row: dict[str, Any] = {}
-        rows[name] = row
-        try:
-            torch.manual_seed(0)
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "gpu.json"
+    result = {
+        "command": "python benchmarks/gpu.py",
+        "commit": args.commit,
+        "seeds": [0],
+        "versions": versions(),
+        "rows": {},
+    }
+    names = [name for name in WORKLOADS if any(word.lower() in name.lower() for word in args.only.split(","))]
+    for name in names:
+        row = result["rows"][name] = {}
+        make, inputs, classes, size, _ = WORKLOADS[name]
+        parts: dict[str, Callable[[], Any]] = {
+            "step": lambda name=name: measured(name, args.ways.split(","), args.repeats, None),
+            "bf16": lambda name=name: measured(name, ["plain", "noisewise"], args.repeats, torch.bfloat16),
+        }
+        parts["train"] = lambda row=row, name=name, size=size, make=make, inputs=inputs, classes=classes: train_times(
+            make, inputs, classes, size, args.steps or STEPS.get(name, 1000)
+        )
+        left_out = [part for part in ("bf16", "train") if getattr(args, f"no_{part}")]
+        for part, measure in parts.items():
+            if part in left_out:
+                continue
+            try:
+                row[part] = measure()
+            except Exception:
+                row[part] = {"error": traceback.format_exc()[-900:]}
+            torch.cuda.empty_cache()
+            file.write_text(json.dumps(result, indent=1) + "\n")
+        if args.profile:
             x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
-            row["difference"] = difference(make, x, y)
-            ways: dict[str, Callable[[], Any]] = {"plain": plain(make().cuda(), x, y)}
-            ways["captured"] = private(make().cuda(), x, y, capture=True)
-            if args.eager:
-                ways["eager"] = private(make().cuda(), x, y, capture=False)
-            row["ms"] = timed(ways, args.repeats or repeats)
-            row["ratio"] = row["ms"]["captured"] / row["ms"]["plain"]
-            if args.profile:
-                profile(ways["captured"], args.out and args.out / "profile.txt", name)
-            row["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
-            del ways
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        except Exception:
-            row["error"] = traceback.format_exc()[-900:]
-        try:
-            if not args.no_train:
-                row["steps"] = args.steps or STEPS.get(name, 1000)
-                row["train"] = train_times(make, inputs, classes, size, row["steps"])
-                row["train_ratio"] = row["train"]["train"] / row["train"]["plain"]
-            torch.cuda.empty_cache()
-        except Exception:
-            row["train_error"] = traceback.format_exc()[-900:]
-        print(name, json.dumps(row, default=str), flush=True)
-        if args.out:
-            facts = {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "gpu": torch.cuda.get_device_name(),
-            }
-            (args.out / "gpu.json").write_text(json.dumps({"versions": facts, "rows": rows}, indent=1) + "\n")
-    ratios = [row["ratio"] for row in rows.values() if "ratio" in row]
-    if ratios:
-        print(f"geometric mean of {len(ratios)}: {math.prod(ratios) ** (1 / len(ratios)):.2f} x plain")
+            profile(private(make().cuda(), x, y, capture=True), args.profile, name)
+        print(name, json.dumps(row), flush=True)
+    ratios = [row["step"]["ratio"]["noisewise"] for row in result["rows"].values() if "ratio" in row.get("step", {})]
+    print(f"geometric mean of {len(ratios)}: {math.prod(ratios) ** (1 / len(ratios)):.2f} x plain")
+
+
+def versions() -> dict[str, str]:
+    """What the figures depend on."""
+    packages = {name: version(name) for name in ("torch", "triton", "opacus", "numpy") if find_spec(name)}
+    return {"python": platform.python_version(), "gpu": torch.cuda.get_device_name(), **packages}
 
 
 if __name__ == "__main__":
