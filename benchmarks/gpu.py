@@ -185,7 +185,7 @@ def plain_graph(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
 
 WAYS: dict[str, Callable[[nn.Module, Tensor, Tensor], Callable[[], Any]]] = {
     "plain": plain,
-    "plain, captured": plain_graph,
+    "plain captured": plain_graph,
     "noisewise": partial(private, capture=True),
     "global clipping": partial(private, capture=True, clip=Global(1.0, 10.0)),
     "elementwise masks": partial(private, capture=True, masked=True),

@@ -3,7 +3,9 @@
 What counts is the sum of a lone unit as it is handed out, against the bound that its factor was made for.
 """
 
+import copy
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,13 +17,14 @@ from helpers.in_float64 import in_float64, length
 from helpers.oracles import Apply, lone, proven
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Normalized, Samples
-from noisewise.persample import clipped_sum, formed, rounding
+from noisewise.persample import clipped_sum, examine, formed, rounding
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import Again, Formed, Kept, measure_formed
 from noisewise.persample.gradients import Outer, Rows, join
 from noisewise.persample.layers import RULES
 from noisewise.persample.rounding import lengths
 from noisewise.runtime import Runtime
+from noisewise.testing import reveal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 
@@ -415,6 +418,29 @@ def test_an_autocast_around_everything_does_not_cut_norms_and_sums(kind):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = lone(model, loss, x[unit : unit + 1], Normalized(1.0)).grads._values
         assert 0.999 <= math.hypot(*(length(value) for value in got.values())) <= 1 + 1e-5
+
+
+def test_an_autocast_around_everything_is_fast_and_sees_weights_that_move():
+    """Within one autocast PyTorch remembers the weights that it has cast, as they were."""
+    model, x = small("over time", torch.float32)
+    loss = lambda m, b: m(b).float().square().sum(1)  # noqa: E731
+    totals = []
+    for together in (True, False):
+        torch.manual_seed(0)
+        network, sums = copy.deepcopy(model), []
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=together):
+            for _ in range(2):
+                with nullcontext() if together else torch.autocast("cpu", dtype=torch.bfloat16):
+                    layout = examine(network, loss, x)
+                    assert not layout.fallback
+                    sums.append(reveal(clipped_sum(network, loss, x, Flat(1e6), layout=layout).grads))
+                with torch.no_grad():
+                    for parameter in network.parameters():
+                        parameter.mul_(2)
+        totals.append(sums)
+    for one, other in zip(*totals, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not all(torch.equal(totals[0][0][name], totals[0][1][name]) for name in totals[0][0])
 
 
 def test_views_of_a_unit_stay_within_the_bound_at_every_scale():

@@ -91,6 +91,7 @@ def follow(
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
     if proofs is not None:
         proofs.append(proof)
+    torch.clear_autocast_cache()  # a weight that an earlier pass has cast would be used without being seen
     try:
         with Tape(live, proof) as tape, proof:
             losses = unit_losses(model, loss_fn, rows)
@@ -98,6 +99,8 @@ def follow(
         if proof.failure is None:
             raise
         raise NotProven(proof.failure) from None
+    finally:
+        torch.clear_autocast_cache()  # nor must what a graph has cast be used outside of it
     trace = proof.conclude(losses)
     fallback = unexplained(losses, live) | tape.overwritten() | misaligned(tape.calls)
     return Followed(losses, tape.calls, fallback, trace)

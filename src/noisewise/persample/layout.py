@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from noisewise.batches import Nest, leaves
+from noisewise.persample.seen import autocasts
 from noisewise.persample.trace import Trace
 
 
@@ -48,7 +48,6 @@ class Layout:
 def situation(model: nn.Module, loss_fn: Any, like: Nest) -> Any:
     """What an examination depends on: modes, what learns, shapes and types of a unit, autocast, the loss."""
     shapes = tuple((tuple(tensor.shape[1:]), tensor.dtype, tensor.device.type) for tensor in leaves(like))
-    autocast = tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
     modes = tuple(module.training for module in model.modules())
     types = tuple((p.dtype, p.device.type, p.requires_grad) for p in model.parameters())
-    return (shapes, autocast, modes, types, loss_fn)
+    return (shapes, autocasts(), modes, types, loss_fn)

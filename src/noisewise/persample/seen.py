@@ -50,7 +50,7 @@ class Seen:
     def _now(self, like: Nest) -> list[Any]:
         tensors = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
         shapes = [(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in leaves(like)]
-        return [*tensors, *shapes, *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))]
+        return [*tensors, *shapes, *autocasts()]
 
     def still(self, model: nn.Module, loss_fn: Any, like: Nest) -> bool:
         """Is all of it as it was, for batches of this form?"""
@@ -67,6 +67,12 @@ class Seen:
             )
         except (RuntimeError, ValueError):  # another tensor or array stands somewhere: they have no single truth
             return False
+
+
+def autocasts() -> tuple[Any, ...]:
+    """To what types each device casts now; None where it does not."""
+    kinds = ("cpu", "cuda")
+    return tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds)
 
 
 def _dictionaries(owners: Iterable[Any]) -> Iterator[dict[str, Any]]:

@@ -62,6 +62,7 @@ class Captured:
         self.replays: dict[Any, Replay] = {}
         self._sums: Sums | None = None
         self._seen: Seen | None = None
+        self._known: Seen | None = None
         self._pool: Any = None
         self._support: Any = None
         self._ended: list[tuple[Clip, Tensor]] = []  # rules that are no longer in force: did they break their promise?
@@ -83,14 +84,16 @@ class Captured:
         norms: bool,
         fixed: bool = True,
         most: int | None = None,
+        known: Seen | None = None,
     ) -> ClippedBatch:
         """`clipped_sum` of a batch by replays; `norms`: hand out those too. `NotSteady` if that cannot be.
 
         `fixed`: all units have the same number of rows, by construction. `most`: of units in a micro-batch, for all of the
-        run: where memory runs out these become smaller, but norms are taken as before.
+        run: where memory runs out these become smaller, but norms are taken as before. `known`: what the step has found
+        unchanged since it was looked at.
         """
         self._most = most or most_for(expected, runtime.microbatch)
-        self._prepare(model, loss_fn, rows, clip, support, layout, fixed)
+        self._prepare(model, loss_fn, rows, clip, support, layout, fixed, known)
         sums = self._sums
         assert sums is not None
         tensors, parts, first = list(leaves(rows)), [], 0
@@ -122,16 +125,25 @@ class Captured:
                 if norms:
                     parts.append(replay.norms[:, :count].clone())
                 first += count
-        known = torch.cat(parts, 1) if parts else sums.broken.new_zeros(sums.blocks, 0, dtype=torch.float64)
-        return ClippedBatch(sums.bounded(), known)
+        measured = torch.cat(parts, 1) if parts else sums.broken.new_zeros(sums.blocks, 0, dtype=torch.float64)
+        return ClippedBatch(sums.bounded(), measured)
 
     def _prepare(
-        self, model: nn.Module, loss_fn: LossFn, rows: Any, clip: Clip, support: Support, layout: Layout, fixed: bool
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        rows: Any,
+        clip: Clip,
+        support: Support,
+        layout: Layout,
+        fixed: bool,
+        known: Seen | None,
     ) -> None:
         """Forget what was captured for another rule, another model or masks of another form."""
         seen, sums = self._seen, self._sums
         fits = seen is not None and sums is not None and (sums.clip, sums.most) == (clip, self._most)
-        fits = fits and seen is not None and seen.still(model, loss_fn, rows)
+        unchanged = known is not None and known is self._known
+        fits = fits and seen is not None and (unchanged or seen.still(model, loss_fn, rows))
         if fits and sums is not None and (support is self._support or sums.take_over(support)):
             self._support = support
             return
@@ -149,7 +161,7 @@ class Captured:
         if not layout.proven or layout.fallback:
             raise NotSteady(layout.reason or f"no ghost rule explains how {sorted(layout.fallback)} are used")
         self._sums = Sums(model, live_parameters(model, support), clip, support, self._most)
-        self._seen, self._support = Seen(model, loss_fn, rows), support
+        self._seen, self._known, self._support = Seen(model, loss_fn, rows), known, support
         if self._sums.device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()
 
@@ -168,7 +180,7 @@ class Captured:
         self.replays.clear()
         if self._sums is not None:
             self._ended.append((self._sums.clip, self._sums.broken))
-        self._sums = self._seen = self._pool = self._support = None
+        self._sums = self._seen = self._known = self._pool = self._support = None
 
     def settle(self) -> None:
         """Wait for the steps made so far, and say if a rule did not keep its promise in one of them."""

@@ -90,6 +90,8 @@ class Course:
 
     def _settle(self, weights: Mapping[str, Tensor]) -> None:
         """Set what is pruned to zero, in place; keep what must be as it is now after the optimizer's step."""
+        if not self._joint:
+            return
         with torch.no_grad():
             for name, mask in self._masks("zero").items():
                 weights[name].mul_(mask)
@@ -97,6 +99,8 @@ class Course:
 
     def hold(self, weights: Mapping[str, Tensor]) -> None:
         """Put back, bit for bit, what the optimizer moved by momentum or weight decay though it does not learn."""
+        if not self._joint:
+            return
         with torch.no_grad():
             for name, mask in self._masks("hold", "zero").items():
                 weights[name].copy_(torch.where(mask, weights[name], self._held[name]))

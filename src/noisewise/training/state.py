@@ -134,7 +134,7 @@ class State:
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
         size = self.mechanism.expected_batch_size
-        if isinstance(clip, Adaptive) and QUESTION in answers:
+        if QUESTION in answers and isinstance(clip, Adaptive):
             self.clip = clip.update(answers[QUESTION], size)
         self.course.observe(step, answers[PURPOSE], answers.get(RANKING), sigma * clip.sensitivity / size)
 

@@ -108,6 +108,7 @@ def clipped_batch(
             layout=state.layout, expected=state.mechanism.expected_batch_size, seed=drawn.seed, norms=norms,
             fixed=not isinstance(data, Data) or data.unit is None,
             most=most_for(state.mechanism.expected_batch_size, runtime.microbatch if runtime else None),
+            known=state.seen,
         )  # fmt: skip
         try:
             return in_memory(replay, state, runtime, units)
