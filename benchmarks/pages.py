@@ -13,6 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
+
 import noisewise.data
 from noisewise import audits, models, repairs, sampling
 from noisewise.adaptive import RULES
@@ -24,6 +27,7 @@ LISTS, CONTRIBUTING, README = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBU
 GPU = PROJECT / "benchmarks" / "results" / "gpu.json"
 DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
 GPU_TABLE = re.compile(r"(?<=<!-- gpu: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
+PEERS = ("Opacus hooks", "Opacus ghost", "vmap(grad)")  # of benchmarks/gpu.py
 WIDTH = 76
 
 
@@ -103,16 +107,49 @@ def lists() -> str:
 
 def gpu_table() -> str:
     """README's table of one step on a GPU, from benchmarks/results/gpu.json."""
-    lines = [
-        f"| {name} | {row['ms']['plain']:.2f} ms | {row['ms']['captured']:.2f} ms | {row['ratio']:.2f} |"
-        for name, row in json.loads(GPU.read_text())["rows"].items()
-    ]
-    return "| | plain | captured | ratio |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
+    lines = []
+    for name, row in gpu_rows().items():
+        step, peers = row["step"], [way for way in PEERS if way in row["step"]["ratio"]]
+        best = min(peers, key=step["ratio"].__getitem__)
+        cells = [f"{step['ms'][way]:.2f} ms" for way in ("plain", "noisewise")] + [f"{step['ratio']['noisewise']:.2f}"]
+        cells += [f"{step['ratio'][best]:.1f} ({best})", f"{row['train']['ratio']:.2f} ({row['train']['steps']} steps)"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    head = "| | plain | noisewise | ratio | best peer | `train` against a plain loop |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def gpu_rows() -> dict[str, Any]:
+    """Results of benchmarks/gpu.py by workload."""
+    rows: dict[str, Any] = json.loads(GPU.read_text())["rows"]
+    return rows
+
+
+def gpu_picture(path: Path) -> None:
+    """Time and peak memory of one step on a GPU against a plain one."""
+    matplotlib.use("Agg")
+    rows, ways = gpu_rows(), ("noisewise", *PEERS)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True)
+    for axis, key, title in ((axes[0], "ms", "time"), (axes[1], "peak_mib", "peak memory")):
+        for number, way in enumerate(ways):
+            values = [row["step"][key].get(way, 0) / row["step"][key]["plain"] for row in rows.values()]
+            places = [place + 0.2 * number - 0.3 for place in range(len(rows))]
+            axis.barh(places, values, 0.18, label=way, color=f"C{number}", log=True)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_xticks([0.3, 1, 3, 10, 50], ["0.3", "1", "3", "10", "50"])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel(f"{title}, ratio to a plain PyTorch step (log)")
+    axes[0].set_yticks(range(len(rows)), list(rows))
+    axes[0].invert_yaxis()
+    axes[1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     """Write the pages."""
     LISTS.write_text(lists())
+    gpu_picture(GPU.with_suffix(".png"))
     README.write_text(GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
     CONTRIBUTING.write_text(DRAWING.sub(lambda _: drawing(), CONTRIBUTING.read_text()))
 
