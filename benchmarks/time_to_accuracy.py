@@ -4,8 +4,9 @@
 
 Both draw Poisson batches of the same rate, clip at the same bound, add noise of the same multiplier and make the same steps of
 SGD on the same model: the noise multiplier is the smallest for epsilon 3 at delta 1e-5. Opacus as its documentation has it:
-`PrivacyEngine.make_private` with its own loader, data in a TensorDataset. Accuracy is read on the test part after every epoch, which
-is not timed; settings are those of papers (Zhu & Blaschko 2023), none were searched here. Writes time_to_accuracy.json, run by run.
+`PrivacyEngine.make_private` with its own loader, data in a TensorDataset. Accuracy is read on the test part after every epoch,
+which is not timed; settings are those of a paper (Zhu & Blaschko 2023) or of `benchmarks/repairs.py`, none were searched here.
+Writes time_to_accuracy.json, run by run.
 """
 
 from __future__ import annotations
