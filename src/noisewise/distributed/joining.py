@@ -56,7 +56,9 @@ def join(part: Part, team: Team, occasion: Occasion, *, norms: bool = False) -> 
             f"ranks disagree about step {occasion.step} (which batch, rule, masks or noise): their sums do not belong "
             "together, and nothing was released. All ranks need the same plan, optimizer settings and number of steps."
         )
-    grads = Bounded(total(clipped.grads._values, clipped.grads.support, team), clipped.grads.sensitivity, clipped.grads.support)
+    grads = Bounded(
+        total(clipped.grads._values, clipped.grads.support, team), clipped.grads.sensitivity, clipped.grads.support
+    )
     query = clipped.query
     if query is not None:
         query = Bounded(total(query._values, {}, team), query.sensitivity, query.support)

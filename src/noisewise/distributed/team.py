@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, RankLost, RunError
 
 TIMEOUT = 600.0  # seconds that a process waits for the others
 RESUME = "Nothing of this step was released: go on with resume=True (--resume)."
@@ -136,7 +136,7 @@ class Team:
     def _speaking(self) -> Iterator[None]:
         """Errors of the network become one that says what to do."""
         if self.broken is not None:
-            raise RunError(self.broken)
+            raise RankLost(self.broken)
         try:
             yield
         except RuntimeError as error:
@@ -145,7 +145,7 @@ class Team:
                 f"rank {self.rank} of {self.size}: another process of this run has stopped, or did not answer in time; its own "
                 f"message says why. {RESUME} (torch.distributed: {reason})"
             )
-            raise RunError(self.broken) from None
+            raise RankLost(self.broken) from None
 
     def __deepcopy__(self, memo: Any) -> Team:
         """A team is not copied: it is the processes themselves."""

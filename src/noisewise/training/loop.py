@@ -181,7 +181,9 @@ def train(
             status = open_folder(folder, run, resume)
         if take_part(run):
             status = status_of(state, ablation)
-        agree_on_run(team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta})
+        agree_on_run(
+            team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
+        )
         with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
             per_reading = reading_interval(mechanism)
             stopped = run.tell(callbacks, run.history)

@@ -98,8 +98,8 @@ class State:
         parts = vars(self) | anew  # the copy's model is looked at anew
         if self.team.several:
             raise PrivacyError(
-                f"a copy of a state that {self.team.size} processes train with: each of them would draw other noise for it. Make "
-                "another one on all of them, State.start(mechanism, ledger, team=team)."
+                f"a copy of a state that {self.team.size} processes train with: each of them would draw other noise for it. "
+                "Make another one on all of them, State.start(mechanism, ledger, team=team)."
             )
         if self.entropy.reproducible:
             return parts

@@ -1,6 +1,7 @@
 """One private step, from the batch to the weights. It is meant to be read.
 
-sampler -> clipped_sum -> join (over processes, if there are several) -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+sampler -> clipped_sum -> join -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+Where several processes train together, each computes a part of the batch, and `join` makes them one; otherwise it does nothing.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def clipped_part(
         assert state.layout is not None
         replay = partial(
             state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
-            layout=state.layout, expected=state.team.largest_part(state.mechanism.expected_batch_size), seed=drawn.seed, norms=norms,
-            fixed=not isinstance(data, Data) or data.unit is None,
+            layout=state.layout, expected=state.team.largest_part(state.mechanism.expected_batch_size),
+            seed=drawn.seed, norms=norms, fixed=not isinstance(data, Data) or data.unit is None,
         )  # fmt: skip
         try:
             return Part(in_memory(replay, state, runtime, units))
