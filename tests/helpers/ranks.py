@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from kills import warm_up
 from noisewise import distributed, noise
 from noisewise.distributed import Team
 
@@ -45,6 +46,7 @@ def _child(rank, size, meeting, answer, act, arguments, timeout):
 
 def outcomes(size, act, *arguments, timeout=TIMEOUT, strike=None):
     """What `act(team, *arguments)` returns or raises on each rank; `strike(children)` may kill some of them."""
+    warm_up()
     with tempfile.TemporaryDirectory() as work:
         answers = [Path(work, str(rank)) for rank in range(size)]
         children = []

@@ -71,19 +71,22 @@ def spread(count: int) -> int:
 
 
 def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait for all; once one has failed the others have some time to end, and are then ended."""
-    failed, deadline = 0, float("inf")
-    while any(child.poll() is None for child in children):
-        bad = [child.returncode for child in children if child.returncode]
-        if bad and not failed:
-            failed, deadline = bad[0], time.monotonic() + GRACE
+    """Wait for all; once one has failed the others have some time to end, and are then ended.
+
+    A signal (below 0) that ended one of them before that is why others failed.
+    """
+    deadline, late = float("inf"), list[int]()
+    while waiting := [child for child in children if child.poll() is None]:
+        if deadline == float("inf") and len(waiting) < len(children) and any(child.returncode for child in children):
+            deadline = time.monotonic() + GRACE
         if time.monotonic() > deadline:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-            deadline = float("inf")
+            late += [child.pid for child in waiting]
+            for child in waiting:
+                child.kill()
+            deadline = time.monotonic() + GRACE
         time.sleep(0.05)
-    return failed or next((child.returncode for child in children if child.returncode), 0)
+    codes = [child.returncode for child in children if child.returncode and child.pid not in late]
+    return min(codes, default=0) if min(codes, default=0) < 0 else next(iter(codes), 0)
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class Team:
         try:
             yield
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split()).rpartition("] ")[2][:100]
             self.broken = (
                 f"rank {self.rank} of {self.size}: another process of this run has stopped, or did not answer in time; its own "
                 f"message says why. {RESUME} (torch.distributed: {reason})"
