@@ -60,7 +60,7 @@ def _check(ends):
         assert end is None or isinstance(end, Gone | RankLost), f"a rank ended with {end!r}"
 
 
-def campaign(kills, seed, longest=1.2, report=lambda text: None):
+def campaign(kills, seed, longest=2.0, report=lambda text: None):
     """Strike until `kills` ranks were killed; each run must end as the one that nobody killed. Returns how many were."""
     chance, struck, number = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as work:
