@@ -3,12 +3,14 @@
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from helpers import tiny
 from noisewise import support
 from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
 from noisewise.clipping import Automatic, Flat, per_layer
 from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.mechanism import Mechanism
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.runtime import Runtime
@@ -108,6 +110,10 @@ def people():
     return Data(inputs("mlp"), labels(), unit=owner)
 
 
+def by_index():
+    return Indexed(TensorDataset(inputs("mlp"), labels()))
+
+
 def grouped():
     return Data(inputs("mlp"), labels(), groups={"side": torch.arange(N) % 2})
 
@@ -131,6 +137,8 @@ CASES = {
     "global adapt": case(clip=GlobalAdapt(1.0, 10.0)),
     "bounds of groups": case(clip=GroupBounds("side", 2), data=grouped),
     "people": case(unit="person", data=people),
+    "read by index": case(data=by_index),
+    "captured": case(runtime=Runtime(capture=True)),
     "augmented": case(augment=Augment(flipped, 2)),
     "secure": case(secure=True),
     "averages and valid loss": case(ema=0.9, valid=Data(inputs("mlp"), labels(), public=True)),

@@ -185,7 +185,7 @@ def train(
             team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
         )
         with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
-            per_reading = reading_interval(mechanism)
+            per_reading, (told,) = reading_interval(mechanism), team.any(bool(callbacks))
             stopped = run.tell(callbacks, run.history)
             while state.step < mechanism.steps and not stopped:
                 make_step(
@@ -200,8 +200,8 @@ def train(
                 if state.step % per_epoch == 0 or last:
                     read = team.first and (state.step % per_reading == 0 or last)
                     run.log(valid, loss_fn, shown.reading() if read else None, paid)
-                    if team.several or callbacks:  # what is told is on disk first: it will not be drawn anew
-                        save_agreed(run)
+                    if told:
+                        save_agreed(run)  # on another number of ranks, later steps are drawn anew: nobody heard of them
                     stopped = run.tell(callbacks, run.history[-1:])
                 due, stop = team.any(run.due(checkpoint_seconds), bool(interrupted))
                 if due or stop:
