@@ -25,7 +25,7 @@ from noisewise.runs.folder import RunFolder
 STEPS = 30
 
 
-def resume(team, folder, strike=(), steps=STEPS):
+def resume(team, folder, strike=(), steps=STEPS, dropout=0.3):
     """As far as it gets; every part of `train` with a state is in use. `strike`: (rank, step) at which one kills itself."""
 
     def kill(told):
@@ -33,7 +33,7 @@ def resume(team, folder, strike=(), steps=STEPS):
             os.kill(os.getpid(), signal.SIGKILL)
 
     tiny.run(
-        tiny.model(dropout=0.3),
+        tiny.model(dropout=dropout),
         plan=tiny.mechanism(steps=steps, noise_multiplier=50.0),
         optimizer=lambda network: torch.optim.Adam(network.parameters(), lr=0.01),
         scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps),
@@ -47,9 +47,9 @@ def resume(team, folder, strike=(), steps=STEPS):
     )
 
 
-def begin(folder, size, steps=STEPS):
+def begin(folder, size, *settings):
     """A shared run that was killed in its second step: its checkpoint holds the secret root that all copies share."""
-    ends = outcomes(size, resume, folder, (size - 1, 1), steps)
+    ends = outcomes(size, resume, folder, (size - 1, 1), *settings)
     assert isinstance(ends[-1], Gone)
     assert RunFolder(folder).checkpoint.exists()
 

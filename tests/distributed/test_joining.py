@@ -13,11 +13,12 @@ from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat
 from noisewise.distributed import ALONE
 from noisewise.distributed.joining import Occasion, Part, join, total
-from noisewise.errors import PrivacyError
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.persample import ClippedBatch
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson
+from noisewise.training.given import check_model
 from noisewise.training.state import State
 from noisewise.training.step import private_step
 
@@ -124,6 +125,27 @@ def test_one_unit_moves_the_sum_of_all_ranks_by_its_bound():
     moved = [float((everybody - other).norm()) for other in without]
     assert max(moved) <= 0.5 * (1 + 1e-12)
     assert max(moved) > 0.4  # it is a bound that is reached
+
+
+def beside_ddp(team):
+    """The sum that is released without clipping or noise, and the mean gradient of torch's DistributedDataParallel."""
+    rows = runs.inputs("cnn"), runs.labels()
+    model = runs.network("cnn")
+    plan = Mechanism(sampler=FullBatch(runs.N), clip=Flat(1e6), noise_multiplier=0.0, steps=1)
+    state = State.start(plan, insecure_seed=0, team=team)
+    private_step(model, rows, runs.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), state)
+    wrapped = torch.nn.parallel.DistributedDataParallel(runs.network("cnn"))
+    with pytest.raises(ConfigError, match="wrapped in DistributedDataParallel"):
+        check_model(wrapped)
+    own = team.part(torch.arange(runs.N))
+    runs.loss_fn(wrapped, (rows[0][own], rows[1][own])).mean().backward()
+    return [p.grad for p in model.parameters()], [p.grad for p in wrapped.parameters()]
+
+
+def test_without_clipping_and_noise_it_is_the_gradient_of_torchs_own_data_parallel():
+    for ours, torchs in on_ranks(2, beside_ddp):
+        for one, other in zip(ours, torchs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 STEPS = 40

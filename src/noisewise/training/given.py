@@ -44,13 +44,13 @@ def check_model(model: Any) -> None:
         raise ConfigError(f"the model is {kind(model)}: must be a torch.nn.Module. {ORDER}")
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise ConfigError(
-            f"the model is wrapped in {type(model).__name__}, which adds up gradients that are not clipped: pass what is within, "
-            "model.module, and team=noisewise.distributed.begin(), which adds the clipped sums of all processes."
+            f"the model is wrapped in {type(model).__name__}, which adds up gradients that are not clipped: pass what is "
+            "within, model.module, and team=noisewise.distributed.begin(), which adds the clipped sums of all processes."
         )
     if sharded := [name for name, parameter in model.named_parameters() if hasattr(parameter, "device_mesh")]:
         raise UnsupportedLayer(
-            f"the model's {sharded[0]!r} is spread over processes (a DTensor, as fully_shard makes it): norms of units would be "
-            "those of a shard. Pass the whole model on every process; team=noisewise.distributed.begin() divides batches."
+            f"the model's {sharded[0]!r} is spread over processes (a DTensor, as fully_shard makes it): norms of units would "
+            "be those of a shard. Pass the whole model on every process; team=noisewise.distributed.begin() divides batches."
         )
     if lazy := [name for name, parameter in model.named_parameters() if not _is_there(parameter)]:
         raise ConfigError(
