@@ -3,7 +3,8 @@
 python benchmarks/distributed.py  ->  benchmarks/results/distributed.json
 
 Bytes are counted twice: what a rank hands to torch.distributed, and what crosses the loopback (the kernel's counter, all
-ranks together, protocol included). Times are medians over steps; several rounds in turn, since a machine has other work.
+ranks together, protocol included). Times are those of the fastest of many steps, in rounds that take turns: other work on the
+machine only ever adds to them.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
             {
                 "payload": statistics.median(sent for sent, _ in wire[WARM:]),
                 "loopback": statistics.median(sent for _, sent in wire[WARM:]),
-                "join_seconds": statistics.median(joins[WARM:]),
-                "step_seconds": statistics.median(steps[WARM:]),
+                "join_seconds": min(joins[WARM:]),
+                "step_seconds": min(steps[WARM:]),
                 "coordinates": sum(p.numel() for p in model.parameters()),
             }
         )
@@ -126,8 +127,24 @@ def measure(size: int, threads: int, **setting: Any) -> dict[str, Any]:
     return answer
 
 
-def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: min(one[name] for one in rounds) for name in rounds[0]}
+
+
+def table(content: dict[str, Any]) -> str:
+    """What docs/several_processes.md shows."""
+    lines = [
+        "| processes | masked | a rank sends | all ranks, on the loopback | joining | step |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in content["traffic"]:
+        lines.append(
+            f"| {row['processes']} | {row['sparsity']:.0%} | {row['payload'] / 1e6:.2f} MB | {row['loopback'] / 1e6:.1f} MB | "
+            f"{1e3 * row['join_seconds']:.1f} ms | {1e3 * row['step_seconds']:.0f} ms |"
+        )
+    for name, row in content["scaling"].items():
+        lines.append(f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | | | {1e3 * row['step_seconds']:.0f} ms |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -144,17 +161,15 @@ def main() -> None:
             for share in shares:
                 rounds[share].append(measure(size, 1, model="wide", batch=32, sparsity=share))
         for share in shares:
-            traffic.append({"processes": size, "sparsity": share, **middle(rounds[share])})
+            traffic.append({"processes": size, "sparsity": share, **least(rounds[share])})
             print(traffic[-1], flush=True)
     compute: dict[str, list[dict[str, Any]]] = {"one process, two cores": [], "two processes, one core each": []}
     for _ in range(chosen.rounds):
         for name, (size, threads) in zip(compute, ((1, 2), (2, 1)), strict=True):
             compute[name].append(measure(size, threads, model="cnn", batch=256, sparsity=0.0))
-    scaling = {name: middle(rounds) for name, rounds in compute.items()}
+    scaling = {name: least(rounds) for name, rounds in compute.items()}
     one, two = (scaling[name]["step_seconds"] for name in scaling)
-    # rounds in turn share the load of the machine: ratios within a round, then the median
-    pairs = zip(*compute.values(), strict=True)
-    efficiency = statistics.median(a["step_seconds"] / b["step_seconds"] for a, b in pairs)
+    efficiency = one / two
     print(f"step: {one:.3f} s and {two:.3f} s, efficiency {efficiency:.2f}", flush=True)
     content = {
         "machine": {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__},
@@ -163,6 +178,7 @@ def main() -> None:
         "scaling": scaling,
         "efficiency": efficiency,
     }
+    print(table(content))
     chosen.out.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.ranks import Gone, on_ranks, outcomes
-from noisewise.distributed import ALONE, Team, begin
+from noisewise.distributed import ALONE, Team, begin, end
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RankLost, RunError
 
@@ -91,7 +91,7 @@ def test_a_process_by_itself_has_nothing_to_say():
 
 
 def test_who_was_started_by_nobody_is_alone_and_half_a_start_is_refused(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NOISEWISE_MEETING"):
         monkeypatch.delenv(name, raising=False)
     assert begin() is ALONE
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -127,3 +127,30 @@ def test_a_rank_that_is_gone_or_silent_stops_the_others(how):
         assert "another process of this run has stopped, or did not answer in time" in message
         assert "resume" in message
     assert isinstance(lost, {"killed": Gone, "failed": ValueError, "silent": tuple}[how])
+
+
+def starting(rank, meeting):
+    """What a process that was started as one of two has to say."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", NOISEWISE_MEETING=str(meeting))
+    team = begin(timeout=20.0)
+    assert begin() is team
+    told = team.rank, team.size, team.gathered(bytes([rank]))
+    end()
+    return told == (rank, 2, [b"\0", b"\1"])
+
+
+def test_processes_meet_by_a_file(tmp_path):
+    children = []
+    for rank in range(2):
+        child = os.fork()
+        if not child:
+            os._exit(0 if starting(rank, tmp_path / "meeting") else 1)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+
+
+def test_who_waits_in_vain_says_where(tmp_path, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "NOISEWISE_MEETING": str(tmp_path / "meeting")}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match=r"2 processes of this run did not find each other at .*meeting within 0.5 s"):
+        begin(timeout=0.5)

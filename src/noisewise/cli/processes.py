@@ -7,14 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import Interrupted, NoisewiseError, RankLost, RunError
+from noisewise.runtime import MEETING
 from noisewise.workflow.settings import Config
 
 if TYPE_CHECKING:
@@ -41,12 +44,15 @@ def is_silent(error: NoisewiseError) -> bool:
 def spread(count: int) -> int:
     """Run this command in so many processes on this machine; their exit code, the first bad one if there is one.
 
-    The first process has the terminal. Nothing leaves the machine: they speak over its loopback.
+    The first process has the terminal. Nothing leaves the machine: they meet by a file of this user's and speak over the
+    loopback.
     """
-    with _port() as port:
-        shared = {
-            "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        }  # fmt: skip
+    with tempfile.TemporaryDirectory() as work:  # of mode 700
+        return _spread(count, Path(work, "meeting"))
+
+
+def _spread(count: int, meeting: Path) -> int:
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), MEETING: str(meeting)}
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)), **os.environ, **shared}
     environment |= {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
@@ -104,14 +110,6 @@ def _signals_passed_on(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
-
-
-@contextmanager
-def _port() -> Iterator[int]:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        yield probe.getsockname()[1]
 
 
 def team() -> Team | None:

@@ -351,7 +351,10 @@ def _train(
             folder = execute(planned, out, resume=resume, progress=not quiet, team=team)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
-        raise Interrupted(f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}") from None
+        ranks = "" if team is None else f" --processes {team.size}"
+        raise Interrupted(
+            f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}{ranks}"
+        ) from None
     if not quiet:
         _print_run(console, open_run(folder.path, planned), next_step)
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from noisewise.errors import ConfigError, RankLost, RunError
+from noisewise.runtime import MEETING
 
 TIMEOUT = 600.0  # seconds that a process waits for the others
 RESUME = "Nothing of this step was released: go on with resume=True (--resume)."
@@ -164,8 +165,9 @@ def begin(timeout: float = TIMEOUT) -> Team:
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return ALONE
-        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-        if missing:
+        meeting = os.environ.get(MEETING)
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing and not meeting:
             raise ConfigError(
                 f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(missing)}: torchrun sets all of them. Start with "
                 "`torchrun --nproc-per-node 4 -m noisewise train ...` or `noisewise train --processes 4 ...`."
@@ -176,13 +178,19 @@ def begin(timeout: float = TIMEOUT) -> Team:
             torch.cuda.set_device(local)
         enough = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
         try:
-            dist.init_process_group("cpu:gloo,cuda:nccl" if enough else "gloo", timeout=timedelta(seconds=timeout))
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if enough else "gloo",
+                f"file://{meeting}" if meeting else "env://",
+                timedelta(seconds=timeout),
+                int(os.environ["WORLD_SIZE"]),
+                int(os.environ["RANK"]),
+            )
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
+            where = meeting or f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise RunError(
-                f"the {os.environ['WORLD_SIZE']} processes of this run did not find each other at "
-                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within {timeout:g} s ({reason}). Start all of them, "
-                "with one address that all can reach."
+                f"the {os.environ['WORLD_SIZE']} processes of this run did not find each other at {where} within {timeout:g} s "
+                f"({reason}). Start all of them, with one address that all can reach."
             ) from None
     return team_of()
 
