@@ -15,12 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from noisewise.data.tables.schema import Schema
 from noisewise.errors import Interrupted, NoisewiseError, RankLost, RunError
 from noisewise.runtime import MEETING
 from noisewise.workflow.settings import Config
 
 if TYPE_CHECKING:
+    from noisewise.data.tables.schema import Schema
     from noisewise.distributed import Team
 
 GRACE = 20.0  # seconds in which the others may end by themselves, once one has failed
@@ -125,6 +125,8 @@ def schema_of_first(team: Team | None, choose: Callable[[], Schema | None]) -> S
     """The schema that the first process chooses: noise for it is drawn once."""
     if team is None:
         return choose()
+    from noisewise.data.tables.schema import Schema
+
     chosen = choose() if team.first else None
     raw = team.said(None if chosen is None else chosen.to_dict())
     return chosen if team.first else None if raw is None else Schema.from_dict(raw)
