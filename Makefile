@@ -2,12 +2,13 @@
 # make test   set up, run all tests but the slow and GPU ones
 # make pictures  set up, train, audit and report on Adult, and draw the pictures of the README (needs chromium)
 # make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
+# make rank-kills  set up, kill ranks of shared runs at 20 random moments, resume them, compare bit for bit
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench pictures mutants kills wheel clean
+.PHONY: demo test lint format bench pictures mutants kills rank-kills wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,6 +44,9 @@ mutants: $(STAMP)
 
 kills: $(STAMP)
 	$(BIN)/python tests/kills.py --kills 200
+
+rank-kills: $(STAMP)
+	$(BIN)/python tests/rank_kills.py --kills 20
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel

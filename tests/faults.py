@@ -383,8 +383,8 @@ FAULTS = [
     Mutant(
         "seen: phases are not augmented",
         "recipe.py",
-        "                    augment=recipe.augment, about=about, **settings,",
-        "                    about=about, **settings,",
+        "                    augment=recipe.augment, about=about, team=team, **settings,",
+        "                    about=about, team=team, **settings,",
         ("whole/test_options.py::test_every_setting_of_fit_reaches_every_phase[-augment]",),
     ),
     Mutant(
@@ -868,5 +868,13 @@ FAULTS = [
         "return _rounded(value, digits, ROUND_CEILING)",
         "return float(f'{value:.{digits}g}')",
         ("test_wording.py::test_a_bound_is_shown_on_its_safe_side_and_within_one_digit",),
+    ),
+    # several processes
+    Mutant(
+        "ranks: a part is released like a whole",
+        "bounded.py",
+        "    if not all(isinstance(bounded, Bounded) for bounded, _ in parts.values()):",
+        "    if False:",
+        ("distributed/test_joining.py::test_a_part_cannot_be_released",),
     ),
 ]

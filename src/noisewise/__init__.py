@@ -39,7 +39,8 @@ _HOMES = {
     "PrivateRegressor": "estimators",
 }
 _MODULES = (
-    "accounting", "audits", "clipping", "data", "losses", "models", "repairs", "report", "sampling", "support", "testing",
+    "accounting", "audits", "clipping", "data", "distributed", "losses", "models", "repairs", "report", "sampling", "support",
+    "testing",
 )  # fmt: skip
 
 __all__ = [*_HOMES, *_MODULES]

@@ -69,6 +69,11 @@ def release(
     supported coordinates. Guarantee: the event recorded is the sampler's event of one Gaussian mechanism with the joint
     multiplier; a multiplier of 0 is recorded as not private. `first_step`: ledger step of the plan's step 0.
     """
+    if not all(isinstance(bounded, Bounded) for bounded, _ in parts.values()):
+        raise PrivacyError(
+            "what is released must be a Bounded: a rank's part of a batch (distributed.Part) has no noise of its own. Join the "
+            "parts of all ranks first, distributed.join."
+        )
     event = gaussian(sampler, joint_multiplier(sigma for _, sigma in parts.values()))
     purpose = " + ".join(parts)
     if step % sampler.steps_per_event == 0:

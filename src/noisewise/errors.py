@@ -21,6 +21,10 @@ class RunError(NoisewiseError):
     """A run folder, checkpoint or ledger cannot be used."""
 
 
+class RankLost(RunError):
+    """Another process of the same run has stopped, or does not answer."""
+
+
 class PrivacyError(NoisewiseError):
     """Going on would break the guarantee."""
 

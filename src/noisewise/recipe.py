@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.events import not_private
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
+from noisewise.distributed import ALONE, Team
+from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
@@ -199,7 +202,15 @@ def _proportion(mechanism: Mechanism, last: Mechanism) -> float:
     return noise if isinstance(unit, Schedule) else noise / unit
 
 
-def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = None, **settings: Any) -> Trained:
+def fit(
+    recipe: Recipe,
+    *,
+    out: Any = None,
+    resume: bool = False,
+    about: Any = None,
+    team: Team | None = None,
+    **settings: Any,
+) -> Trained:
     """Train by a recipe: its phases, then its mechanism, with one ledger; the recipe and its model stay as they are.
 
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
@@ -208,7 +219,8 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     if not isinstance(recipe, Recipe):
         raise ConfigError(f"recipe is {kind(recipe)}: must be a noisewise.Recipe; train(model, ...) takes its parts.")
     ledger = None if recipe.ledger is None else copy.deepcopy(recipe.ledger)
-    folder = None if out is None else RunFolder(out)
+    team = chosen_team(team)
+    folder = None if out is None or not team.first else RunFolder(out)
     if folder is not None and folder.complete and not folder.checkpoint.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     if resume and folder is not None and not (_begun(folder) or folder.run.exists() or folder.phase(1).path.exists()):
@@ -216,15 +228,15 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
-        if work is not None and work.complete:
-            load_weights(model, work.model)
-            ledger = read_ledger(work, unit=phase.mechanism.unit)
+        if team.said(work is not None and work.complete):
+            ledger = _taken_over(model, work, phase.mechanism.unit, team)
         else:
             try:
                 ledger = train(
                     model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()),
-                    out=work and work.path, resume=resume and _begun(work), ledger=ledger, ablation=phase.ablation,
-                    augment=recipe.augment, about=about, **settings,
+                    out=None if out is None else RunFolder(out).phase(number).path,
+                    resume=team.said(resume and _begun(work)), ledger=ledger, ablation=phase.ablation,
+                    augment=recipe.augment, about=about, team=team, **settings,
                 ).ledger  # fmt: skip
             except Interrupted:
                 raise Interrupted(
@@ -235,12 +247,25 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
     model = copy.deepcopy(recipe.model)
     trained = train(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), out=out,
-        resume=resume and _begun(folder), ledger=ledger, augment=recipe.augment, ema=recipe.ema,
+        resume=team.said(resume and _begun(folder)), ledger=ledger, augment=recipe.augment, ema=recipe.ema, team=team,
         about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]}, **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
     return trained
+
+
+def _taken_over(model: nn.Module, work: RunFolder | None, unit: str, team: Team) -> Ledger:
+    """The weights and the ledger of a phase that is finished; the first process sends its files to the others."""
+    with tempfile.TemporaryDirectory() as copied:
+        mirror = RunFolder(copied)
+        for path in ("model", "ledger", "identity") if team.several else ():
+            content = team.said_bytes(b"" if work is None else getattr(work, path).read_bytes())
+            if work is None:
+                mirror.create()
+                getattr(mirror, path).write_bytes(content)
+        load_weights(model, (work or mirror).model)
+        return read_ledger(work or mirror, unit=unit)
 
 
 def _phase_folder(folder: RunFolder, number: int, resume: bool) -> RunFolder:
@@ -311,6 +336,6 @@ def train_openly(
     whole = replace(data, unit=None)
     train(
         trained, whole, loss_fn, plan, optimizer, ablation="plain", insecure_seed=seed, seed=seed, augment=augment,
-        progress=progress,
+        progress=progress, team=ALONE,
     )  # fmt: skip
     return trained

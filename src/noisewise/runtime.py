@@ -7,6 +7,7 @@ from typing import Literal
 
 from noisewise.errors import ConfigError
 
+MEETING = "NOISEWISE_MEETING"  # in the environment: the file by which processes of `train --processes` find each other
 Engine = Literal["auto", "ghost", "dense", "loop"]
 
 

@@ -44,8 +44,8 @@ FAULTS = [
     Mutant(
         "option: --momentum ignored",
         "cli/train.py",
-        'HOW |= {"label",',
-        'HOW |= {"momentum", "label",',
+        'HOW |= {"processes", "label",',
+        'HOW |= {"momentum", "processes", "label",',
         ("whole/test_command_options.py::test_options_of_train[--momentum]",),
     ),
     Mutant(
@@ -93,8 +93,8 @@ FAULTS = [
     Mutant(
         "option: --resume lost",
         "cli/train.py",
-        "_train(planned, folder, resume=resume and _begun(folder), quiet=quiet",
-        "_train(planned, folder, resume=False, quiet=quiet",
+        "begun = resume and _begun(folder)",
+        "begun = False",
         ("whole/test_command_options.py::test_resume_of_train",),
     ),
     Mutant(
@@ -145,5 +145,13 @@ FAULTS = [
         "*(line for ledger in ledgers for line in ledger.lines if line not in before)",
         "*ledgers[0].lines",
         ("cli/test_train.py::test_several_seeds_add_up",),
+    ),
+    # several processes
+    Mutant(
+        "ranks: the schema is chosen by each process",
+        "cli/processes.py",
+        "chosen = choose() if team.first else None",
+        "chosen = choose()",
+        ("cli/test_processes.py::test_schema_and_config_are_the_first_ones",),
     ),
 ]

@@ -178,8 +178,8 @@ FAULTS = [
     Mutant(
         "seen: secure=True ignored by train",
         "training/loop.py",
-        "state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)",
-        "state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed)",
+        "state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure, team=team)",
+        "state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, team=team)",
         ("whole/test_options.py::test_every_option_of_train_acts[secure]",),
     ),
     Mutant(
@@ -199,8 +199,8 @@ FAULTS = [
     Mutant(
         "seen: the same dropout at every step",
         "training/batches.py",
-        'seed = noise.integer("forward", state.first_step + step)',
-        'seed = noise.integer("forward", 0)',
+        "position = (state.first_step + step, *",
+        "position = (0, *",
         ("whole/test_steps_and_phases.py::test_dropout_draws_anew_in_every_step_and_every_phase",),
     ),
     Mutant(
@@ -233,9 +233,9 @@ FAULTS = [
     ),
     Mutant(
         "seen: checkpoint_seconds ignored",
-        "training/checkpoint.py",
-        ">= seconds)",
-        ">= 30.0)",
+        "training/run.py",
+        ">= seconds",
+        ">= 30.0",
         ("whole/test_options.py::test_every_option_of_train_acts[checkpoint_seconds]",),
     ),
     Mutant(
@@ -248,8 +248,8 @@ FAULTS = [
     Mutant(
         "seen: delta of the metrics ignored",
         "training/loop.py",
-        "_Epsilon(progress, state, delta, ablation, status) as shown",
-        "_Epsilon(progress, state, default_delta(mechanism.sampler.n), ablation, status) as shown",
+        "_Epsilon(progress and team.first, state, delta, ablation, status) as shown",
+        "_Epsilon(progress and team.first, state, default_delta(mechanism.sampler.n), ablation, status) as shown",
         ("whole/test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(
@@ -395,8 +395,8 @@ FAULTS = [
     Mutant(
         "seen: runtime ignored where a batch is padded",
         "training/batches.py",
-        "rows = pad(rows, mechanism, runtime)",
-        "rows = pad(rows, mechanism, None)",
+        "rows = pad(rows, mechanism, runtime, state.team)",
+        "rows = pad(rows, mechanism, None, state.team)",
         ("whole/test_options.py::test_every_option_of_a_runtime_acts[padded]",),
     ),
     Mutant(
@@ -418,8 +418,8 @@ FAULTS = [
     Mutant(
         "seen: State.start ignores the seed of masks",
         "training/state.py",
-        "return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))",
-        "return cls(mechanism, ledger, entropy, before=list(ledger.lines))",
+        "return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines), team=team)",
+        "return cls(mechanism, ledger, entropy, before=list(ledger.lines), team=team)",
         ("whole/test_options.py::test_every_option_of_a_state_acts[seed]",),
     ),
     Mutant(
@@ -942,5 +942,62 @@ FAULTS = [
         "            data.check_steady()\n",
         "            pass\n",
         ("data/test_indexed.py::test_items_that_differ_when_they_are_read_again_are_refused",),
+    ),
+    # several processes
+    Mutant(
+        "ranks: the root is not shared",
+        "training/state.py",
+        'root = int.from_bytes(team.said_bytes(entropy.root.to_bytes(64, "little")), "little")',
+        "root = entropy.root",
+        ("distributed/test_joining.py::test_noise_is_drawn_once_and_the_same_on_all_ranks",),
+    ),
+    Mutant(
+        "ranks: each computes the whole batch",
+        "training/batches.py",
+        "part, seed = state.team.part(units), _seed(state, noise, step)",
+        "part, seed = units, _seed(state, noise, step)",
+        ("distributed/test_joining.py::test_one_unit_moves_the_sum_of_all_ranks_by_its_bound",),
+    ),
+    Mutant(
+        "ranks: dropout of one seed on all of them",
+        "training/batches.py",
+        "*([state.team.rank] if state.team.several else [])",
+        "",
+        ("distributed/test_joining.py::test_units_of_two_ranks_do_not_share_what_layers_draw",),
+    ),
+    Mutant(
+        "ranks: data is not compared",
+        "training/together.py",
+        'state.entropy.key(b"agree", data).hex()',
+        '""',
+        ("training/test_together.py::test_a_rank_with_other_code_data_or_settings_is_refused_on_all",),
+    ),
+    Mutant(
+        "ranks: the same noise on another number of them",
+        "training/checkpoint.py",
+        "            state.on_other_ranks()",
+        "            pass",
+        ("training/test_together.py::test_on_another_number_of_ranks_the_ledger_is_the_same_and_noise_is_drawn_anew",),
+    ),
+    Mutant(
+        "ranks: told before it is on disk",
+        "training/loop.py",
+        "                    if told:\n",
+        "                    if False:\n",
+        ("training/test_together.py::test_steps_that_were_told_are_on_disk_before",),
+    ),
+    Mutant(
+        "ranks: each takes a paid reading",
+        "training/run.py",
+        "            self.history.append(self.state.team.said(None))\n",
+        "            paid and paid(self.model)\n            self.history.append(self.state.team.said(None))\n",
+        ("training/test_together.py::test_readings_are_paid_once_and_told_to_all",),
+    ),
+    Mutant(
+        "ranks: going apart is not noticed",
+        "training/together.py",
+        'state.entropy.key(b"agree", weights).hex(),\n        "clipping rule"',
+        '"",\n        "clipping rule"',
+        ("training/test_together.py::test_ranks_that_go_apart_are_told_before_anything_is_written",),
     ),
 ]

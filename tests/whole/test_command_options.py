@@ -6,6 +6,7 @@ the tests of the library.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -328,6 +329,15 @@ def test_config_of_train_is_the_plan_again(noisewise, door: Door) -> None:
     assert (asked["noise"], asked["steps"], asked["sampler"]) == (7.0, 2, ("poisson", 32))
     assert noisewise("train", "--config", "c.toml", "--out", "b", "--quiet", "--twin")[0] == 0
     assert [asked["ablation"] for asked in door.asked[1:]] == ["private", "plain"]
+
+
+def test_processes_of_train(noisewise, monkeypatch):
+    asked = []
+    module = importlib.import_module("noisewise.cli.train")
+    monkeypatch.setattr(module, "spread", lambda count: asked.append(count) or 5)
+    assert noisewise("train", *with_option(BASE, ""), "--processes", "3")[0] == 5
+    assert asked == [3]
+    assert noisewise("train", *with_option(BASE, ""), "--processes", "0")[0] == 2
 
 
 def test_resume_of_train(noisewise, door: Door) -> None:
@@ -792,6 +802,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--config": test_config_of_train_is_the_plan_again,
         "--twin": test_config_of_train_is_the_plan_again,
         "--resume": test_resume_of_train,
+        "--processes": test_processes_of_train,
         "--quiet": test_quiet_of_train,
         "--device": test_device_of_train,
         "--json": test_json_of_train,

@@ -529,11 +529,11 @@ def options_of(function):
 @pytest.mark.parametrize(
     ("function", "shown"),
     [
-        (train, {*TRAIN, "resume"}),
+        (train, {*TRAIN, "resume", "team"}),  # a team is shown by training/test_together.py, on several processes
         (private_step, {*STEP}),
         (ablated_step, {*ABLATED}),
-        (State.start, {*START}),
-        (fit, {*FIT, "resume"}),
+        (State.start, {*START, "team"}),
+        (fit, {*FIT, "resume", "team"}),
         (Recipe, {*RECIPE, "repairs"}),
         (Phase, {*PHASE}),
         (Mechanism, {*MECHANISM}),
@@ -547,4 +547,4 @@ def test_no_option_is_without_a_proof(function, shown):
 
 
 def test_fit_hands_on_every_option_of_train_that_a_recipe_does_not_have():
-    assert options_of(train) == {*HANDED_ON, *FIT, *OF_THE_RECIPE, "resume"} - {"recipe"}
+    assert options_of(train) == {*HANDED_ON, *FIT, *OF_THE_RECIPE, "resume", "team"} - {"recipe"}

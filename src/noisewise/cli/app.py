@@ -18,6 +18,7 @@ from noisewise.cli.compare import compare
 from noisewise.cli.forecast import plan
 from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
+from noisewise.cli.processes import is_silent
 from noisewise.cli.report import report
 from noisewise.cli.shared import EXAMPLES, terminal
 from noisewise.cli.suggest import suggest
@@ -70,6 +71,8 @@ def main() -> None:
     try:
         app()
     except NoisewiseError as error:
+        if is_silent(error):
+            sys.exit(error.exit_code)
         from rich.text import Text
 
         console = terminal(stderr=True)

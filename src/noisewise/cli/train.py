@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
@@ -12,6 +15,8 @@ from noisewise import runtime, userfiles
 from noisewise.accounting.defaults import default_adjacency
 from noisewise.cli.audit import ask
 from noisewise.cli.planned import print_plan
+from noisewise.cli.processes import config_of_first, leave, rank, schema_of_first, spread
+from noisewise.cli.processes import team as together
 from noisewise.cli.report import write_page
 from noisewise.cli.shared import (
     PLAN,
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from noisewise.accounting import Line
+    from noisewise.distributed import Team
     from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
 
@@ -51,7 +57,7 @@ else:
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
 HOW = {"out", "config", "resume", "quiet", "as_json", "epochs", "settings", "seeds", "repair"}
-HOW |= {"label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
+HOW |= {"processes", "label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
 _FIRST, *_OTHERS, _LAST = OPTIMIZERS
@@ -78,6 +84,12 @@ def train(
         bool, option(RUN, "Print summary.json of each run, by its folder, and nothing else.", "--json")
     ] = False,
     device: Annotated[str | None, option(RUN, "cpu, cuda, cuda:1, ... Default: a GPU where there is one.")] = None,
+    processes: Annotated[
+        int | None,
+        option(
+            RUN, "Train on so many processes of this machine, one for each GPU or several cores; torchrun works too."
+        ),
+    ] = None,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
     seeds: Annotated[
@@ -182,53 +194,76 @@ def train(
     Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all. A table
     needs a schema (which columns are numbers, in which ranges): without --schema one is proposed for you to confirm.
     """
-    folders = _folders(out, seeds, resume)
+    follows = bool(rank())  # is this a further process of several, which leaves files and words to the first?
+    folders = _folders(out, seeds, resume, check=not follows)
     given = {name: value for name, value in context.params.items() if name not in HOW}
     given |= {"repairs": tuple(repair) if repair else None, "test": share_or_file(test)}
     asked = Asked(label, tuple(group or ()), unit, tuple(column or ()), schema, schema_epsilon, yes, bool(public))
-    check_settings({**given, "epochs": epochs, "seeds": seeds})
+    check_settings({**given, "epochs": epochs, "seeds": seeds, "processes": processes})
     check_input(data, asked, resume=resume, config=config)
     given |= parsed_settings(settings or [])
     base = None if config is None else Config.read(config)
-    stored = _stored(folders[0]) if resume else None
+    stored = _stored(folders[0]) if resume and not follows else None
     check_together(given, epochs)
     fixes = given.get("repairs") or ()
     check_repairs(fixes, epsilon)
     check_groups(data, fixes, group or (), schema)
     check_sizes(data, given.get("batch_size"), given.get("valid"))
-    if resume and stored is None and base is None and epsilon is None and noise_multiplier is None:
+    if resume and stored is None and base is None and epsilon is None and noise_multiplier is None and not follows:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
-    if base is None and stored is None:
+    if base is None and stored is None and not (resume and follows):
         check_privacy(given)
     if model is not None and ".py:" in model:
         userfiles.model_maker(model)
-    quiet = quiet or as_json
+    if (processes or 1) > 1 and rank() is None:
+        raise typer.Exit(spread(processes or 1))
+    team, quiet = together(), quiet or as_json or follows
+    stored = config_of_first(team, stored)
     neighbours = adjacency or (base.adjacency if base else default_adjacency(sampler or "poisson"))
-    known = schema_for(data, asked, epsilon, neighbours, beside=folders[0] if resume else config and config.parent)
+    beside = folders[0] if resume else config and config.parent
+    known = schema_of_first(team, lambda: schema_for(data, asked, epsilon, neighbours, beside=beside))
     from noisewise.workflow.config import plan
 
     earlier = base or stored
     first = seed if seed is not None else 0 if earlier is None else earlier.seed
     for number, folder in enumerate(folders):
         own = given if seeds is None else {**given, "seed": first + number}
-        with warnings_as_notes(), terminal(stderr=True).status("planning", spinner="dots"):
+        with _waiting(follows):
             planned = plan(earlier, epochs=epochs, schema=known, **own)
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))
-        _train(planned, folder, resume=resume and _begun(folder), quiet=quiet, next_step=seeds is None)
+        begun = resume and _begun(folder)
+        begun = begun if team is None else team.said(begun)
+        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team)
+    if team is not None:
+        leave()
+    if follows:
+        return
     if as_json:
         print(json.dumps({str(folder): read_json(folder / "summary.json") for folder in folders}, indent=2))
     elif seeds is not None and not quiet:
         _print_total(folders, [] if known is None or known.ledger is None else known.ledger.lines)
 
 
-def _folders(out: Path, seeds: int | None, resume: bool) -> list[Path]:
+@contextmanager
+def _waiting(silent: bool) -> Iterator[None]:
+    """While something is planned; further processes of several say nothing."""
+    if silent:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    else:
+        with warnings_as_notes(), terminal(stderr=True).status("planning", spinner="dots"):
+            yield
+
+
+def _folders(out: Path, seeds: int | None, resume: bool, *, check: bool) -> list[Path]:
     """Where runs go; a folder that is taken is said at once."""
     from noisewise.runs.folder import RunFolder
     from noisewise.workflow.taken import check_out
 
     folders = [out] if seeds is None else [out / f"seed-{number}" for number in range(seeds)]
-    for folder in folders:
+    for folder in folders if check else ():
         if not (resume and seeds is not None):  # of several runs some may not have begun
             check_out(RunFolder(folder), resume=resume)
     return folders
@@ -304,17 +339,22 @@ def _stored(out: Path) -> Config | None:
     return Config.read(path) if path.exists() else None
 
 
-def _train(planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step: bool = True) -> None:
+def _train(
+    planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step: bool = True, team: Team | None = None
+) -> None:
     from noisewise.workflow.execution import execute
     from noisewise.workflow.opened import open_run
 
     console = terminal()
     try:
-        with warnings_as_notes():
-            folder = execute(planned, out, resume=resume, progress=not quiet)
+        with warnings_as_notes() if team is None or team.first else _waiting(silent=True):
+            folder = execute(planned, out, resume=resume, progress=not quiet, team=team)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
-        raise Interrupted(f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}") from None
+        ranks = "" if team is None else f" --processes {team.size}"
+        raise Interrupted(
+            f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}{ranks}"
+        ) from None
     if not quiet:
         _print_run(console, open_run(folder.path, planned), next_step)
 

@@ -13,6 +13,7 @@ from noisewise.batches import Nest, Padded, Views, length, take
 from noisewise.bounded import expose, release
 from noisewise.data import Data
 from noisewise.data.indexed import readable
+from noisewise.distributed.joining import Occasion, join, total
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.mechanism import PURPOSE, RANKING
@@ -24,7 +25,7 @@ from noisewise.training.memory import in_memory
 from noisewise.training.moves import write_gradients
 from noisewise.training.start import check_start, enter
 from noisewise.training.state import State
-from noisewise.training.step import Observation, Recorder, clipped_batch, private_step, questions
+from noisewise.training.step import Observation, Recorder, clipped_part, private_step, questions
 from noisewise.training.values import looking
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _clipped(
     recorders: Sequence[Recorder],
 ) -> dict[str, dict[str, Tensor]]:
     """Clipped, without noise."""
-    clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime)
+    part = clipped_part(model, data, loss_fn, drawn, support, state, runtime)
+    clipped = join(part, state.team, Occasion(drawn.step, drawn.units, drawn.noise), norms=bool(recorders))
     for recorder in recorders:
         recorder(Observation(drawn.step, drawn.units, clipped.norms, drawn.clip, support))
     purpose = "clip-only (not private)"
@@ -114,7 +116,7 @@ def _unclipped(
 ) -> dict[str, dict[str, Tensor]]:
     """Not clipped, with noise of sigma times the bound that there would be."""
     compute = partial(unclipped_sum, model, loss_fn, drawn.rows, support, drawn.seed)
-    sums = in_memory(compute, state, runtime, length(drawn.rows))
+    sums = total(in_memory(compute, state, runtime, length(drawn.rows)), support, state.team)
     std, at_step = sigma * drawn.clip.sensitivity, state.first_step + drawn.step
     state.step += 1
     clear = {RANKING: {name: total.clone() for name, total in sums.items()}} if state.course.unnoised else {}

@@ -13,6 +13,7 @@ from noisewise.batches import Nest, Padded, Views, leaves, length, map_tensors, 
 from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
+from noisewise.distributed import ALONE, Team
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
 from noisewise.persample.trace import Trace
@@ -33,7 +34,8 @@ class Drawn(NamedTuple):
     step: int
     clip: Clip
     units: Tensor  # indices of the batch
-    rows: Nest  # what the model is given
+    part: Tensor  # those of them that this process computes
+    rows: Nest  # what the model is given, of its part
     seed: int  # of the forward pass and the augmentation
     noise: Entropy  # where the step's noise is drawn from
 
@@ -50,14 +52,20 @@ def draw(
     step, mechanism = state.step, state.mechanism
     drawn_from, noise = state.draws()
     units = torch.from_numpy(state.ahead.draw(mechanism.sampler, drawn_from, step))
-    seed = noise.integer("forward", state.first_step + step)
+    part, seed = state.team.part(units), _seed(state, noise, step)
     at_rest = augment is not None or isinstance(data, Indexed)
     near = units_of(data) if at_rest else state.resident.of(units_of(data), device)
-    rows = batch_of(data, units, augment, seed, state.versions, near, look)
+    rows = batch_of(data, part, augment, seed, state.versions, near, look)
     captured = wanted(runtime, device) and state.captured.reason is None
     if not captured:  # a captured step fills up by itself
-        rows = pad(rows, mechanism, runtime)
-    return Drawn(step, state.rule(), units, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
+        rows = pad(rows, mechanism, runtime, state.team)
+    return Drawn(step, state.rule(), units, part, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
+
+
+def _seed(state: State, noise: Entropy, step: int) -> int:
+    """Of what is drawn in a step's passes; ranks draw apart, or units at one place of their parts would share draws."""
+    position = (state.first_step + step, *([state.team.rank] if state.team.several else []))
+    return noise.integer("forward", *position)
 
 
 def read_ahead(data: Data | Indexed | Nest, state: State, optimizer: torch.optim.Optimizer) -> None:
@@ -67,7 +75,7 @@ def read_ahead(data: Data | Indexed | Nest, state: State, optimizer: torch.optim
     step = state.step + 1
     drawn_from, noise = state.next_draws(optimizer)
     units = torch.from_numpy(next(state.mechanism.sampler.batches(drawn_from, step, step + 1)))
-    data.ahead(units, noise.integer("forward", state.first_step + step))
+    data.ahead(state.team.part(units), _seed(state, noise, step))
 
 
 def units_of(data: Data | Indexed | Nest) -> Nest:
@@ -123,8 +131,8 @@ def batch_of(
     return Views(map_tensors(lambda tensor: tensor.reshape(*weights.shape, *tensor.shape[1:]), seen), weights)
 
 
-def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
-    """A batch filled up with empty rows to the largest size the sampler draws, if the runtime asks for it."""
+def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None, team: Team = ALONE) -> Nest:
+    """A batch (of a rank: its part) filled up with empty rows to the largest that can be drawn, if the runtime asks for it."""
     if runtime is None or not runtime.padded:
         return batch
     size, cap = length(batch), mechanism.sampler.batch_size
@@ -132,6 +140,7 @@ def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None) -> Nest:
         if mechanism.sampler.max_batch is None:
             raise ConfigError("Runtime(padded=True) with unlimited Poisson batches: give the sampler a max_batch.")
         cap = mechanism.sampler.max_batch
+    cap = team.largest_part(cap)
     filled = map_tensors(lambda t: torch.cat([t, t.new_zeros(cap - size, *t.shape[1:])]), batch)
     return Padded(filled, torch.arange(cap) < size)
 

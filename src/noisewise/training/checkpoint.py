@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from noisewise.accounting import Identity, Ledger
@@ -17,6 +19,7 @@ from noisewise.runtime import Runtime
 from noisewise.training import lineage
 from noisewise.training.run import Run
 from noisewise.training.summary import status_of
+from noisewise.training.together import agree_at_start, agree_on_course
 
 FORMAT = 2
 BINDINGS = ("origin", "chain", "event_chain")  # of a state's noise
@@ -43,9 +46,10 @@ def open_folder(folder: RunFolder, run: Run, resume: bool) -> Status:
     return status
 
 
-def save_now_and_then(run: Run, seconds: float, *, force: bool) -> None:
-    """Save if the last time was at least so long ago."""
-    if run.folder and (force or time.monotonic() - run.saved_at >= seconds):
+def save_agreed(run: Run) -> None:
+    """Save where the run stands, once all its processes say that they stand there too."""
+    agree_on_course(run.model, run.state)
+    if run.folder:
         save(run)
 
 
@@ -81,6 +85,7 @@ def save(run: Run) -> None:
         "clip": None if state.clip is None else dict(vars(state.clip)),
         "microbatch": state.microbatch,
         "captured": run.captured,
+        "ranks": state.team.size,
         "course": state.course.save(),
         "history": run.history,
     }
@@ -96,7 +101,27 @@ def _kinds(run: Run) -> dict[str, str]:
 def load(run: Run) -> None:
     """Take up a checkpoint of the same plan; anything else is refused."""
     assert run.folder is not None
-    tree, state = load_tensors(run.folder.checkpoint), run.state
+    _take_up(run, load_tensors(run.folder.checkpoint))
+    run.folder.truncate_metrics(run.state.step)
+
+
+def take_part(run: Run) -> bool:
+    """All ranks go on from the checkpoint that the first one has taken up, whose file is sent; False if there was none."""
+    team = run.state.team
+    if not team.several or not team.said(run.resumed):
+        return False
+    content = team.said_bytes(run.folder.checkpoint.read_bytes() if run.folder else b"")
+    if not team.first:
+        with tempfile.TemporaryDirectory() as work:  # of mode 700
+            path = Path(work, "checkpoint.safetensors")
+            path.write_bytes(content)
+            _take_up(run, load_tensors(path))
+    agree_at_start(team, run.state, run.data, lineage.together(lineage.marks_of(run.model)))
+    return True
+
+
+def _take_up(run: Run, tree: Mapping[str, Any]) -> None:
+    state = run.state
     try:
         _check_same_run(run, tree)
         state.step, state.before = tree["step"], Ledger.from_dict(tree["before"]).lines
@@ -119,28 +144,29 @@ def load(run: Run) -> None:
             average.copy_(tree["averaged"][name])
         run.history[:] = tree["history"]
         same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
+        if tree.get("ranks", 1) != state.team.size:
+            state.on_other_ranks()
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise RunError(
-            f"the checkpoint in {run.folder.path} does not fit this run ({' '.join(str(error).split())}). Resume with the "
+            f"the checkpoint in {run.where} does not fit this run ({' '.join(str(error).split())}). Resume with the "
             "model, optimizer and settings that it was begun with, or choose another folder."
         ) from None
     if type(state.step) is not int or not 0 <= state.step <= state.mechanism.steps:
-        raise RunError(f"the checkpoint in {run.folder.path} is damaged: it stands at step {state.step!r}.")
+        raise RunError(f"the checkpoint in {run.where} is damaged: it stands at step {state.step!r}.")
     if run.ablation == "private" and joined(state.ledger.lines) != state.planned():
-        raise RunError(f"the checkpoint in {run.folder.path} is damaged: step {state.step} and ledger disagree.")
+        raise RunError(f"the checkpoint in {run.where} is damaged: step {state.step} and ledger disagree.")
     if not same_code:
         raise RunError(
-            f"the checkpoint in {run.folder.path} belongs to a run of another model, loss_fn or augment: they answer "
+            f"the checkpoint in {run.where} belongs to a run of another model, loss_fn or augment: they answer "
             "made-up units otherwise. The same noise on other sums would give them away: resume with the same code, or "
             "begin in another folder."
         )
     lineage.resumed(run.model, state.outcome)
-    run.folder.truncate_metrics(state.step)
+    run.resumed = True
 
 
 def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
     """The same settings, the same insecure seed and the same earlier phases."""
-    assert run.folder is not None
     for key, expected in (
         ("format", FORMAT),
         ("mechanism", run.state.mechanism.to_dict()),
@@ -151,32 +177,32 @@ def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
     ):
         if tree[key] != expected:
             raise RunError(
-                f"the checkpoint in {run.folder.path} belongs to another run: its {key} is {tree[key]}, this "
+                f"the checkpoint in {run.where} belongs to another run: its {key} is {tree[key]}, this "
                 f"one's {expected}. Use the same settings, or another folder."
             )
     lines = run.state.ledger.to_dict()["lines"]
     if lines and lines not in (tree["before"]["lines"], tree["ledger"]["lines"]):
         raise RunError(
-            f"the checkpoint in {run.folder.path} does not continue this ledger, whose releases would be lost. "
+            f"the checkpoint in {run.where} does not continue this ledger, whose releases would be lost. "
             "Pass the ledger that the run began with, of the earlier phase."
         )
     entropy, begun = run.state.entropy, tree["entropy"]
     same_seed = begun["reproducible"] and int(begun["root"]) % (1 << 128) == entropy.root % (1 << 128)  # any phase
     if entropy.reproducible and not same_seed:
-        raise RunError(f"the checkpoint in {run.folder.path} was not made with this insecure_seed.")
+        raise RunError(f"the checkpoint in {run.where} was not made with this insecure_seed.")
     if entropy.secure != begun["secure"]:
         raise RunError(
-            f"the checkpoint in {run.folder.path} was made with secure={begun['secure']}, this run with "
+            f"the checkpoint in {run.where} was made with secure={begun['secure']}, this run with "
             f"secure={entropy.secure}: its noise cannot change its kind. Resume with secure={begun['secure']}."
         )
     if (captured := tree.get("captured", False)) != run.captured:
         raise RunError(
-            f"the checkpoint in {run.folder.path} is of {_way(captured)} steps, this run makes {_way(run.captured)} ones: the "
+            f"the checkpoint in {run.where} is of {_way(captured)} steps, this run makes {_way(run.captured)} ones: the "
             f"same noise on sums that differ would give them away. Resume with Runtime(capture={captured})."
         )
     if not Identity.from_dict(tree["identity"]).fits(run.data):
         raise RunError(
-            f"the checkpoint in {run.folder.path} belongs to a run on other data (some value, type, order or owner "
+            f"the checkpoint in {run.where} belongs to a run on other data (some value, type, order or owner "
             "differs). The same noise on two data sets would give both away: resume with the same data, or begin in "
             "another folder."
         )

@@ -24,6 +24,8 @@ from noisewise.batches import Nest
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed, readable
 from noisewise.data.marks import mark_of
+from noisewise.distributed import Team
+from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
@@ -36,7 +38,7 @@ from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
 from noisewise.training.callbacks import Callback, check_callbacks
 from noisewise.training.captured import wanted
-from noisewise.training.checkpoint import open_folder, save_now_and_then
+from noisewise.training.checkpoint import open_folder, save_agreed, take_part
 from noisewise.training.given import (
     check_data,
     check_extras,
@@ -53,6 +55,7 @@ from noisewise.training.start import check_start, enter, schema_ledger
 from noisewise.training.state import State
 from noisewise.training.step import Recorder
 from noisewise.training.summary import status_of
+from noisewise.training.together import agree_on_course, agree_on_run
 from noisewise.wording import at_most
 
 READINGS = 20  # of epsilon in a run's metrics
@@ -97,6 +100,7 @@ def train(
     ema: float | None = None,
     example: Nest = None,
     augment: Augment | None = None,
+    team: Team | None = None,
     about: Mapping[str, Any] | None = None,
     progress: bool = True,
     checkpoint_seconds: float = 30.0,
@@ -129,6 +133,8 @@ def train(
         ema: decay of a moving average of the weights, e.g. 0.9999; post-processing, free.
         example: made-up batch for the check of the model, if random inputs do not fit it.
         augment: random versions of each row, averaged before clipping; mixing rows would couple units.
+        team: the processes that train this model together, `noisewise.distributed.begin()` under torchrun: each computes a
+            part of every batch, there is one release and one ledger, and the first of them writes `out`.
         about: what summary.json says of the task, the data and the model: public facts only.
         progress: show a bar with the epsilon so far and the time left.
         checkpoint_seconds: least time between checkpoints.
@@ -155,24 +161,31 @@ def train(
     check_delta(delta)
     if ablation == "private" and (concern := large_delta(delta, mechanism.sampler.n)):
         warnings.warn(concern, PrivacyWarning, stacklevel=2)
-    folder = None if out is None else RunFolder(out)
+    team = chosen_team(team)
+    folder = None if out is None or not team.first else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
-    state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure)
+    state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure, team=team)
     run = Run(model, optimizer, scheduler, state, folder, ablation, ema)
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     captured = wanted(runtime, next(model.parameters()).device)  # refuses before a folder is made
-    if folder is None or not folder.begun:
+    fresh = team.said(folder is None or not folder.begun)
+    if fresh:
         enter(model, data, state, promised=ablation == "private")
-    if folder:
-        run.data, run.captured = mark_of(data), captured
+    if out is not None or team.several:
+        run.data, run.captured, run.where = mark_of(data), captured, out
         run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
     with folder.locked() if folder else nullcontext():
         if folder:
             status = open_folder(folder, run, resume)
-        with _interrupts() as interrupted, _Epsilon(progress, state, delta, ablation, status) as shown:
-            per_reading = reading_interval(mechanism)
+        if take_part(run):
+            status = status_of(state, ablation)
+        agree_on_run(
+            team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
+        )
+        with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
+            per_reading, (told,) = reading_interval(mechanism), team.any(bool(callbacks))
             stopped = run.tell(callbacks, run.history)
             while state.step < mechanism.steps and not stopped:
                 make_step(
@@ -185,15 +198,21 @@ def train(
                 shown.advance()
                 last = state.step == mechanism.steps
                 if state.step % per_epoch == 0 or last:
-                    run.log(valid, loss_fn, shown.reading() if state.step % per_reading == 0 or last else None, paid)
+                    read = team.first and (state.step % per_reading == 0 or last)
+                    run.log(valid, loss_fn, shown.reading() if read else None, paid)
+                    if told:
+                        save_agreed(run)  # on another number of ranks, later steps are drawn anew: nobody heard of them
                     stopped = run.tell(callbacks, run.history[-1:])
-                save_now_and_then(run, checkpoint_seconds, force=bool(interrupted))
-                if interrupted:
-                    _stop(folder, state, status)
+                due, stop = team.any(run.due(checkpoint_seconds), bool(interrupted))
+                if due or stop:
+                    save_agreed(run)
+                if stop:
+                    _stop(run, status)
         state.captured.settle()
         if stopped and ablation == "private":
             state.give_up()
         _check_plan(state, ablation)
+        agree_on_course(model, state)
         if run.averaged is not None:
             lineage.end(model, run.averaged)
         if folder:
@@ -209,14 +228,16 @@ def _check_plan(state: State, ablation: Ablation) -> None:
         raise PrivacyError(f"the ledger {written} is not the plan {planned}: do not release this model; report a bug.")
 
 
-def _stop(folder: RunFolder | None, state: State, status: Status) -> None:
+def _stop(run: Run, status: Status) -> None:
+    state = run.state
     state.captured.settle()
-    if folder is None:
+    if run.where is None:
         raise KeyboardInterrupt
-    folder.write_run("interrupted", status)
+    if run.folder:
+        run.folder.write_run("interrupted", status)
     raise Interrupted(
         f"stopped after step {state.step} of {state.mechanism.steps}; nothing is lost. Resume with resume=True "
-        f"(command line: the same command with --resume), folder {folder.path}."
+        f"(command line: the same command with --resume), folder {run.where}."
     )
 
 

@@ -44,11 +44,17 @@ class Run:
     behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
     valid_is_public: bool = False
     captured: bool = False  # are its steps?
+    resumed: bool = False  # has it taken up a checkpoint?
+    where: Any = None  # the folder's path, also on ranks that do not write
 
     def __post_init__(self) -> None:
         """The average begins where the weights do."""
         if self.ema is not None:
             self.averaged = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def due(self, seconds: float) -> bool:
+        """Is it time for a checkpoint?"""
+        return self.folder is not None and time.monotonic() - self.saved_at >= seconds
 
     def average(self) -> None:
         """Moving average with warm-up: decay min(ema, (1 + t)/(10 + t)). De et al. 2022, arXiv:2204.13650."""
@@ -63,14 +69,20 @@ class Run:
     def log(
         self, valid: Data | Indexed | Nest, loss_fn: LossFn, epsilon: float | None, paid: PaidAccuracy | None = None
     ) -> None:
-        """One line per epoch: public by default, validation loss only where its people agreed, or paid for it."""
+        """One line per epoch: public by default, validation loss only where its people agreed, or paid for it.
+
+        Of several processes the first one looks, and tells the others.
+        """
+        if not self.state.team.first:
+            self.history.append(self.state.team.said(None))
+            return
         spent: dict[str, Any] = {"step": self.state.step, "epsilon": epsilon}
         if paid is not None:
             spent[PAID_ACCURACY] = paid(self.model)
             if self.folder:  # what was paid is there before what it was paid for
                 write_json(self.folder.valid_ledger, paid.ledger.to_dict())
         line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
-        self.history.append(line)
+        self.history.append(self.state.team.said(line))
         if self.folder:
             public = valid is None or self.valid_is_public
             self.folder.append_metrics(line if public else spent, public=True)
@@ -78,11 +90,17 @@ class Run:
                 self.folder.append_metrics(line, public=False)
 
     def tell(self, callbacks: Sequence[Callback], lines: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell callbacks what may be known of some lines of the history; does one of them stop the run?"""
+        """Tell callbacks what may be known of some lines of the history; does one of them stop the run?
+
+        Of several processes the first one's are told.
+        """
+        team = self.state.team
+        if not team.first:
+            return bool(team.said(None))
         plan, steps = self.state.mechanism.to_dict(), self.state.mechanism.steps
         told = [released(line, steps, self.valid_is_public, plan) for line in lines]
         answers = [callback(line) is True for line in told for callback in callbacks]
-        return any(answers)
+        return bool(team.said(any(answers)))
 
     def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
         """Write what may be published, then forget the secrets."""

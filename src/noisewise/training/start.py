@@ -34,6 +34,7 @@ from noisewise.training.given import (
     warn_of_mode,
 )
 from noisewise.training.state import State
+from noisewise.training.together import agree_at_start
 from noisewise.training.values import check_values
 
 
@@ -151,6 +152,7 @@ def enter(model: nn.Module, data: Data | Nest, state: State, *, promised: bool =
     if state.origin is not None:
         return
     marks = lineage.marks_of(model)
+    agree_at_start(state.team, state, mark, lineage.together(marks))
     if promised:
         lineage.check_origin(marks, mark, state.ledger)
     assert state.ledger.identity is not None

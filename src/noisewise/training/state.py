@@ -17,6 +17,8 @@ from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive
 from noisewise.clipping import Clip
 from noisewise.data.base import check_seed
+from noisewise.distributed import ALONE, Team
+from noisewise.distributed.team import chosen_team
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
 from noisewise.persample import Layout
@@ -60,6 +62,7 @@ class State:
     before: list[Line] = field(default_factory=list)
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
+    team: Team = field(default=ALONE, repr=False, compare=False)  # the processes that train together
     course: Course = field(init=False)  # where the support's plans stand
     captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
     moves: Moves = field(default_factory=Moves, init=False, repr=False, compare=False)
@@ -96,6 +99,11 @@ class State:
         }
         anew["ahead"] = Ahead()
         parts = vars(self) | anew  # the copy's model is looked at anew
+        if self.team.several:
+            raise PrivacyError(
+                f"a copy of a state that {self.team.size} processes train with: each of them would draw other noise for it. "
+                "Make another one on all of them, State.start(mechanism, ledger, team=team)."
+            )
         if self.entropy.reproducible:
             return parts
         if self.step % self.mechanism.sampler.steps_per_event:
@@ -130,6 +138,10 @@ class State:
         begins = (self.step + 1) % self.mechanism.sampler.steps_per_event == 0
         first = chain if begins else self.event_chain
         return self.entropy.bound(self.origin, first), self.entropy.bound(self.origin, chain)
+
+    def on_other_ranks(self) -> None:
+        """Draw anew from here on: sums of another number of processes are rounded, and chance in passes drawn, otherwise."""
+        self.chain = _linked(self.chain, f"{self.team.size} ranks".encode())
 
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
@@ -173,8 +185,9 @@ class State:
         seed: int = 0,
         insecure_seed: int | None = None,
         secure: bool = False,
+        team: Team | None = None,
     ) -> State:
-        """Step 0 of a plan, after whatever the ledger already holds."""
+        """Step 0 of a plan, after whatever the ledger already holds; in a `team`, with the first rank's secret root."""
         check_mechanism(mechanism)
         check_extras(None, ledger, (), None)
         ledger = Ledger(mechanism.adjacency, unit=mechanism.unit) if ledger is None else ledger
@@ -182,7 +195,12 @@ class State:
             entropy = Entropy.fresh(secure=secure)
         else:
             entropy = Entropy.insecure(insecure_seed, ledger.releases, secure=secure)
-        return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines))
+        team = chosen_team(team)
+        if insecure_seed is not None:
+            team.agree({"insecure_seed": str(insecure_seed)}, "Give all ranks the same one.")
+        root = int.from_bytes(team.said_bytes(entropy.root.to_bytes(64, "little")), "little")
+        entropy = replace(entropy, root=root)
+        return cls(mechanism, ledger, entropy, seed=seed, before=list(ledger.lines), team=team)
 
 
 def _linked(chain: bytes, said: bytes) -> bytes:

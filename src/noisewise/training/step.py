@@ -1,6 +1,7 @@
 """One private step, from the batch to the weights. It is meant to be read.
 
-sampler -> clipped_sum -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+sampler -> clipped_sum -> join -> release (which writes the ledger) -> p.grad -> any torch optimizer.
+Where several processes train together, each computes a part of the batch, and `join` makes them one; otherwise it does nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from noisewise.bounded import Bounded, release
 from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.data.indexed import readable
+from noisewise.distributed.joining import Occasion, Part, join
 from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING
 from noisewise.persample import ClippedBatch, clipped_sum
@@ -72,7 +74,8 @@ def private_step(
     read_ahead(data, state, optimizer)
     step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
     support = state.course.begin(step, weights)
-    clipped = clipped_batch(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))
+    part = clipped_part(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))
+    clipped = join(part, state.team, Occasion(step, drawn.units, drawn.noise), norms=bool(recorders))
     for recorder in recorders:
         recorder(Observation(step, drawn.units, clipped.norms, clip, support))
     asked = questions(clipped, state, PURPOSE, sigma)
@@ -85,7 +88,7 @@ def private_step(
     state.moved(model, optimizer)
 
 
-def clipped_batch(
+def clipped_part(
     model: nn.Module,
     data: Data | Nest,
     loss_fn: LossFn,
@@ -95,32 +98,34 @@ def clipped_batch(
     runtime: Runtime | None,
     *,
     norms: bool = True,
-) -> ClippedBatch:
-    """The clipped sum of a batch, and what its rule asks of the same units; in micro-batches that fit in memory.
+) -> Part:
+    """The clipped sum of this process's part of a batch, and what its rule asks of the same units, for `join` to open.
+
+    In micro-batches that fit in memory.
 
     By captured steps where they are wanted and possible; those hand out `norms` only if somebody looks at them.
     """
     units = length(drawn.rows)
     if wanted(runtime, next(model.parameters()).device) and state.captured.reason is None:
         assert state.layout is not None
+        expected = state.team.largest_part(state.mechanism.expected_batch_size)
         replay = partial(
             state.captured.clipped, model, loss_fn, drawn.rows, drawn.clip, support,
-            layout=state.layout, expected=state.mechanism.expected_batch_size, seed=drawn.seed, norms=norms,
+            layout=state.layout, expected=expected, seed=drawn.seed, norms=norms,
             fixed=not isinstance(data, Data) or data.unit is None,
-            most=most_for(state.mechanism.expected_batch_size, runtime.microbatch if runtime else None),
-            known=state.seen,
+            most=most_for(expected, runtime.microbatch if runtime else None), known=state.seen,
         )  # fmt: skip
         try:
-            return in_memory(replay, state, runtime, units)
+            return Part(in_memory(replay, state, runtime, units))
         except NotSteady as error:
             if runtime is not None and runtime.capture:
                 raise refused(error) from None
             state.captured.reason = str(error)
     compute = partial(
         clipped_sum, model, loss_fn, drawn.rows, drawn.clip, support,
-        layout=state.layout, groups=groups_of(data, drawn.clip, drawn.units, units), seed=drawn.seed,
+        layout=state.layout, groups=groups_of(data, drawn.clip, drawn.part, units), seed=drawn.seed,
     )  # fmt: skip
-    return in_memory(compute, state, runtime, units)
+    return Part(in_memory(compute, state, runtime, units))
 
 
 def questions(clipped: ClippedBatch, state: State, purpose: str, sigma: float) -> dict[str, tuple[Bounded, float]]:

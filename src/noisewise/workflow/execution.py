@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from noisewise.audits import AUDITS
 from noisewise.data.tables.rows import name_of
+from noisewise.distributed import Team
+from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import Recipe, fit
 from noisewise.runs.files import write_atomically, write_json
@@ -27,44 +30,68 @@ def prepare(config: Config | Planned) -> Recipe:
 
 
 def execute(
-    config: Config | Planned, out: str | os.PathLike[str], *, resume: bool = False, progress: bool = True
+    config: Config | Planned,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    team: Team | None = None,
 ) -> RunFolder:
     """Train the private model, then its twin from the same start, into the run folder `out`.
 
     Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned. Of a finished
-    run, a `resume` with another `twin_lr` trains the twin anew and leaves the released model alone.
+    run, a `resume` with another `twin_lr` trains the twin anew and leaves the released model alone. In a `team` all processes
+    call this; the first one reads and writes the folder.
     """
-    planned, folder = config, RunFolder(out)
+    planned, folder, team = config, RunFolder(out), chosen_team(team)
     config = planned if isinstance(planned, Config) else planned.config
+    renewed = _check_folder(folder, config, resume) if team.first else ()
+    recipe = prepare(planned)
+    if team.first:
+        folder.create()
+        write_atomically(folder.config, config.to_toml().encode())
+        if recipe.data.train.schema is not None:
+            write_json(folder.schema, recipe.data.train.schema.to_dict())
+    if not _says(team, lambda: folder.complete):
+        _fit(config, recipe, folder, resume, progress, team)
+    if team.first:
+        folder.forget_checkpoint()  # killed between its last two acts
+        _describe(folder, config, recipe, renewed)
+    if _says(team, lambda: config.twin and not folder.twin_weights.exists()):
+        work = RunFolder(folder.twin)
+        if not _says(team, lambda: work.complete):
+            _fit(config, _twin(config, recipe), work, resume, progress, team, ablation="plain")
+        if team.first:
+            write_atomically(folder.twin_weights, work.model.read_bytes())
+    if team.first:
+        shutil.rmtree(folder.twin, ignore_errors=True)
+    return folder
+
+
+def _says(team: Team, ask: Callable[[], bool]) -> bool:
+    """What the first process of a team sees in the folder; the others need not see it."""
+    return bool(team.said(ask() if team.first else None))
+
+
+def _check_folder(folder: RunFolder, config: Config, resume: bool) -> tuple[Path, ...]:
+    """Is the folder free, or that of the same run? Gives the files that a twin trained anew changes."""
     check_out(folder, resume=resume)
-    renewed: tuple[Path, ...] = ()
     if resume and folder.config.exists():
         stored = Config.read(folder.config)
         _check_same(stored, config, folder)
         if folder.complete and stored.twin_lr != config.twin_lr:
             _check_sealed(folder)
-            renewed = (folder.config,)
             _forget_twin(folder)
-    recipe = prepare(planned)
-    folder.create()
-    write_atomically(folder.config, config.to_toml().encode())
-    if recipe.data.train.schema is not None:
-        write_json(folder.schema, recipe.data.train.schema.to_dict())
-    if folder.complete:
-        folder.forget_checkpoint()  # killed between its last two acts
-    else:
-        _fit(config, recipe, folder, resume, progress)
+            return (folder.config,)
+    return ()
+
+
+def _describe(folder: RunFolder, config: Config, recipe: Recipe, renewed: tuple[Path, ...]) -> None:
+    """The model's own code and the README, under the digests of run.json."""
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
     folder.seal(folder.code, folder.readme, *renewed)
-    if config.twin and not folder.twin_weights.exists():
-        work = RunFolder(folder.twin)
-        if not work.complete:
-            _fit(config, _twin(config, recipe), work, resume, progress, ablation="plain")
-        write_atomically(folder.twin_weights, work.model.read_bytes())
-    shutil.rmtree(folder.twin, ignore_errors=True)
-    return folder
 
 
 def _twin(config: Config, recipe: Recipe) -> Recipe:
@@ -113,7 +140,9 @@ def finished(config: Config, out: str | os.PathLike[str]) -> bool:
     return folder.complete and (folder.twin_weights.exists() or not config.twin)
 
 
-def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, **ablation: Any) -> None:
+def _fit(
+    config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, team: Team, **ablation: Any
+) -> None:
     fit(
         recipe,
         runtime=config.runtime(),
@@ -123,7 +152,8 @@ def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progre
         insecure_seed=config.insecure_seed,
         secure=config.secure,
         out=folder.path,
-        resume=resume and (folder.begun or folder.phase(1).path.exists()),
+        resume=_says(team, lambda: resume and (folder.begun or folder.phase(1).path.exists())),
+        team=team,
         about={
             "task": recipe.data.train.task,
             "data": {

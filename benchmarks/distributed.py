@@ -1,0 +1,186 @@
+"""Training on several processes of this machine: bytes and seconds per step, dense and sparse, and what a second process buys.
+
+python benchmarks/distributed.py  ->  benchmarks/results/distributed.json
+
+Bytes are counted twice: what a rank hands to torch.distributed, and what crosses the loopback (the kernel's counter, all
+ranks together, protocol included). Times are those of the fastest of many steps, in rounds that take turns: other work on the
+machine only ever adds to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "distributed.json"
+STEPS, WARM = 12, 3
+
+
+def problem(kind: str, n: int) -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    if kind == "wide":  # 4.2 million coordinates, little to compute: what travels decides
+        model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1792), nn.ReLU(), nn.Linear(1792, 10))
+        x = torch.randn(n, 256)
+    else:  # a small convolutional network: what is computed decides
+        model = nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10),
+        )  # fmt: skip
+        x = torch.randn(n, 1, 28, 28)
+    return model, (x, torch.randint(0, 10, (n,)))
+
+
+def loss_fn(model: Any, batch: Any) -> Any:
+    import torch.nn.functional as F
+
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def on_loopback() -> int:
+    """Bytes that this machine has sent to itself."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:"))
+
+
+def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, Any], answers: Any) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    import noisewise.training.step as step_module
+    from noisewise.distributed import ALONE, end, team_of
+    from noisewise.mechanism import Mechanism
+    from noisewise.repairs.random_sparsification import RandomMasks
+    from noisewise.sampling import Shuffle
+    from noisewise.support import EVERYTHING
+    from noisewise.training import State, private_step
+
+    torch.set_num_threads(threads)
+    if size > 1:
+        dist.init_process_group("gloo", f"file://{meeting}", rank=number, world_size=size)
+    team = team_of() if size > 1 else ALONE
+    n = 8 * setting["batch"]
+    model, data = problem(setting["model"], n)
+    sparse = setting["sparsity"]
+    plan = Mechanism(
+        sampler=Shuffle(n, setting["batch"]), noise_multiplier=1.0, steps=STEPS, adjacency="zero-out",
+        support=RandomMasks(sparse, STEPS, 1, cooling=False) if sparse else EVERYTHING,
+    )  # fmt: skip
+    state = State.start(plan, insecure_seed=0, team=team)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    joins, steps, wire = [], [], []
+    real = step_module.join
+
+    def timed(*arguments: Any, **more: Any) -> Any:
+        began = time.perf_counter()
+        joined = real(*arguments, **more)
+        joins.append(time.perf_counter() - began)
+        return joined
+
+    step_module.join = timed
+    for _ in range(STEPS):
+        if size > 1:
+            dist.barrier()
+        before, bytes_before, began = team.sent, on_loopback(), time.perf_counter()
+        private_step(model, data, loss_fn, optimizer, state)
+        steps.append(time.perf_counter() - began)
+        if size > 1:
+            dist.barrier()
+        wire.append((team.sent - before, on_loopback() - bytes_before))
+    if number == 0:
+        answers.put(
+            {
+                "payload": statistics.median(sent for sent, _ in wire[WARM:]),
+                "loopback": statistics.median(sent for _, sent in wire[WARM:]),
+                "join_seconds": min(joins[WARM:]),
+                "step_seconds": min(steps[WARM:]),
+                "coordinates": sum(p.numel() for p in model.parameters()),
+            }
+        )
+    end()
+
+
+def measure(size: int, threads: int, **setting: Any) -> dict[str, Any]:
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    with tempfile.TemporaryDirectory() as work:
+        arguments = (size, threads, f"{work}/meeting", setting, answers)
+        ranks = [context.Process(target=rank, args=(number, *arguments)) for number in range(size)]
+        for process in ranks:
+            process.start()
+        answer = answers.get(timeout=600)
+        for process in ranks:
+            process.join()
+    return answer
+
+
+def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: min(one[name] for one in rounds) for name in rounds[0]}
+
+
+def table(content: dict[str, Any]) -> str:
+    """What docs/several_processes.md shows."""
+    lines = [
+        "| processes | masked | a rank sends | all ranks, on the loopback | joining | step |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in content["traffic"]:
+        lines.append(
+            f"| {row['processes']} | {row['sparsity']:.0%} | {row['payload'] / 1e6:.2f} MB | {row['loopback'] / 1e6:.1f} MB | "
+            f"{1e3 * row['join_seconds']:.1f} ms | {1e3 * row['step_seconds']:.0f} ms |"
+        )
+    for name, row in content["scaling"].items():
+        lines.append(f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | | | {1e3 * row['step_seconds']:.0f} ms |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    chosen = parser.parse_args()
+    import torch
+
+    traffic, shares = [], [0.0, 0.5, 0.9]
+    for size in (2, 4):
+        rounds: dict[float, list[dict[str, Any]]] = {share: [] for share in shares}
+        for _ in range(chosen.rounds):
+            for share in shares:
+                rounds[share].append(measure(size, 1, model="wide", batch=32, sparsity=share))
+        for share in shares:
+            traffic.append({"processes": size, "sparsity": share, **least(rounds[share])})
+            print(traffic[-1], flush=True)
+    compute: dict[str, list[dict[str, Any]]] = {"one process, two cores": [], "two processes, one core each": []}
+    for _ in range(chosen.rounds):
+        for name, (size, threads) in zip(compute, ((1, 2), (2, 1)), strict=True):
+            compute[name].append(measure(size, threads, model="cnn", batch=256, sparsity=0.0))
+    scaling = {name: least(rounds) for name, rounds in compute.items()}
+    one, two = (scaling[name]["step_seconds"] for name in scaling)
+    efficiency = one / two
+    print(f"step: {one:.3f} s and {two:.3f} s, efficiency {efficiency:.2f}", flush=True)
+    content = {
+        "machine": {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__},
+        "rounds": chosen.rounds,
+        "traffic": traffic,
+        "scaling": scaling,
+        "efficiency": efficiency,
+    }
+    print(table(content))
+    chosen.out.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
