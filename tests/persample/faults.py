@@ -919,8 +919,8 @@ FAULTS = [
     Mutant(
         "a kept batch is not looked for in a run",
         "persample/clipped_sum.py",
-        "any(proof.kept() for proof in proofs) or _holders(batch) != holders",
-        "any(proof.kept() for proof in proofs)",
+        "any(proof.kept(leaves(batch)) for proof in proofs) or _holders(batch) != holders",
+        "any(proof.kept(leaves(batch)) for proof in proofs)",
         ("persample/test_watch.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
     ),
     Mutant(
@@ -947,7 +947,7 @@ FAULTS = [
     Mutant(
         "kept activations are not looked for in a run",
         "persample/clipped_sum.py",
-        "return any(proof.kept() for proof in proofs) or",
+        "return any(proof.kept(leaves(batch)) for proof in proofs) or",
         "return",
         ("persample/test_watch.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),

@@ -23,6 +23,7 @@ from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
 from noisewise.persample.gradients import join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
+from noisewise.persample.images import with_channels_last
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.layout import Layout
 from noisewise.persample.proof import Proof, apart
@@ -83,10 +84,12 @@ def follow(
     against: Trace | None = None,
     strict: bool = False,
     copied: bool = False,
+    channels_last: bool = False,
     proofs: list[Proof] | None = None,
 ) -> Followed:
     """One forward pass under proof and tape; `NotProven` if units are not shown to be separate."""
-    parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
+    inputs = map(with_channels_last, leaves(rows)) if channels_last else leaves(rows)
+    parts = iter([t.clone() if copied else t for t in apart(inputs)])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
     if proofs is not None:
@@ -129,8 +132,9 @@ def ghost(
             raise AnotherWay("a batch of one row may take another way than any other")
         try:
             followed = follow(
-                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies, proofs=proofs
-            )
+                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies,
+                channels_last=layout.channels_last, proofs=proofs,
+            )  # fmt: skip
         except NotProven as error:
             raise AnotherWay(str(error)) from None
     except AnotherWay as error:
@@ -265,7 +269,9 @@ def _in_company_of_itself(
     real = torch.arange(size * views, device=index.device) < views
     weights = torch.where(real, one.weights[0, index], 0.0)
     rows = take(take(one.batch, 0), index)
-    followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+    followed = follow(
+        model, loss_fn, rows, live, against=layout.trace, copied=layout.copies, channels_last=layout.channels_last
+    )
     if explained.keys() & followed.fallback:
         raise NotProven("a parameter is used in another way than in the examined pass")
     return [

@@ -232,9 +232,10 @@ class Labels:
             return self.alike(tensor, FRONT)
         return self.place(tensor) == FRONT
 
-    def kept(self) -> bool:
-        """Is something computed from the batch still held by somebody, after all that the pass gave back is gone?"""
+    def kept(self, batch: Iterable[Tensor] = ()) -> bool:
+        """Is a copy of the batch, or something computed from it, still held after all that the pass gave back is gone?"""
+        theirs = {part.untyped_storage()._cdata for part in batch}
         return any(
-            isinstance(label, Rows) and key not in self._inputs and not reference.expired()
+            isinstance(label, Rows) and key not in theirs and not reference.expired()
             for key, (reference, label, _) in self._labels.items()
         )
