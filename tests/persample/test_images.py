@@ -10,7 +10,7 @@ from helpers.oracles import Apply, clipped_sum_by_hand, cross_entropy, relative_
 from noisewise.clipping import Flat
 from noisewise.errors import PrivacyError
 from noisewise.persample import clipped_sum, examine
-from noisewise.persample.images import convolves_images, is_images, with_channels_last
+from noisewise.persample.images import convolves_images, draws, is_images, with_channels_last
 from noisewise.persample.trace import Made, Step, Trace
 
 IMAGES = torch.randn(6, 3, 9, 9, generator=torch.Generator().manual_seed(0))
@@ -81,6 +81,27 @@ def test_a_unit_counts_the_same_alone_and_in_company():
         assert torch.allclose(alone, together[:, unit : unit + 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "first", [nn.GroupNorm(1, 3), nn.Sequential(nn.Conv2d(3, 3, 1).requires_grad_(False), nn.GroupNorm(1, 3))]
+)
+def test_a_normalisation_that_needs_no_gradient_of_its_input_does_not_crash(first):
+    model = nn.Sequential(first, network())
+    layout = examine(model, cross_entropy, (IMAGES, LABELS))
+    assert layout.channels_last
+    expected, _ = clipped_sum_by_hand(unit_gradients((model, cross_entropy, (IMAGES, LABELS))), Flat(0.5), {})
+    got = clipped_sum(model, cross_entropy, (IMAGES, LABELS), Flat(0.5), layout=layout)
+    assert relative_error(got.grads._values, expected) < 1e-4
+
+
+def test_a_pass_that_draws_is_known_by_its_operations():
+    def trace(operation):
+        return Trace(5, [Step("aten::relu.default", (), (), ()), Step(operation, (), (), ())])
+
+    assert draws(trace("aten::native_dropout.default"))
+    assert draws(trace("aten::bernoulli_.float"))
+    assert not draws(trace("aten::convolution.default"))
+
+
 def test_dropout_between_convolutions_does_not_stand_in_the_way():
     assert examine(network(3, nn.Dropout(0.5), nn.Dropout2d(0.2)), cross_entropy, (IMAGES, LABELS)).channels_last
 
@@ -106,9 +127,14 @@ def test_a_model_that_answers_by_strides_keeps_its_order():
     assert not layout.channels_last
 
 
-@pytest.mark.parametrize(("model", "inputs"), [(nn.Linear(5, 3), torch.randn(6, 5)),
-                                               (nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten(), nn.Linear(14, 3)), torch.randn(6, 3, 9)),
-                                               (nn.Sequential(nn.Flatten(), nn.Linear(243, 3)), IMAGES)])  # fmt: skip
+WITHOUT = [
+    (nn.Linear(5, 3), torch.randn(6, 5)),
+    (nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten(), nn.Linear(14, 3)), torch.randn(6, 3, 9)),
+    (nn.Sequential(nn.Flatten(), nn.Linear(243, 3)), IMAGES),
+]
+
+
+@pytest.mark.parametrize(("model", "inputs"), WITHOUT)
 def test_models_without_images_or_without_convolutions_keep_their_order(model, inputs):
     assert not examine(model, cross_entropy, (inputs, LABELS)).channels_last
 

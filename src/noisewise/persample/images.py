@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from noisewise.persample.dispatched import CHANCE
 from noisewise.persample.trace import Trace
 
 CONVOLUTIONS = ("aten::convolution.", "aten::_convolution.")
@@ -32,6 +33,11 @@ def with_channels_last(tensor: Tensor) -> Tensor:
         height, width = tensor.shape[2:]
         return tensor.as_strided(tensor.shape, (height * width, 1, width, 1), tensor.storage_offset())
     return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def draws(trace: Trace) -> bool:
+    """Does a pass draw numbers by chance?"""
+    return any(step.operation.partition("::")[2].partition(".")[0].rstrip("_") in CHANCE for step in trace.steps)
 
 
 def convolves_images(trace: Trace, inputs: Iterable[Tensor]) -> bool:
