@@ -110,7 +110,7 @@ class Outer:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor]:
-        """How large the entries of both factors are: for one position, whose norms are needed anyway, those."""
+        """How large the entries of both factors are: norms, where they are known anyway (one position, Gram matrices)."""
         return self._lengths if self.left.shape[1] == 1 else (magnitudes(self.left), magnitudes(self.right))
 
     def _one_masked(self, mask: Tensor) -> Bounds:
@@ -131,13 +131,17 @@ class Outer:
 
     def gram(self, rounding: float) -> Bounds:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
+        lengths: list[tuple[Tensor, Tensor]] = []
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:
             lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
+            lengths.append((_length_of(lefts), _length_of(rights)))
             return dot_bounds(lefts, rights, left.shape[2], right.shape[2], rounding)
 
         chunks = slices_of(self.left, self.left.shape[1] ** 2)
         parts = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
+        if len(lengths) == len(chunks):  # no factor had to be scaled
+            self.__dict__["_entries"] = tuple(map(torch.cat, zip(*lengths, strict=True)))
         return Bounds(*map(torch.cat, zip(*parts, strict=True)))
 
     def slices(self) -> list[slice]:
@@ -174,6 +178,11 @@ class Outer:
         """A unit's rows are more positions."""
         left, right = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in (self.left, self.right))
         return Outer(left, right, self.mask)
+
+
+def _length_of(grams: Tensor) -> Tensor:
+    """Norms of the factors of Gram matrices."""
+    return grams.diagonal(dim1=1, dim2=2).sum(1).sqrt_()
 
 
 def weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

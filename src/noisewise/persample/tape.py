@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.conditions import NotProven
-from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.layers import RULES, Operands, with_statistics
 from noisewise.persample.proof import Proof
 
 EXITS = {
@@ -139,7 +139,7 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         operands, names = use
         output = with_stand_ins(func, args, kwargs, operands, names)
-        held = operands._replace(input=operands.input.detach())
+        held = with_statistics(operands._replace(input=operands.input.detach()), output)
         aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)
         if output._is_view():  # an in-place operation on it would take its place in the graph
             self._views.append((output, output._version, names))
