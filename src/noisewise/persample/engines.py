@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
-from noisewise.persample.gradients import join
+from noisewise.persample.gradients import Outer, RecentGrams, join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
 from noisewise.persample.layers import RULES, Operands
@@ -323,15 +324,20 @@ def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample
 def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
     """Norms and gradients of parameters from their uses, all of which are known."""
     pieces = _pieces(uses, live, views)
-    measured: Measured = {}
+    recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
     for name, parameter in live.items():
         if pieces[name]:
             with full_precision(parameter):
-                measured[name] = join(pieces[name]).measure(masks.get(name))
+                measured[name] = _with_recent(join(pieces[name]), recent).measure(masks.get(name))
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
+    recent.clear()
     return measured
+
+
+def _with_recent(gradient: PerSample, recent: RecentGrams) -> PerSample:
+    return replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient
 
 
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
