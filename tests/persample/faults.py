@@ -11,11 +11,11 @@ FAULTS = [
         ("persample/test_images.py::test_a_copy_of_the_batch_that_is_kept_is_refused",),
     ),
     Mutant(
-        "images: other losses with channels last do not matter",
-        "persample/examine.py",
-        "not other.fallback and near and torch.equal(one, again)",
-        "not other.fallback",
-        ("persample/test_images.py::test_a_model_that_answers_by_strides_keeps_its_order",),
+        "images: models with GroupNorm get channels last",
+        "persample/images.py",
+        "and not any(step.operation.startswith(UNFIT) for step in trace.steps)",
+        "",
+        ("persample/test_images.py::test_a_pass_that_convolves_images_is_known_by_its_operations",),
     ),
     Mutant(
         "images: rows of the kernel in steps of the image",

@@ -21,7 +21,7 @@ LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 def network(channels=3, *more):
     torch.manual_seed(3)
     return nn.Sequential(
-        nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 2, stride=2), nn.GroupNorm(2, 6),
+        nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 2, stride=2),
         nn.ReLU(), *more, nn.Flatten(), nn.Linear(24, 3),
     )  # fmt: skip
 
@@ -55,6 +55,10 @@ def test_a_pass_that_convolves_images_is_known_by_its_operations():
     assert not convolves_images(trace("aten::convolution.default", (8, 4, 4)), [LABELS])
     assert not convolves_images(trace("aten::convolution.default", (8, 4)), [IMAGES])
     assert not convolves_images(trace("aten::relu.default", (8, 4, 4)), [IMAGES])
+    both = (
+        trace("aten::convolution.default", (8, 4, 4)).steps + trace("aten::native_group_norm.default", (8, 4, 4)).steps
+    )
+    assert not convolves_images(Trace(5, both), [IMAGES])
 
 
 @pytest.mark.parametrize("images", [IMAGES, GREY], ids=["rgb", "grey"])
@@ -81,16 +85,12 @@ def test_a_unit_counts_the_same_alone_and_in_company():
         assert torch.allclose(alone, together[:, unit : unit + 1], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "first", [nn.GroupNorm(1, 3), nn.Sequential(nn.Conv2d(3, 3, 1).requires_grad_(False), nn.GroupNorm(1, 3))]
-)
-def test_a_normalisation_that_needs_no_gradient_of_its_input_does_not_crash(first):
-    model = nn.Sequential(first, network())
+def test_a_model_with_group_norm_keeps_its_order():
+    """PyTorch loses digits of its variance with channels last, and crashes where the input needs no gradient."""
+    model = nn.Sequential(nn.GroupNorm(1, 3), network(3, nn.GroupNorm(2, 6)))
     layout = examine(model, cross_entropy, (IMAGES, LABELS))
-    assert layout.channels_last
-    expected, _ = clipped_sum_by_hand(unit_gradients((model, cross_entropy, (IMAGES, LABELS))), Flat(0.5), {})
-    got = clipped_sum(model, cross_entropy, (IMAGES, LABELS), Flat(0.5), layout=layout)
-    assert relative_error(got.grads._values, expected) < 1e-4
+    assert layout.proven
+    assert not layout.channels_last
 
 
 def test_a_pass_that_draws_is_known_by_its_operations():

@@ -72,25 +72,20 @@ def test_a_rule_gives_a_gradient_for_each_parameter_it_names():
     assert torch.equal(gradients["bias"]().formed(), torch.ones(2, 4))
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("shift", [0.0, 1000.0])
+@pytest.mark.parametrize(("last", "shift"), [(False, 0.0), (False, 100.0), (True, 0.0)])
 def test_statistics_that_pytorch_kept_give_the_gradient_of_group_norm(last, shift):
-    """Against autograd of one unit in double precision; inputs far from zero lose no digits."""
+    """Against autograd of one unit in double precision; the mean is taken off first, so inputs far from zero keep digits."""
     x = (BATCH + shift).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
     rule, grad = RULES[F.group_norm], torch.randn(BATCH.shape, generator=torch.Generator().manual_seed(3))
-    bare = rule.operands(x, 2, weight, bias)
-    operands = with_statistics(bare, F.group_norm(x, 2, weight, bias))
+    operands = with_statistics(rule.operands(x, 2, weight, bias), F.group_norm(x, 2, weight, bias))
     assert "statistics" in operands.settings
-    got = rule.gradients(operands, grad)["weight"]().formed()
+    got = rule.gradients(operands, grad)["weight"]().formed().detach().double()
     wide = torch.ones(4, dtype=torch.float64, requires_grad=True)
     for unit in range(3):
         output = F.group_norm(x[unit : unit + 1].double().contiguous(), 2, wide)
         expected = torch.autograd.grad(output, wide, grad[unit : unit + 1].double())[0]
-        assert torch.allclose(
-            got[unit].double(), expected, rtol=2e-4 * (1 + shift / 100), atol=1e-4 * (1 + shift / 100)
-        )
-    assert torch.allclose(got, rule.gradients(bare, grad)["weight"]().formed(), atol=1e-4 * (1 + shift / 100))
+        assert torch.allclose(got[unit], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_statistics_of_another_input_are_not_used():

@@ -66,7 +66,7 @@ class Convolution:
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         size = taps * channels * out // self.groups
         bounds = None
-        if self._lies_last and mask is None and self._cheap_to_keep:
+        if mask is None and not self.on_gpu and self._cheap_to_keep:
             return measure_formed(self, mask, size)
         if self._walks and (mask is not None or not self._few_positions):
             return measure_formed(self, mask, size)
@@ -134,15 +134,17 @@ class Convolution:
 
         Counted in multiply-adds for one unit: their number is not asked, since norms would follow it.
         """
+        if not self._lies_last and not self._shifts:
+            return False
         out, channels = self.grad.shape[1], self.input.shape[1]
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
-        size = taps * channels * out
+        size, traffic = taps * channels * out, TRAFFIC / 4 if self._lies_last else TRAFFIC
         if self._shifts:
             area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
             grams = area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps)
         else:
             grams = time * time * (taps * channels + out)
-        return size <= MODEST and size * (time / 5 + TRAFFIC / 4) < grams
+        return size <= MODEST and size * (time / 5 + traffic) < grams
 
     @property
     def _walks(self) -> bool:

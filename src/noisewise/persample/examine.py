@@ -177,9 +177,8 @@ def _for_images(
 ) -> Layout:
     """The same with channels last in memory, where the model convolves images and this changes nothing but the order.
 
-    Losses must be the same without dropout, whose draws follow the order in memory. Gradients are compared with plain ones in
-    the model's own order: PyTorch 2.13 crashes in GroupNorm with channels last if only its parameters need a gradient, which
-    the fast engine never asks for.
+    Losses must be the same without dropout, whose draws follow the order in memory; gradients are compared with plain ones in
+    the model's own order.
     """
     assert layout.trace is not None
     if not convolves_images(layout.trace, leaves(like)):

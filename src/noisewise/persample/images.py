@@ -15,6 +15,7 @@ from noisewise.persample.dispatched import CHANCE
 from noisewise.persample.trace import Trace
 
 CONVOLUTIONS = ("aten::convolution.", "aten::_convolution.")
+UNFIT = "aten::native_group_norm."  # with channels last it loses digits, and crashes where its input needs no gradient
 
 
 def is_images(tensor: Tensor) -> bool:
@@ -41,9 +42,7 @@ def draws(trace: Trace) -> bool:
 
 
 def convolves_images(trace: Trace, inputs: Iterable[Tensor]) -> bool:
-    """Does a pass take images and convolve over two axes?"""
-    return any(map(is_images, inputs)) and any(
-        step.operation.startswith(CONVOLUTIONS)
-        and any(made.kind == "rows" and len(made.shape) == 3 for made in step.made)
-        for step in trace.steps
-    )
+    """Does a pass take images and convolve over two axes, without an operation that is worse with channels last?"""
+    convolutions = (step for step in trace.steps if step.operation.startswith(CONVOLUTIONS))
+    planes = any(made.kind == "rows" and len(made.shape) == 3 for step in convolutions for made in step.made)
+    return planes and any(map(is_images, inputs)) and not any(step.operation.startswith(UNFIT) for step in trace.steps)
