@@ -307,7 +307,7 @@ def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None =
     ]
 
 
-def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample]]:
+def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, list[PerSample]]:
     """The gradients of each parameter, one part for each of its uses."""
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for function, operands, names, grad in uses:
@@ -317,27 +317,24 @@ def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample
         for role, name in names.items():
             if name in live:
                 gradient = gradients[role]()
-                pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
+                gradient = gradient if views == 1 else gradient.by_unit(views)
+                pieces[name].append(replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient)
     return pieces
 
 
 def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
     """Norms and gradients of parameters from their uses, all of which are known."""
-    pieces = _pieces(uses, live, views)
     recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
+    pieces = _pieces(uses, live, views, recent)
     for name, parameter in live.items():
         if pieces[name]:
             with full_precision(parameter):
-                measured[name] = _with_recent(join(pieces[name]), recent).measure(masks.get(name))
+                measured[name] = join(pieces[name]).measure(masks.get(name))
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
     recent.clear()
     return measured
-
-
-def _with_recent(gradient: PerSample, recent: RecentGrams) -> PerSample:
-    return replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient
 
 
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
