@@ -163,6 +163,7 @@ def noisewise(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     count = iter(range(1 << 30))
 
     def step() -> None:
+        optimizer.zero_grad()
         clipped = clipped_sum(model, unit_losses, (x, y), Flat(1.0), layout=layout)
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
@@ -271,16 +272,19 @@ def measure_proof(workload: str, repeats: int) -> dict[str, float]:
     """Milliseconds that following a forward pass adds to it, and that the examination takes."""
     from noisewise.persample import examine, live_parameters
     from noisewise.persample.engines import follow
+    from noisewise.persample.images import with_channels_last
 
     model, x, y = problem(workload)
     live, seconds = live_parameters(model, {}), {"forward": [], "followed": []}
     start = time.perf_counter()
-    trace = examine(model, unit_losses, (x, y)).trace
+    layout = examine(model, unit_losses, (x, y))
     examined = time.perf_counter() - start
-    assert trace is not None, f"{workload} is not proven"
+    assert layout.trace is not None, f"{workload} is not proven"
+    last = layout.channels_last
+    given = with_channels_last(x) if last else x
     ways = {
-        "forward": lambda: unit_losses(model, (x, y)),
-        "followed": lambda: follow(model, unit_losses, (x, y), live, against=trace),
+        "forward": lambda: unit_losses(model, (given, y)),
+        "followed": lambda: follow(model, unit_losses, (x, y), live, against=layout.trace, channels_last=last),
     }
     for way in ways.values():
         way()

@@ -50,6 +50,23 @@ FAULTS = [
         ("test_bounded.py::test_chunks_of_a_large_parameter_are_independent",),
     ),
     Mutant(
+        "noise without its tails",
+        "noise.py",
+        "radius[small] = np.sqrt(-2 * np.log(digits))",
+        "radius[small] = 3.33",
+        (
+            "test_noise.py::test_pairs_are_the_definition_in_double_precision",
+            "test_noise.py::test_pairs_are_finite_whatever_the_bits",
+        ),
+    ),
+    Mutant(
+        "both numbers of a pair from one angle",
+        "noise.py",
+        "np.sin(angle[:rest], out=part[pairs:])",
+        "np.cos(angle[:rest], out=part[pairs:])",
+        ("test_noise.py::test_pairs_have_the_tails_of_the_normal_distribution",),
+    ),
+    Mutant(
         "noise reused across answers",
         "bounded.py",
         "entropy, (first_step + step, part))",

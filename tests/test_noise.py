@@ -10,7 +10,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
-from noisewise.noise import GRID
+from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, draw_pairs, standard_normal
 from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
@@ -108,3 +108,78 @@ def test_batches_come_from_the_cryptographic_stream(sampler):
 def test_a_secure_root_is_fresh_each_time():
     assert Entropy.fresh(secure=True).root != Entropy.fresh(secure=True).root
     assert Entropy.fresh(secure=True).secure
+
+
+class Words:
+    """Stands for a generator: hands out given 64-bit words."""
+
+    def __init__(self, *words):
+        self.words = [np.asarray(part, np.uint64) for part in words]
+
+    def integers(self, low, high, count, dtype, endpoint):
+        assert (low, high, dtype, endpoint) == (0, 2**64 - 1, np.uint64, True)
+        part, self.words = self.words[0], self.words[1:]
+        assert len(part) == count
+        return part
+
+
+@pytest.mark.parametrize("count", [2, 7, 1000, 1001])
+def test_pairs_are_the_definition_in_double_precision(count):
+    """Radius and angle from 32 bits each, 53 more where the radius is large; compared number by number."""
+    pairs, rng = (count + 1) // 2, np.random.default_rng(count)
+    words = rng.integers(0, 2**32, 2 * pairs, dtype=np.uint32)
+    words[: pairs // 2] >>= np.arange(pairs // 2, dtype=np.uint32) % 32  # tails too
+    small = words[:pairs] < 2**24
+    more = rng.integers(0, 2**64, small.sum(), dtype=np.uint64)
+    out = np.empty(count, np.float32)
+    draw_pairs(Words(words.view(np.uint64), more), out)
+    uniform = words[:pairs].astype(float)
+    uniform[small] += ((more >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53
+    radius, angle = np.sqrt(-2 * np.log(uniform * 2.0**-32)), np.pi * words[pairs:].view(np.int32) / 2.0**31
+    expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-6)
+    assert count < 1000 or np.abs(out).max() > 4
+
+
+def test_pairs_are_finite_whatever_the_bits():
+    for radius, angle, farthest in ((0, 0, 10.92), (2**24 - 1, 5, 3.33), (2**24, 0, 3.33), (2**32 - 1, 9, 3e-4)):
+        out = np.empty(2, np.float32)
+        draw_pairs(Words([radius + (angle << 32)], [0] if radius < 2**24 else []), out)
+        assert np.hypot(*out) == pytest.approx(farthest, abs=4e-3)
+
+
+@pytest.mark.parametrize("count", [2 * PAIRS - 1, 2 * PAIRS, 2 * PAIRS + 1, NOISE_CHUNK + 3])
+def test_every_number_of_any_length_is_drawn(count):
+    out = np.full(count, np.nan, np.float32)
+    draw_pairs(np.random.Generator(np.random.SFC64(count)), out)
+    assert np.isfinite(out).all()
+    assert len(np.unique(out)) > 0.99 * count
+    assert normal(out, 1.0)
+
+
+def test_pairs_have_the_tails_of_the_normal_distribution():
+    out = np.empty(4_000_000, np.float32)
+    draw_pairs(np.random.Generator(np.random.SFC64(1)), out)
+    for limit in (1.0, 3.0, 4.0):
+        expected = out.size * stats.norm.sf(limit)
+        for side in (out, -out):
+            assert abs((side > limit).sum() - expected) < 4 * expected**0.5
+    assert abs(np.corrcoef(out[0::2], out[1::2])[0, 1]) < 4 * (2 / out.size) ** 0.5
+    pairs = out[: 2 * PAIRS].reshape(2, -1)
+    assert abs(np.corrcoef(pairs)[0, 1]) < 4 * PAIRS**-0.5
+    assert abs(np.corrcoef(np.square(pairs))[0, 1]) < 4 * PAIRS**-0.5
+
+
+@pytest.mark.parametrize(("kind", "count"), [(torch.float32, MANY - 1), (torch.float64, MANY), (torch.float64, 50)])
+def test_few_numbers_and_double_precision_are_drawn_by_numpy(kind, count):
+    noise = standard_normal(torch.zeros(count, dtype=kind), Entropy.insecure(4), (2, 0, 3))
+    generator = Entropy.insecure(4).generator("noise", 2, 0, 3, 0)
+    assert np.array_equal(noise.numpy(), generator.standard_normal(count, dtype=noise.numpy().dtype.type))
+
+
+def test_many_numbers_are_pairs_of_each_chunks_own_stream():
+    noise = standard_normal(torch.zeros(NOISE_CHUNK + MANY), Entropy.insecure(4), (2, 0, 3))
+    for chunk, part in enumerate(noise.split(NOISE_CHUNK)):
+        expected = np.empty(len(part), np.float32)
+        draw_pairs(Entropy.insecure(4).generator("noise", 2, 0, 3, chunk), expected)
+        assert np.array_equal(part.numpy(), expected)

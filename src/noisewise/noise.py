@@ -19,14 +19,17 @@ from noisewise.pieces import lying_together, pieces, room_for
 from noisewise.randomness import Entropy
 
 NOISE_CHUNK = 1 << 17
+MANY = 1 << 15  # float32 numbers from which on they are drawn in pairs
+PAIRS = 1 << 14  # pairs at a time: what is computed on the way stays in cache
 GRID = 2.0**-24  # step of secure noise, in standard deviations
 
 
 def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -> Tensor:
     """Independent N(0, 1) in the shape, type and place of `like`.
 
-    On a CPU chunks are drawn in parallel, each from its own stream of the whole root (256 bits). On a GPU torch's Philox
-    generator draws, keyed by 124 bits that follow from the root; with other hardware or another torch it draws other numbers.
+    On a CPU chunks are drawn in parallel, each from its own stream of the whole root (256 bits): NumPy's ziggurat, and
+    for many float32 numbers `draw_pairs`, which is three times as fast. On a GPU torch's Philox generator draws, keyed by
+    124 bits that follow from the root; with other hardware or another torch it draws other numbers.
     """
     if like.device.type != "cpu":
         seed, offset = entropy.wide("noise", *position)
@@ -35,10 +38,15 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
     kind: Any = np.float64 if like.dtype == torch.float64 else np.float32
     noise: Any = np.empty(like.numel(), kind)
+    paired = kind is np.float32 and noise.size >= MANY
 
     def fill(chunk: int) -> None:
         part = noise[chunk * NOISE_CHUNK : (chunk + 1) * NOISE_CHUNK]
-        entropy.generator("noise", *position, chunk).standard_normal(dtype=kind, out=part)
+        generator = entropy.generator("noise", *position, chunk)
+        if paired:
+            draw_pairs(generator, part)
+        else:
+            generator.standard_normal(dtype=kind, out=part)
 
     chunks = -(-noise.size // NOISE_CHUNK)
     if chunks > 1:
@@ -46,6 +54,39 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
     elif chunks:
         fill(0)
     return torch.from_numpy(noise).view(like.shape).to(like.dtype)
+
+
+def draw_pairs(generator: np.random.Generator, out: np.ndarray) -> None:
+    """Fill a float32 vector with N(0, 1): radius and angle of a point in the plane, two numbers from 64 bits.
+
+    `z = sqrt(-2 log u) (cos a, sin a)`, u and a from 32 bits each. Where u < 2^-8, 53 more bits make its digits: tails reach
+    to 10.9 standard deviations (torch's, from 24 bits, end at 5.8), and every radius is as exact as its type. Reference: Box
+    and Muller 1958. Logarithms and angles are NumPy's: other hardware may round the last bit otherwise.
+    """
+    for first in range(0, out.size, 2 * PAIRS):
+        part = out[first : first + 2 * PAIRS]
+        pairs = (part.size + 1) // 2
+        words = _words(generator, pairs).view(np.uint32)
+        radius = words[:pairs].astype(np.float32)
+        small = np.flatnonzero(radius < np.float32(2.0**24))
+        digits = (words[small] + (_words(generator, small.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54) * 2.0**-32
+        radius[small] = 1  # written below
+        radius *= np.float32(2.0**-32)
+        np.log(radius, out=radius)
+        radius *= np.float32(-2)
+        np.sqrt(radius, out=radius)
+        radius[small] = np.sqrt(-2 * np.log(digits))
+        angle = words[pairs:].view(np.int32).astype(np.float32)
+        angle *= np.float32(np.pi * 2.0**-31)
+        np.cos(angle, out=part[:pairs])
+        part[:pairs] *= radius
+        rest = part.size - pairs
+        np.sin(angle[:rest], out=part[pairs:])
+        part[pairs:] *= radius[:rest]
+
+
+def _words(generator: np.random.Generator, count: int) -> np.ndarray:
+    return generator.integers(0, 2**64 - 1, count, dtype=np.uint64, endpoint=True)
 
 
 def add_noise(tensors: Sequence[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:

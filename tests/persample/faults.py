@@ -4,6 +4,44 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "images: a copy of the batch that is kept is not looked for",
+        "persample/labels.py",
+        "isinstance(label, Rows) and key not in theirs and not reference.expired()",
+        "isinstance(label, Rows) and key not in self._inputs and not reference.expired()",
+        ("persample/test_images.py::test_a_copy_of_the_batch_that_is_kept_is_refused",),
+    ),
+    Mutant(
+        "images: models with GroupNorm get channels last",
+        "persample/images.py",
+        "and not any(step.operation.startswith(UNFIT) for step in trace.steps)",
+        "",
+        ("persample/test_images.py::test_a_pass_that_convolves_images_is_known_by_its_operations",),
+    ),
+    Mutant(
+        "images: rows of the kernel in steps of the image",
+        "persample/convolution.py",
+        "first = row // down * width",
+        "first = row * width",
+        ("persample/test_convolution.py::test_convolution_with_channels_last[rows-stride-all]",),
+    ),
+    Mutant(
+        "grams: those of another factor are taken",
+        "persample/gradients.py",
+        "if self._last is None or self._last[0] != memory:",
+        "if self._last is None:",
+        (
+            "persample/test_gradients.py::test_factors_in_common_are_multiplied_once_and_give_the_same_norms",
+            "persample/test_gradients.py::test_gram_matrices_are_remembered_for_the_same_memory_only",
+        ),
+    ),
+    Mutant(
+        "statistics of another input are taken",
+        "persample/layers.py",
+        "if input is operands.input:",
+        "if input is not None:",
+        ("persample/test_layers.py::test_statistics_of_another_input_are_not_used",),
+    ),
+    Mutant(
         "capture: padding counts",
         "persample/replay.py",
         "torch.lt(self._numbers, count, out=self._present)",
@@ -919,8 +957,8 @@ FAULTS = [
     Mutant(
         "a kept batch is not looked for in a run",
         "persample/clipped_sum.py",
-        "any(proof.kept() for proof in proofs) or _holders(batch) != holders",
-        "any(proof.kept() for proof in proofs)",
+        "any(proof.kept(leaves(batch)) for proof in proofs) or _holders(batch) != holders",
+        "any(proof.kept(leaves(batch)) for proof in proofs)",
         ("persample/test_watch.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
     ),
     Mutant(
@@ -947,7 +985,7 @@ FAULTS = [
     Mutant(
         "kept activations are not looked for in a run",
         "persample/clipped_sum.py",
-        "return any(proof.kept() for proof in proofs) or",
+        "return any(proof.kept(leaves(batch)) for proof in proofs) or",
         "return",
         ("persample/test_watch.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),

@@ -1,6 +1,9 @@
 """Per-sample gradients of convolutions against gradients formed by hand."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for
 from noisewise.persample.convolution import Convolution
@@ -13,6 +16,55 @@ def test_convolution(shape, masked):
     channels, out, size, kernel, settings = CONVOLUTIONS[shape]
     gradient, formed = convolution(5, channels, out, size, kernel, **settings)
     check(gradient, formed, mask_for(formed) if masked else None)
+
+
+LAST = {
+    "rows-formed": (8, 8, (13, 12), (3, 3), {"padding": 1}),
+    "rows-of-one": (16, 4, (9, 8), (3, 1), {"padding": (1, 0)}),
+    "rows-of-a-rectangle": (8, 3, (12, 15), (2, 5), {"padding": (1, 2)}),
+    "rows-same": (8, 6, (9, 11), (4, 2), {"padding": "same"}),
+    "rows-stride": (8, 8, (17, 16), (4, 4), {"stride": 2}),
+    "rows-stride-leaves-rest": (8, 4, (18, 17), (3, 4), {"stride": (3, 2), "padding": (2, 1)}),
+    "rows-over-gaps": (16, 3, (13, 14), (1, 1), {"stride": (3, 2)}),
+    "rows-larger-stride": (8, 5, (19, 15), (2, 2), {"stride": (4, 3)}),
+    "patches-gram": (16, 16, (6, 5), (3, 3), {"stride": 2, "padding": 1}),
+}
+
+
+def last(gradient):
+    """The same with channels last in memory."""
+    moved = (part.contiguous(memory_format=torch.channels_last) for part in (gradient.input, gradient.grad))
+    return replace(gradient, **dict(zip(("input", "grad"), moved, strict=True)))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+@MASKED
+@pytest.mark.parametrize("shape", [*CONVOLUTIONS, *LAST])
+def test_convolution_with_channels_last(shape, masked):
+    channels, out, size, kernel, settings = {**CONVOLUTIONS, **LAST}[shape]
+    gradient, formed = convolution(5, channels, out, size, kernel, **settings)
+    check(last(gradient), formed, mask_for(formed) if masked else None)
+    check(replace(last(gradient), grad=gradient.grad), formed, mask_for(formed) if masked else None)
+
+
+@pytest.mark.parametrize("shape", [name for name in LAST if name.startswith("rows")])
+def test_gradients_are_formed_by_rows_of_the_kernel(shape, monkeypatch):
+    channels, out, size, kernel, settings = LAST[shape]
+    gradient, _ = convolution(5, channels, out, size, kernel, **settings)
+    calls, by_rows = [], Convolution._by_rows
+    monkeypatch.setattr(Convolution, "_by_rows", lambda *given: calls.append(1) or by_rows(*given))
+    gradient.form(slice(0, 5), None)
+    assert not calls
+    last(gradient).form(slice(0, 5), None)
+    assert calls
+
+
+@pytest.mark.parametrize("shape", ["patches-gram", "rows-formed", "rows-stride"])
+@pytest.mark.parametrize("units", [2, 5, 40])
+def test_the_number_of_units_does_not_choose_the_way(shape, units):
+    channels, out, size, kernel, settings = LAST[shape]
+    few, many = (last(convolution(count, channels, out, size, kernel, **settings)[0]) for count in (3, units))
+    assert type(few.measure(None)[1]) is type(many.measure(None)[1])
 
 
 @pytest.mark.parametrize("shape", ["shifted-gram", "stride-gram"])

@@ -1,5 +1,7 @@
 """Per-sample gradients in factored form against gradients formed by hand, on shapes that take each of the ways."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for,
 from noisewise.clipping import Automatic, Normalized, Samples
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import Formed
-from noisewise.persample.gradients import Outer, Rows, join
+from noisewise.persample.gradients import Outer, RecentGrams, Rows, join
 from noisewise.persample.layers import RULES
 
 
@@ -233,3 +235,32 @@ def test_a_lone_unit_stays_within_the_bound_where_its_gradient_is_too_large_to_k
     squares, rest = gradient.measure(torch.ones(4100, 4100, dtype=torch.bool))
     contribution = rest.weighted_sum(Normalized(1.0).factors(Samples(squares.sqrt()[None]))[0])
     assert float(contribution.double().norm()) <= 1 + 1e-6
+
+
+def test_factors_in_common_are_multiplied_once_and_give_the_same_norms():
+    """Queries, keys and values: the last of the three has another input, and one is so small that it must be scaled."""
+    right, other = random(4, 6, 30, dtype=torch.float32), random(4, 6, 30, dtype=torch.float32, seed=5)
+    lefts = [random(4, 6, 20, dtype=torch.float32, seed=seed) for seed in range(3)]
+    for scale in (1.0, 1e-25):
+        recent = RecentGrams()
+        for left, factor in zip(lefts, (right * scale, right * scale, other), strict=True):
+            plain = Outer(left, factor)
+            assert plain._few_positions
+            squares, rest = replace(plain, recent=recent).measure(None)
+            assert torch.equal(squares, plain.measure(None)[0])
+            assert torch.equal(rest.weighted_sum(torch.ones(4).double()), plain.weighted_sum(torch.ones(4).double()))
+
+
+def test_gram_matrices_are_remembered_for_the_same_memory_only():
+    recent, factor = RecentGrams(), random(3, 4, 5)
+    first = recent.of(factor)
+    assert torch.allclose(first, factor @ factor.transpose(1, 2))
+    assert recent.of(factor.detach()) is first
+    part = recent.of(factor[:2])
+    assert part is not first
+    assert torch.allclose(part, first[:2])
+    factor.mul_(2)
+    assert torch.allclose(recent.of(factor), 4 * first)
+    again = recent.of(factor)
+    recent.clear()
+    assert recent.of(factor) is not again

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from noisewise.persample.layers import RULES
+from noisewise.persample.layers import RULES, with_statistics
 
 BATCH = torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(0))
 KERNEL = torch.randn(2, 4, 3, 2, generator=torch.Generator().manual_seed(1))
@@ -70,3 +70,39 @@ def test_a_rule_gives_a_gradient_for_each_parameter_it_names():
     gradients = rule.gradients(rule.operands(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4)), torch.ones(2, 4))
     assert gradients["weight"]().formed().shape == (2, 4, 3)
     assert torch.equal(gradients["bias"]().formed(), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(("last", "shift"), [(False, 0.0), (False, 100.0), (True, 0.0)])
+def test_statistics_that_pytorch_kept_give_the_gradient_of_group_norm(last, shift):
+    """Against autograd of one unit in double precision; the mean is taken off first, so inputs far from zero keep digits."""
+    x = (BATCH + shift).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    rule, grad = RULES[F.group_norm], torch.randn(BATCH.shape, generator=torch.Generator().manual_seed(3))
+    operands = with_statistics(rule.operands(x, 2, weight, bias), F.group_norm(x, 2, weight, bias))
+    assert "statistics" in operands.settings
+    got = rule.gradients(operands, grad)["weight"]().formed().detach().double()
+    wide = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    for unit in range(3):
+        output = F.group_norm(x[unit : unit + 1].double().contiguous(), 2, wide)
+        expected = torch.autograd.grad(output, wide, grad[unit : unit + 1].double())[0]
+        assert torch.allclose(got[unit], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_statistics_of_another_input_are_not_used():
+    weight = torch.ones(4, requires_grad=True)
+    rule, grad = RULES[F.group_norm], torch.ones_like(BATCH)
+    operands = with_statistics(rule.operands(BATCH, 2, weight), F.group_norm(BATCH, 2, weight))
+    moved = operands._replace(input=BATCH.flip(3) * 3)
+    bare = rule.operands(moved.input, 2, weight)
+    assert torch.equal(
+        rule.gradients(moved, grad)["weight"]().formed(), rule.gradients(bare, grad)["weight"]().formed()
+    )
+
+
+def test_statistics_are_not_asked_of_what_is_recomputed():
+    """Within a checkpoint they would be computed anew; of a call without gradients there are none."""
+    weight = torch.ones(4, requires_grad=True)
+    operands = RULES[F.group_norm].operands(BATCH, 2, weight)
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
+        assert with_statistics(operands, F.group_norm(BATCH, 2, weight)) is operands
+    assert with_statistics(operands, F.group_norm(BATCH, 2, weight.detach())) is operands

@@ -9,8 +9,9 @@ from helpers.oracles import Apply, squared_output
 from noisewise.clipping import Flat
 from noisewise.errors import DataError
 from noisewise.persample import clipped_sum
+from noisewise.persample.layers import Operands
 from noisewise.persample.proof import Proof
-from noisewise.persample.tape import Tape, misaligned, unexplained
+from noisewise.persample.tape import Tape, misaligned, unexplained, with_stand_ins
 from noisewise.runtime import Runtime
 
 
@@ -108,3 +109,13 @@ def test_the_output_does_not_depend_on_being_watched():
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(12, 2))
     x = torch.randn(2, 2, 4, 4)
     assert torch.equal(watch(model, x)[1], model(x))
+
+
+def test_a_stand_in_of_other_memory_is_made_anew():
+    layer, x = nn.Linear(3, 2, bias=False), torch.ones(4, 3)
+    made = {id(layer.weight): layer.weight.detach().clone().requires_grad_()}
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    output = with_stand_ins(F.linear, (x, layer.weight), {}, Operands(x, layer.weight), {"weight": "weight"}, made)
+    assert torch.equal(output, layer(x))
+    assert unexplained(output, {"weight": layer.weight}) == set()

@@ -60,8 +60,8 @@ def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding:
     by_left, by_right = roundoff(lefts, rows), roundoff(rights, columns)
     left = lefts.diagonal(dim1=1, dim2=2).clamp(min=tiny * rows).sqrt_().unsqueeze(2)
     right = rights.diagonal(dim1=1, dim2=2).clamp(min=tiny * columns).sqrt_().unsqueeze(2)
-    error = (left.transpose(1, 2) @ (rights.abs() @ left)).flatten().double().mul_(by_left)
-    error += (right.transpose(1, 2) @ (lefts.abs() @ right)).flatten().double().mul_(by_right)
+    error = _form(rights, left).double().mul_(by_left)
+    error += _form(lefts, right).double().mul_(by_right)
     error *= 1 + 2 * roundoff(lefts, 2 * time)  # it was rounded itself
     sizes = lengths(left[:, :, 0]), lengths(right[:, :, 0])
     error += (by_left * sizes[0] * sizes[1]).square_().mul_(by_right / by_left)
@@ -69,6 +69,14 @@ def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding:
     dot = (lefts * rights).sum((1, 2), dtype=torch.float64)
     most = (dot + error).clamp_(min=0).sqrt_()
     return Bounds((dot - error).clamp_(min=0).sqrt_(), most).moved(rounding * sizes[0] * sizes[1])
+
+
+def _form(grams: Tensor, sizes: Tensor) -> Tensor:
+    """`s^T |G| s` for `[batch, time, time]` and `[batch, time, 1]`: sums of `time` terms, twice."""
+    if grams.is_cuda:
+        return (sizes.transpose(1, 2) @ (grams.abs() @ sizes)).flatten()
+    rows = grams.abs().mul_(sizes.transpose(1, 2)).sum(2)  # a product with one column is slower than this
+    return rows.mul_(sizes[:, :, 0]).sum(1)
 
 
 def in_range(compute: Callable[[Tensor, Tensor], Bounds], left: Tensor, right: Tensor) -> Bounds:

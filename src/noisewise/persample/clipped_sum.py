@@ -116,7 +116,7 @@ def _holders(batch: Views) -> list[int]:
 
 def _is_kept(proofs: list[Proof], batch: Views, holders: list[int]) -> bool:
     """Does somebody hold the batch, or what a pass computed from it? A model may use it for others, in another step."""
-    return any(proof.kept() for proof in proofs) or _holders(batch) != holders
+    return any(proof.kept(leaves(batch)) for proof in proofs) or _holders(batch) != holders
 
 
 def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:

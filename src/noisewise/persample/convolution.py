@@ -13,6 +13,7 @@ from torch import Tensor
 from noisewise.persample import kernels
 from noisewise.persample.bounds import Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
+    KEPT,
     TRAFFIC,
     ByTap,
     Formed,
@@ -32,6 +33,14 @@ from noisewise.persample.rounding import (
     squared,
 )
 from noisewise.persample.steady import is_steady
+
+MODEST = KEPT >> 6  # floats of a gradient that 64 units may keep
+
+
+def in_memory_order(images: Tensor) -> Tensor:
+    """The same numbers, with channels last where they lie so: nothing is copied."""
+    last = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last)
+    return images.permute(0, 2, 3, 1) if last else images
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,8 @@ class Convolution:
         bounds = None
         if self._walks and mask is not None and self._few_positions and is_steady():
             return self._walked(mask), self.with_mask(mask)
+        if mask is None and not self.on_gpu and self._cheap_to_keep:
+            return measure_formed(self, mask, size)
         if self._walks and (mask is not None or not self._few_positions):
             return measure_formed(self, mask, size)
         if mask is None and self._walks:
@@ -69,8 +80,7 @@ class Convolution:
             if area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps) < (time + TRAFFIC) * size:
                 bounds = self._shifted_gram(self._roundoff)
         elif mask is None and self.groups == 1 and time * time * (taps * channels + out) < (time + TRAFFIC) * size:
-            columns = self._columns(slice(None))[:, 0].transpose(1, 2)
-            bounds = Outer(self.grad.flatten(2).transpose(1, 2), columns).gram(self._roundoff)
+            bounds = Outer(self.grad.flatten(2).transpose(1, 2), self._patches()).gram(self._roundoff)
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self
         squares, gradients = measure_formed(self, mask, size)
@@ -102,8 +112,8 @@ class Convolution:
         return (
             self._roundoff
             * math.sqrt(math.prod(self.kernel))
-            * lengths(self.input.flatten(1))
-            * lengths(self.grad.flatten(1))
+            * lengths(in_memory_order(self.input).flatten(1))
+            * lengths(in_memory_order(self.grad).flatten(1))
         )
 
     @property
@@ -114,6 +124,37 @@ class Convolution:
     def _shifts(self) -> bool:
         """Is a tap an offset into the flattened input, and are there channels enough for products over them?"""
         return set(self.stride) == {1} and self.groups == 1 and self.input.shape[1] >= 8
+
+    @property
+    def _lies_last(self) -> bool:
+        """Are images with channels last in memory given, and is a row of the kernel a stretch of it that is long enough?"""
+        return (
+            len(self.kernel) == 2
+            and self.groups == 1
+            and self.dilation == (1, 1)
+            and not self.input.is_cuda
+            and self.input.shape[1] * self.kernel[1] >= 16
+            and self.input.stride(1) == 1
+            and self.input.is_contiguous(memory_format=torch.channels_last)
+        )
+
+    @property
+    def _cheap_to_keep(self) -> bool:
+        """Is it cheaper to form gradients, and to keep them for the sum, than Gram matrices and a gradient of the sum?
+
+        Counted in multiply-adds for one unit: their number is not asked, since norms would follow it.
+        """
+        if not self._lies_last and not self._shifts:
+            return False
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
+        size, traffic = taps * channels * out, TRAFFIC / 4 if self._lies_last else TRAFFIC
+        if self._shifts:
+            area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
+            grams = area * area * channels + wide * wide * (out + TRAFFIC / 8 * taps)
+        else:
+            grams = time * time * (taps * channels + out)
+        return size <= MODEST and size * (time / 5 + traffic) < grams
 
     @property
     def _walks(self) -> bool:
@@ -144,8 +185,10 @@ class Convolution:
         """Size of each axis of the padded input."""
         return [size + sum(pads) for size, pads in zip(self.input.shape[2:], self.padding, strict=True)]
 
-    def _padded(self, chunk: slice) -> Tensor:
+    def _padded(self, chunk: slice, spare: int = 0) -> Tensor:
+        """Input of some units with zeros around it, and behind the first axis some more."""
         pads = [pad for pair in reversed(self.padding) for pad in pair]
+        pads[-1] += spare
         return F.pad(self.input[chunk], pads) if any(pads) else self.input[chunk]
 
     def _flat(self, chunk: slice) -> tuple[Tensor, Tensor]:
@@ -187,6 +230,9 @@ class Convolution:
         out, channels = self.grad.shape[1], self.input.shape[1]
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         floats = taps * out * channels // self.groups
+        if self._lies_last:
+            rows = (self.grad.shape[2] - 1) * self.stride[0] + self.kernel[0]
+            return slices_of(self.grad, floats + rows * self.grad.shape[3] * self.kernel[1] * channels)
         if self._shifts:
             return slices_of(self.grad, floats + math.prod(self._sizes()) * (channels + out))
         return slices_of(self.grad, floats + channels * taps * time)
@@ -197,6 +243,8 @@ class Convolution:
             cut = shortened(self.grad, convolution=True) > 0
             setup = (self.kernel, self.stride, self.padding, self.dilation)
             return ByTap(*kernels.form_taps(self.grad[chunk], self.input[chunk], *setup, mask, cut=cut))
+        if self._lies_last:
+            return self._by_rows(chunk, mask)
         if self._shifts:
             (grad, inputs), offsets = self._flat(chunk), self._offsets()
             time = grad.shape[2]
@@ -208,14 +256,48 @@ class Convolution:
             return ByTap(grads)
         return Formed.masked(self._unfolded(chunk), mask)
 
+    def _by_rows(self, chunk: slice, mask: Tensor | None) -> ByTap:
+        """Unfolded along the width; a row of the kernel is then an offset into the rows of one remainder of the stride."""
+        (high, broad), (down, right), (out, height, width) = self.kernel, self.stride, self.grad.shape[1:]
+        stretch = broad * self.input.shape[1]
+        rows = height + (high - 1) // down
+        spare = max(0, rows * down - self._sizes()[0])
+        padded = self._padded(chunk, spare).permute(0, 2, 3, 1).contiguous()
+        units, steps = padded.shape[0], padded.stride()
+        view = padded.as_strided(
+            (units, down, rows, width, stretch), (steps[0], steps[1], down * steps[1], right * steps[2], 1)
+        )
+        unfolded = view.reshape(units, down, rows * width, stretch)
+        grad = self.grad[chunk].permute(0, 2, 3, 1).reshape(units, height * width, out).transpose(1, 2)
+        grads = grad.new_empty(high, units, out, stretch)
+        for row in range(high):
+            first = row // down * width
+            torch.bmm(grad, unfolded[:, row % down, first : first + height * width], out=grads[row])
+        if mask is not None:
+            grads.mul_(mask.permute(2, 0, 3, 1).flatten(2).unsqueeze(1))
+        return ByTap(grads, columns=broad)
+
+    def _patches(self) -> Tensor:
+        """Unfolded input `[batch, time, taps * in]`, the last in any order."""
+        if not self._lies_last:
+            return self._columns(slice(None))[:, 0].transpose(1, 2)
+        padded = self._padded(slice(None)).permute(0, 2, 3, 1).contiguous()
+        (high, broad), sizes, steps = self.kernel, self.grad.shape[2:], padded.stride()
+        moves = (self.stride[0] * steps[1], self.stride[1] * steps[2], steps[1], 1)
+        view = padded.as_strided((len(padded), *sizes, high, broad * self.input.shape[1]), (steps[0], *moves))
+        return view.reshape(len(padded), math.prod(sizes), -1)
+
     def _unfolded(self, chunk: slice) -> Tensor:
         """Gradients `[batch, out * in / groups * taps]` from unfolded inputs."""
-        grad: Tensor = self.grad[chunk].flatten(2).unflatten(1, (self.groups, -1))
-        return (grad @ self._columns(chunk).transpose(2, 3)).flatten(1)
+        grad, columns = self.grad[chunk].flatten(2), self._columns(chunk)
+        if self.groups == 1:
+            return torch.bmm(grad, columns[:, 0].transpose(1, 2)).flatten(1)
+        formed: Tensor = grad.unflatten(1, (self.groups, -1)) @ columns.transpose(2, 3)
+        return formed.flatten(1)
 
     def _columns(self, chunk: slice) -> Tensor:
         """Unfolded input `[batch, groups, in / groups * taps, time]`; a strided copy is faster than `F.unfold`."""
-        padded = self._padded(chunk)
+        padded = self._padded(chunk).contiguous()
         sizes = self.grad.shape[2:]
         steps = padded.stride()
         taps = tuple(d * step for d, step in zip(self.dilation, steps[2:], strict=True))

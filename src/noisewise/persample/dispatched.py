@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from noisewise.persample.conditions import NotProven, Rule
@@ -50,6 +51,7 @@ class Operation(NamedTuple):
     defaults: dict[str, Any]
     written: tuple[str, ...]
     rule: Rule | None
+    draws: bool = False  # from a generator
 
 
 @cache
@@ -64,7 +66,8 @@ def about(func: Any) -> Operation:
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     full = f"{schema.name}.{schema.overload_name or 'default'}"
     rule = RULES.get(bare) if name[0] == "aten" else None
-    return Operation(full, name[0], bare, tuple(arguments), defaults, written, rule)
+    draws = torch.Tag.nondeterministic_seeded in func.tags
+    return Operation(full, name[0], bare, tuple(arguments), defaults, written, rule, draws)
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,9 @@ from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
-from noisewise.persample.gradients import join
+from noisewise.persample.gradients import Outer, RecentGrams, join
 from noisewise.persample.held import changes, held, own_tensors, self_changing
+from noisewise.persample.images import with_channels_last
 from noisewise.persample.layers import RULES, Operands
 from noisewise.persample.layout import Layout
 from noisewise.persample.proof import Proof, apart
@@ -83,10 +85,12 @@ def follow(
     against: Trace | None = None,
     strict: bool = False,
     copied: bool = False,
+    channels_last: bool = False,
     proofs: list[Proof] | None = None,
 ) -> Followed:
     """One forward pass under proof and tape; `NotProven` if units are not shown to be separate."""
-    parts = iter([t.clone() if copied else t for t in apart(leaves(rows))])
+    inputs = map(with_channels_last, leaves(rows)) if channels_last else leaves(rows)
+    parts = iter([t.clone() if copied else t for t in apart(inputs)])
     rows = map_tensors(lambda _: next(parts), rows)
     proof = Proof(list(leaves(rows)), own_tensors(model), against=against, strict=strict, copied=copied)
     if proofs is not None:
@@ -132,8 +136,9 @@ def ghost(
             raise AnotherWay("a batch of one row may take another way than any other")
         try:
             followed = follow(
-                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies, proofs=proofs
-            )
+                model, loss_fn, batch.rows(), live, against=layout.trace, copied=layout.copies,
+                channels_last=layout.channels_last, proofs=proofs,
+            )  # fmt: skip
         except NotProven as error:
             raise AnotherWay(str(error)) from None
     except AnotherWay as error:
@@ -268,7 +273,9 @@ def _in_company_of_itself(
     real = torch.arange(size * views, device=index.device) < views
     weights = torch.where(real, one.weights[0, index], 0.0)
     rows = take(take(one.batch, 0), index)
-    followed = follow(model, loss_fn, rows, live, against=layout.trace, copied=layout.copies)
+    followed = follow(
+        model, loss_fn, rows, live, against=layout.trace, copied=layout.copies, channels_last=layout.channels_last
+    )
     if explained.keys() & followed.fallback:
         raise NotProven("a parameter is used in another way than in the examined pass")
     return [
@@ -303,7 +310,7 @@ def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None =
     ]
 
 
-def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample]]:
+def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, list[PerSample]]:
     """The gradients of each parameter, one part for each of its uses."""
     pieces: dict[str, list[PerSample]] = {name: [] for name in live}
     for function, operands, names, grad in uses:
@@ -313,14 +320,15 @@ def _pieces(uses: list[Use], live: Live, views: int) -> dict[str, list[PerSample
         for role, name in names.items():
             if name in live:
                 gradient = gradients[role]()
-                pieces[name].append(gradient if views == 1 else gradient.by_unit(views))
+                gradient = gradient if views == 1 else gradient.by_unit(views)
+                pieces[name].append(replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient)
     return pieces
 
 
 def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
     """Norms and gradients of parameters from their uses, all of which are known."""
-    pieces = _pieces(uses, live, views)
-    measured: Measured = {}
+    recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
+    pieces = _pieces(uses, live, views, recent)
     for name, parameter in live.items():
         if pieces[name]:
             with full_precision(parameter):
@@ -328,6 +336,7 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()
+    recent.clear()
     return measured
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise._moved import old_names
-from noisewise.batches import Nest, Views, leaves, take
+from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import NoisewiseError
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
 from noisewise.persample.chance import random_state, reseed
@@ -26,6 +26,7 @@ from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import BatchChanged, StateChanged
 from noisewise.persample.engines import booked, follow, ghost
 from noisewise.persample.held import own_tensors, self_changing
+from noisewise.persample.images import convolves_images, draws, with_channels_last
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.made_up import (
     batch_of,
@@ -77,18 +78,11 @@ def examine(
             if example is None:
                 check_sizes(model, loss_fn, like, classes, size)
         layout = _prove(model, loss_fn, like, example, classes, live)
+        fallback = set(live)
         if layout.proven:
-            fallback = set(layout.fallback)
-            for weights in (nothing_changed, perturbed):
-                with (
-                    weights(model),
-                    uncut(),
-                ):  # products cut to fewer bits would pass for mistakes where gradients cancel
-                    fallback |= _unaligned(model, loss_fn, units, live, layout)
-                    trusted = {name: p for name, p in live.items() if name not in fallback}
-                    fallback |= _wrong(model, loss_fn, units, trusted, layout)
-        else:
-            fallback = set(live)
+            fallback = _to_other_engines(model, loss_fn, units, live, layout)
+        if layout.proven and not fallback:
+            layout = _for_images(model, loss_fn, like, example, classes, live, units, layout)
         rest = {name: live[name] for name in fallback}
         vectorises = not fallback or _vectorises(model, loss_fn, units, rest)
         recorded = _recorded(model, loss_fn, units, live) if vectorises and not layout.proven else frozenset()
@@ -105,9 +99,19 @@ def examine(
 
 
 def _prove(
-    model: nn.Module, loss_fn: Any, like: Nest, example: Nest, classes: int | None, live: Mapping[str, nn.Parameter]
+    model: nn.Module,
+    loss_fn: Any,
+    like: Nest,
+    example: Nest,
+    classes: int | None,
+    live: Mapping[str, nn.Parameter],
+    *,
+    last: bool = False,
 ) -> Layout:
-    """Two made-up batches of prime sizes under proof; other sizes are tried where one of them is a size of the model too."""
+    """Two made-up batches of prime sizes under proof; other sizes are tried where one of them is a size of the model too.
+
+    `last`: images have their channels last in memory.
+    """
     sizes = {size for tensor in own_tensors(model).values() for size in tensor.shape}
     sizes |= {size for tensor in leaves(like) for size in tensor.shape[1:]}
     fitting = [prime for prime in PRIMES if not any(size and size % prime == 0 for size in sizes)]
@@ -123,14 +127,16 @@ def _prove(
                 while True:
                     reseed(seed)
                     try:
-                        passes.append(follow(model, loss_fn, batch, live, strict=True, copied=copied))
+                        passes.append(
+                            follow(model, loss_fn, batch, live, strict=True, copied=copied, channels_last=last)
+                        )
                         break
                     except BatchChanged:
                         copied = True
             difference = passes[0].trace.difference(passes[1].trace)
             if difference is None:
                 fallback = passes[0].fallback | passes[1].fallback
-                return Layout(frozenset(fallback), trace=passes[0].trace, copies=copied)
+                return Layout(frozenset(fallback), trace=passes[0].trace, copies=copied, channels_last=last)
             reason = reason or difference
         except NotProven as error:
             reason = reason or str(error)
@@ -145,13 +151,63 @@ def _prove(
     return Layout(reason=reason, copies=copied)
 
 
+def _to_other_engines(
+    model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout
+) -> set[str]:
+    """Parameters that the fast engine does not explain, or not rightly, at the model's own and at other weights."""
+    names = set(layout.fallback)
+    for weights in (nothing_changed, perturbed):
+        with weights(model), uncut():  # products cut to fewer bits would pass for mistakes where gradients cancel
+            names |= _unaligned(model, loss_fn, units, live, layout)
+            trusted = {name: p for name, p in live.items() if name not in names}
+            names |= _wrong(model, loss_fn, units, trusted, layout)
+    return names
+
+
+def _for_images(
+    model: nn.Module,
+    loss_fn: Any,
+    like: Nest,
+    example: Nest,
+    classes: int | None,
+    live: Mapping[str, nn.Parameter],
+    units: Nest,
+    layout: Layout,
+) -> Layout:
+    """The same with channels last in memory, where the model convolves images and this changes nothing but the order.
+
+    Losses must be the same without dropout, whose draws follow the order in memory; gradients are compared with plain ones in
+    the model's own order.
+    """
+    assert layout.trace is not None
+    if not convolves_images(layout.trace, leaves(like)):
+        return layout
+    try:
+        other = _prove(model, loss_fn, like, example, classes, live, last=True)
+        with without_dropout(model):
+            one, again = (losses_of(model, loss_fn, units, seed).detach() for seed in (1, 2))
+            moved = losses_of(model, loss_fn, map_tensors(with_channels_last, units), 1).detach()
+        near = torch.allclose(moved, one, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
+        same = other.trace is not None and not other.fallback and near and torch.equal(one, again)
+        with uncut():
+            if not same or (not draws(layout.trace) and _wrong(model, loss_fn, units, live, other)):
+                return layout
+    except (NoisewiseError, NotProven, RuntimeError, ValueError) as error:
+        if memory_ran_out(error):
+            raise
+        return layout  # it asks for another order in memory
+    return other
+
+
 def _unaligned(
     model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Parameter], layout: Layout
 ) -> set[str]:
     """Parameters of calls whose output row i does not serve loss i alone: a second look at what the proof says."""
     try:
         reseed(1)
-        losses, calls, names, _ = follow(model, loss_fn, units, live, against=layout.trace, copied=layout.copies)
+        losses, calls, names, _ = follow(
+            model, loss_fn, units, live, against=layout.trace, copied=layout.copies, channels_last=layout.channels_last
+        )
     except NotProven:  # this size, or these weights, take another way: such batches are evaluated unit by unit
         return set()
     calls = [call for call in calls if call.aligned]

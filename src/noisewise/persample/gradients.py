@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,27 @@ from noisewise.persample.rounding import (
 from noisewise.persample.steady import is_steady
 
 
+class RecentGrams:
+    """The Gram matrices that were asked for last: queries, keys and values have their input in common.
+
+    Holds the factor too, so that no other tensor comes to lie in its place.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, Tensor, Tensor] | None = None
+
+    def of(self, factor: Tensor) -> Tensor:
+        """`f f^T` of each unit."""
+        memory = (factor.data_ptr(), factor.shape, factor.stride(), factor.dtype, factor._version)
+        if self._last is None or self._last[0] != memory:
+            self._last = (memory, torch.bmm(factor, factor.transpose(1, 2)), factor)
+        return self._last[1]
+
+    def clear(self) -> None:
+        """Nobody asks any more."""
+        self._last = None
+
+
 @dataclass(frozen=True)
 class Outer:
     """`g_i = sum_t left_it right_it^T`: linear layers. left `[batch, time, rows]`, right `[batch, time, columns]`."""
@@ -56,6 +77,7 @@ class Outer:
     left: Tensor
     right: Tensor
     mask: Tensor | None = None  # laid on the sum
+    recent: RecentGrams | None = None  # those of the factor on the right, if others may have it too
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """One position: a product of norms. Several: Gram matrices or formed gradients, whichever is cheaper."""
@@ -119,7 +141,7 @@ class Outer:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor]:
-        """How large the entries of both factors are: for one position, whose norms are needed anyway, those."""
+        """How large the entries of both factors are: norms, where they are known anyway (one position, Gram matrices)."""
         if self.left.shape[1] > 1:
             return magnitudes(self.left), magnitudes(self.right)
         if "_squares" in vars(self):
@@ -157,14 +179,24 @@ class Outer:
 
     def gram(self, rounding: float) -> Bounds:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
+        lengths: list[tuple[Tensor, Tensor]] = []
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:
-            lefts, rights = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
+            lefts, rights = torch.bmm(left, left.transpose(1, 2)), self._right_gram(right)
+            lengths.append((_length_of(lefts), _length_of(rights)))
             return dot_bounds(lefts, rights, left.shape[2], right.shape[2], rounding)
 
         chunks = slices_of(self.left, self.left.shape[1] ** 2)
         parts = [in_range(bounds, self.left[chunk], self.right[chunk]) for chunk in chunks]
+        if len(lengths) == len(chunks):  # no factor had to be scaled
+            self.__dict__["_entries"] = tuple(map(torch.cat, zip(*lengths, strict=True)))
         return Bounds(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _right_gram(self, right: Tensor) -> Tensor:
+        """`right right^T` of some units: of the factor itself remembered, for others that share it; of a scaled one not."""
+        if self.recent is None or right.untyped_storage()._cdata != self.right.untyped_storage()._cdata:
+            return torch.bmm(right, right.transpose(1, 2))
+        return self.recent.of(right)
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients fit."""
@@ -199,6 +231,11 @@ class Outer:
         """A unit's rows are more positions."""
         left, right = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in (self.left, self.right))
         return Outer(left, right, self.mask)
+
+
+def _length_of(grams: Tensor) -> Tensor:
+    """Norms of the factors of Gram matrices."""
+    return grams.diagonal(dim1=1, dim2=2).sum(1).sqrt_()
 
 
 def weighted(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

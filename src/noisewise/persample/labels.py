@@ -40,7 +40,7 @@ BEFORE = Shared(made=False)
 def memory_of(tensor: Tensor) -> Any:
     """What a tensor is a view of, and how."""
     return (
-        tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype,
+        tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype,
         tensor.is_conj(), tensor.is_neg(),
     )  # fmt: skip
 
@@ -107,7 +107,8 @@ class Labels:
 
     def label(self, tensor: Tensor) -> Rows | Shared:
         """What the tensor's storage holds."""
-        return self._known(tensor)[0]
+        known = self._labels.get(tensor.untyped_storage()._cdata)
+        return self._known(tensor)[0] if known is None else known[1]
 
     def place(self, tensor: Tensor) -> Place | None:
         """Where the unit runs in a tensor; None if it holds no units; refused if it holds units in another way."""
@@ -232,9 +233,10 @@ class Labels:
             return self.alike(tensor, FRONT)
         return self.place(tensor) == FRONT
 
-    def kept(self) -> bool:
-        """Is something computed from the batch still held by somebody, after all that the pass gave back is gone?"""
+    def kept(self, batch: Iterable[Tensor] = ()) -> bool:
+        """Is a copy of the batch, or something computed from it, still held after all that the pass gave back is gone?"""
+        theirs = {part.untyped_storage()._cdata for part in batch}
         return any(
-            isinstance(label, Rows) and key not in self._inputs and not reference.expired()
+            isinstance(label, Rows) and key not in theirs and not reference.expired()
             for key, (reference, label, _) in self._labels.items()
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from noisewise.persample import kernels
 from noisewise.persample.convolution import Convolution
-from noisewise.persample.formed import Formed, PerSample
+from noisewise.persample.formed import Formed, PerSample, slices_of
 from noisewise.persample.gradients import Outer, Rows
 
 
@@ -249,9 +249,38 @@ def _channel_norm(operands: Operands, grad: Tensor) -> dict[str, Callable[[], Pe
             return {"weight": lambda: Formed(sums[0]), "bias": lambda: Formed(sums[1])}
 
     def weight() -> PerSample:
-        return Formed((flat * operands.settings["normalise"](operands.input).reshape(flat.shape)).sum(2))
+        input, mean, scale = settings.get("statistics", (None, None, None))
+        if input is operands.input:
+            return Formed(_with_statistics(flat, operands.input.reshape(flat.shape), mean, scale))
+        return Formed((flat * settings["normalise"](operands.input).reshape(flat.shape)).sum(2))
 
     return {"weight": weight, "bias": lambda: Formed(flat.sum(2))}
+
+
+def _with_statistics(grad: Tensor, given: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Sums over positions of g z for `[batch, channels, places]`, z = (x - mean) * scale in groups `[batch, groups]`.
+
+    Some units at a time, so that what is computed on the way stays in cache.
+    """
+    width = grad.shape[1] // mean.shape[1]
+    centre = mean.repeat_interleave(width, 1).unsqueeze(2)
+    sums = [
+        torch.sub(given[part], centre[part]).mul_(grad[part]).sum(2)
+        for part in slices_of(grad, 4 * grad.shape[1] * grad.shape[2])
+    ]
+    return torch.cat(sums).mul_(scale.repeat_interleave(width, 1))
+
+
+def with_statistics(operands: Operands, output: Tensor) -> Operands:
+    """The operands of a call, with means and scales that PyTorch has kept for its own backward pass, if it did.
+
+    They go with this very input: whoever replaces it has none.
+    """
+    node = output.grad_fn
+    if type(node).__name__ != "NativeGroupNormBackward0" or torch._C._autograd._top_saved_tensors_default_hooks(True):
+        return operands
+    kept = (operands.input, node._saved_result1, node._saved_result2)
+    return operands._replace(settings=operands.settings | {"statistics": kept})
 
 
 RULES: dict[Any, Rule] = {

@@ -22,7 +22,8 @@ class Layout:
     have the unit in front. `examined`: the parameters that were looked at; None for all. `vectorises`: the dense engine
     computes the fallback parameters rightly; otherwise they are left to the loop. `recorded`: without a proof, parameters whose
     gradients need not be formed although each unit is evaluated alone (`engines.booked`). `copies`: the model changes its
-    input in place. `situation`: modes, types and loss for which all this was found.
+    input in place. `channels_last`: it is given images in this order (`images`).
+    `situation`: modes, types and loss for which all this was found.
     """
 
     fallback: frozenset[str] = frozenset()
@@ -32,6 +33,7 @@ class Layout:
     reason: str | None = None
     recorded: frozenset[str] = frozenset()
     copies: bool = False
+    channels_last: bool = False
     situation: Any = None
 
     @property

@@ -7,6 +7,7 @@ the unit runs, or that the view does not hold all units in their order.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from torch import Tensor
@@ -38,14 +39,21 @@ def locate(tensor: Tensor, rows: Rows, units: int) -> Place | None:
     units`) and those that stay within one unit's stretch do not change the unit; exactly one other may, and it must count
     the units, each `inner` times, from unit 0 on.
     """
+    return _located(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size(), rows, units)
+
+
+@lru_cache(maxsize=1 << 14)
+def _located(
+    shape: tuple[int, ...], strides: tuple[int, ...], offset: int, size: int, rows: Rows, units: int
+) -> Place | None:
+    """`locate` by numbers alone: passes of the same shapes ask the same."""
     if rows.stride <= 0:
         return None
-    size = tensor.element_size()
-    start = tensor.storage_offset() * size - rows.base
+    start = offset * size - rows.base
     period = rows.stride * units
     within = start % period  # how far entries reach into their unit's stretch
     reach, place = start, None
-    for dim, (count, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+    for dim, (count, step) in enumerate(zip(shape, strides, strict=True)):
         step *= size
         if count == 1 or step == 0:
             continue

@@ -160,18 +160,26 @@ class Proof(Labels, TorchDispatchMode):
 
     def _follow(self, func: Any, operation: Operation, args: Any, kwargs: Any, named: dict[str, Any]) -> Any:
         tensors = tensors_of(named.values())
-        self._seeds.check(func, named)
+        if operation.bare in SAME and operation.space == "aten" and len(tensors) == 1:  # a view that no trace needs
+            self._check_kinds(operation, tensors)
+            self._known(tensors[0])
+            return func(*args, **kwargs)
+        if operation.draws:
+            self._seeds.check(func, named)
         self._check_kinds(operation, tensors)
-        self._check_writes(operation, named)
+        if operation.written:
+            self._check_writes(operation, named)
         before = {tensor.untyped_storage()._cdata for tensor in tensors}
+        read = tensors
         if operation.bare in LIKE:
             read = tensors_of(value for name, value in named.items() if name != "self")
-        else:
+        elif operation.written:
             read = tensors_of(value for name, value in named.items() if name not in operation.written)
         known = [self._known(tensor) for tensor in tensors]
         result = func(*args, **kwargs)
-        self._seeds.drawn(func)
-        outputs = tensors_of([result])
+        if operation.draws:
+            self._seeds.drawn(func)
+        outputs = [result] if isinstance(result, Tensor) else tensors_of([result])
         if operation.space not in ("aten", "prims") and (tensors or outputs):
             raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
         if operation.bare in FRESH:
@@ -362,8 +370,6 @@ class Proof(Labels, TorchDispatchMode):
         outputs: list[Tensor],
     ) -> None:
         """A view belongs to the trace: which column is taken may depend on the number of units."""
-        if operation.bare in SAME:
-            return
         constants, (label, source) = constants_of(operation, named), known[0]
         if isinstance(label, Shared) and label.alike:
             constants = ()  # all entries are equal

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.conditions import NotProven
-from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.layers import RULES, Operands, with_statistics
 from noisewise.persample.proof import Proof
 
 EXITS = {
@@ -81,9 +81,20 @@ def recognised(
     return (operands, names) if names and rule.exact(operands) else None
 
 
-def with_stand_ins(func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str]) -> Tensor:
-    """The call with its parameters replaced by detached copies of themselves, so that no gradient goes that way."""
-    stand_ins = {id(getattr(operands, role)): getattr(operands, role).detach().requires_grad_() for role in names}
+def with_stand_ins(
+    func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str], made: Mapping[int, Tensor]
+) -> Tensor:
+    """The call with its parameters replaced by detached ones, so that no gradient goes that way.
+
+    `made`: by the parameters' ids; not used for one whose memory was exchanged since.
+    """
+    parameters = [getattr(operands, role) for role in names]
+    stand_ins = {
+        id(parameter): stand_in
+        if (stand_in := made[id(parameter)]).data_ptr() == parameter.data_ptr()
+        else parameter.detach().requires_grad_()
+        for parameter in parameters
+    }
     result: Tensor = func(
         *(stand_ins.get(id(arg), arg) for arg in args),
         **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
@@ -122,6 +133,7 @@ class Tape(TorchFunctionMode):
         super().__init__()
         self.proof = proof
         self.names = {id(parameter): name for name, parameter in live.items()}
+        self._stand_ins = {id(parameter): parameter.detach().requires_grad_() for parameter in live.values()}
         self.calls: list[Call] = []
         self._views: list[tuple[Tensor, int, dict[str, str]]] = []
 
@@ -138,8 +150,8 @@ class Tape(TorchFunctionMode):
         if use is None:
             return func(*args, **kwargs)
         operands, names = use
-        output = with_stand_ins(func, args, kwargs, operands, names)
-        held = operands._replace(input=operands.input.detach())
+        output = with_stand_ins(func, args, kwargs, operands, names, self._stand_ins)
+        held = with_statistics(operands._replace(input=operands.input.detach()), output)
         aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)
         if output._is_view():  # an in-place operation on it would take its place in the graph
             self._views.append((output, output._version, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -94,8 +95,14 @@ def _fits(one: Made, two: Made, units: int, others: int) -> bool:
 
 def constants_of(operation: Operation, named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Arguments that are no tensors, without those that say how large a result is: its shape shows them."""
-    unseen = SIZES | UNSEEN | SIZES_OF.get(operation.bare, set())
-    return tuple((name, _constant(value)) for name, value in named.items() if name not in unseen)
+    unseen = _unseen(operation.bare)
+    return tuple([(name, _constant(value)) for name, value in named.items() if name not in unseen])
+
+
+@cache
+def _unseen(bare: str) -> frozenset[str]:
+    """Arguments that say how large a result is, or change no value."""
+    return frozenset(SIZES | UNSEEN | SIZES_OF.get(bare, set()))
 
 
 def _constant(value: Any) -> Any:
