@@ -17,7 +17,8 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -446,16 +447,49 @@ class Proof(Labels, TorchDispatchMode):
             out = func(index, classes)
             return out
         source = self._known(index)[1]
-        self._paused = True
-        try:
+        with self.unwatched():
             out = func(index, classes)
-        finally:
-            self._paused = False
         whole = out.untyped_storage().nbytes()
         rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
         self._set(out, rows, len(self.trace.steps))
         self._compare(Step("one_hot", (classes,), (source,), (self._made(out, rows),)))
         return out
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """What happens within is no part of the pass."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def beside(self, tensor: Tensor, place: Place) -> bool:
+        """Does a tensor hold the units at a place, or the same entry throughout?"""
+        label = self.label(tensor)
+        return label.alike if isinstance(label, Shared) else self.place(tensor) == place
+
+    def as_one(
+        self, name: str, compute: Any, inputs: Sequence[Tensor], weights: Sequence[Tensor], places: Sequence[Place]
+    ) -> tuple[Tensor, ...]:
+        """Operations that act row by row by construction, as one step of the trace: results have the units at `places`."""
+        given = [*inputs, *weights]
+        if not all(self.beside(tensor, place) for tensor, place in zip(inputs, places, strict=False)):
+            raise self.fail(f"{name} takes units from other places")
+        if not all(map(self._is_written, given)) or any(isinstance(self.label(t), Rows) for t in weights):
+            raise self.fail(f"{name} reads memory that no operation has written, or weights from the units")
+        sources = tuple(self._known(tensor)[1] for tensor in given)
+        with self.unwatched():
+            results: tuple[Tensor, ...] = compute()
+        number = len(self.trace.steps)
+        made = []
+        for part, (out, place) in enumerate(zip(results, places, strict=False)):
+            rows = rows_of(out, place)
+            self._set(out, rows, (number, part))
+            made.append(self._made(out, rows))
+        grads = (torch.is_grad_enabled(), *(tensor.requires_grad for tensor in given))
+        self._compare(Step(name, (), sources, tuple(made), grads))
+        return results
 
     # --------------------------------------------------------------------------------------------------------- afterwards
 
