@@ -13,6 +13,7 @@ from noisewise.clipping import Flat
 from noisewise.errors import PrivacyError
 from noisewise.persample import clipped_sum, dispatched, engines, examine, operations, units_alone
 from noisewise.persample.layers import Operands
+from noisewise.persample.places import FRONT
 from noisewise.persample.tape import Call
 
 
@@ -94,7 +95,7 @@ def test_rows_that_serve_other_losses_are_found_whatever_the_proof_says(turned, 
         given = turn(X[:3])
         output = F.linear(given, weight)
         edge = torch.autograd.graph.get_gradient_edge(output)
-        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, True, given._version)
+        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, FRONT, given._version)
         return engines.Followed(turn(output).square().sum(1), [call], set(), None)
 
     monkeypatch.setattr(look, "follow", follow)

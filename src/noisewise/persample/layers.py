@@ -196,7 +196,7 @@ def _broadcast(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSa
     settings = operands.settings
     source, sources = settings["source"], settings["parameters"]
     if source is sources.get(settings["itself"]):
-        return {settings["itself"]: lambda: Formed(grad)}
+        return {settings["itself"]: lambda: Formed(grad.reshape(len(grad), -1))}
     given = [grad.to(source.dtype).reshape(-1, *source.shape)]
     try:
         parts = torch.autograd.grad(
@@ -210,7 +210,7 @@ def _broadcast(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSa
         parts = tuple(None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True))
     zeros = {name: p.new_zeros(len(grad), p.numel()) for (name, p), part in zip(sources.items(), parts, strict=True)
              if part is None}  # fmt: skip
-    grads = {name: part.flatten(1) for name, part in zip(sources, parts, strict=True) if part is not None} | zeros
+    grads = {name: part.reshape(len(grad), -1) for name, part in zip(sources, parts, strict=True) if part is not None} | zeros
     return {name: partial(Formed, part.to(grad.dtype)) for name, part in grads.items()}
 
 

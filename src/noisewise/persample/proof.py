@@ -18,12 +18,12 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from noisewise._moved import old_names
 from noisewise.persample.chance import Seeds
@@ -460,7 +460,8 @@ class Proof(Labels, TorchDispatchMode):
         """What happens within is no part of the pass."""
         self._paused = True
         try:
-            yield
+            with _pop_mode_temporarily() if _get_current_dispatch_mode() is self else nullcontext():
+                yield
         finally:
             self._paused = False
 
