@@ -425,7 +425,10 @@ def _shared_layers() -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
         shared = m.layer(torch.tanh(m.table[:, : x.shape[1]]))
         hidden = 2 * torch.tanh(x * shared + shared / 2 - m.slope.view(4, 1) * m.layer.weight.norm())
-        hidden += m.position(torch.arange(x.shape[1]).unsqueeze(1)).squeeze(1)
+        places = m.position(torch.arange(x.shape[1]))
+        hidden += places
+        places *= 3
+        hidden = hidden * places + m.position(torch.arange(x.shape[1]).unsqueeze(1)).squeeze(1)
         return m.head(hidden.flatten(0, 1) - m.position(torch.tensor(1))).unflatten(0, x.shape[:2])
 
     return Apply(
@@ -599,7 +602,9 @@ def _cells() -> nn.Module:
             other = m.second(hidden, m.third(hidden, other))
         return m.head(other + cell)
 
-    return Apply(forward, first=nn.LSTMCell(3, 3), second=nn.GRUCell(3, 3), third=nn.RNNCell(3, 3), head=nn.Linear(3, 2))
+    return Apply(
+        forward, first=nn.LSTMCell(3, 3), second=nn.GRUCell(3, 3), third=nn.RNNCell(3, 3), head=nn.Linear(3, 2)
+    )
 
 
 def _learned_state() -> nn.Module:
@@ -872,15 +877,11 @@ PROBLEMS = {
         Problem("transformer", model_on(3, 4)(_transformer)),
         Problem("language-model", _language_model),
         Problem("lstm", model_on(3, 3)(_recurrent(nn.LSTM, 2)), vectorises=False),
-        Problem(
-            "gru", model_on(UNITS, 3)(_recurrent(nn.GRU, 4, num_layers=2, bidirectional=True)), vectorises=False
-        ),
+        Problem("gru", model_on(UNITS, 3)(_recurrent(nn.GRU, 4, num_layers=2, bidirectional=True)), vectorises=False),
         Problem("lstm-with-states", model_on(UNITS, 3)(_states(nn.LSTM)), vectorises=False),
         Problem("rnn-with-states", model_on(3, 3)(_states(nn.RNN, nonlinearity="relu", bias=False)), vectorises=False),
         Problem("cells", model_on(3, 3)(_cells)),
-        Problem(
-            "learned-state", model_on(3, 3)(_learned_state), _recurrent_names(1, "") | {"start"}, vectorises=False
-        ),
+        Problem("learned-state", model_on(3, 3)(_learned_state), _recurrent_names(1, "") | {"start"}, vectorises=False),
         Problem("prelu", model_on(3, 4)(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.PReLU(3)))),
         Problem(
             "conv-transpose",

@@ -10,9 +10,10 @@ from noisewise.clipping import Flat
 from noisewise.errors import DataError
 from noisewise.persample import clipped_sum
 from noisewise.persample.conditions import NotProven
+from noisewise.persample.layers import Operands
 from noisewise.persample.places import Place
 from noisewise.persample.proof import Proof
-from noisewise.persample.tape import Tape, misaligned, unexplained
+from noisewise.persample.tape import Call, Tape, misaligned, unexplained
 from noisewise.runtime import Runtime
 
 
@@ -38,6 +39,12 @@ def test_frozen_parameters_are_not_recorded():
     assert [call.names for call in tape.calls] == [{"bias": "bias"}]
 
 
+def test_detached_parameters_are_not_recorded():
+    tape, output, live = watch(Apply(lambda m, x: F.linear(x, m.a.detach()[:2]) + m.a.detach()[0, 0],
+                                     a=nn.Parameter(torch.ones(3, 3))), torch.ones(2, 3))  # fmt: skip
+    assert (tape.calls, unexplained(output, live)) == ([], set())
+
+
 def test_nothing_is_recorded_without_gradients():
     with torch.no_grad():
         tape, _, _ = watch(nn.Linear(3, 2), torch.ones(2, 3))
@@ -53,10 +60,21 @@ def test_nothing_is_recorded_without_gradients():
         lambda m, x: F.linear(x, m.layer.weight * 2, m.layer.bias),
         lambda m, x: F.linear(x, m.layer.weight[::2]),
         lambda m, x: F.linear(x[:, :2], m.layer.weight[:, :2]),
+        lambda m, x: F.linear(x, torch._neg_view(m.layer.weight)),
         lambda m, x: torch.maximum(x, m.layer.weight.norm()),
         lambda m, x: torch.addmm(m.layer.bias, x, m.layer.weight, alpha=2),
     ],
-    ids=["transposed", "other side", "clone", "scaled", "every other row", "columns", "largest", "addmm, scaled"],
+    ids=[
+        "transposed",
+        "other side",
+        "clone",
+        "scaled",
+        "every other row",
+        "columns",
+        "negative",
+        "largest",
+        "addmm, scaled",
+    ],
 )
 def test_uses_that_no_rule_explains_are_found(use):
     _, output, live = watch(Apply(use, layer=nn.Linear(3, 3)), torch.ones(2, 3))
@@ -81,7 +99,9 @@ def test_what_is_the_same_for_all_units_is_explained_where_it_is_laid_over_them(
 
 
 def test_a_parameter_that_is_input_and_weight_of_one_call_is_not_taken_for_a_layer():
-    model = Apply(lambda m, x: torch.maximum(F.linear(m.table, m.table).sum(0), x), table=nn.Parameter(torch.ones(4, 4)))
+    model = Apply(
+        lambda m, x: torch.maximum(F.linear(m.table, m.table).sum(0), x), table=nn.Parameter(torch.ones(4, 4))
+    )
     tape, output, live = watch(model, torch.ones(2, 4))
     assert unexplained(output, live) | misaligned(tape.calls) == {"table"}
 
@@ -117,6 +137,17 @@ def test_the_place_of_the_units_is_that_of_the_proof(use, place):
     assert [call.place for call in tape.calls] == [place]
 
 
+def test_what_no_rule_has_in_its_place_is_misaligned():
+    """One row of numbers for all units, but as long as there are units: it is not theirs, and nobody knows whose."""
+    model = Apply(lambda m, x: m.layer(m.rows) + x, layer=nn.Linear(3, 3))
+    model.rows = torch.arange(6.0).view(2, 3)
+    tape, output, live = watch(model, torch.ones(3, 2, 3))
+    assert unexplained(output, live) | misaligned(tape.calls) == set()
+    edge = tape.calls[0].edge
+    unknown = Call(F.linear, Operands(model.rows, None), {"weight": "layer.weight"}, edge, None, 0)
+    assert misaligned([*tape.calls, unknown]) == {"layer.weight"}
+
+
 @pytest.mark.parametrize("rows", [(1, 3), (3,)])
 def test_layers_on_what_is_the_same_for_all_are_unexplained_where_no_function_lays_them_over(rows):
     model = Apply(lambda m, x: torch.maximum(m.layer(torch.ones(*rows)), x[:, :2]), layer=nn.Linear(3, 2))
@@ -139,6 +170,19 @@ def test_a_frozen_recurrent_layer_takes_the_same_steps(kind):
         assert {name for call in tape.calls for name in call.names.values()} == set(live)
     assert traces[0].difference(traces[1]) is None
     assert traces[0].difference(traces[2]) is None
+
+
+def test_recurrent_weights_that_are_computed_lead_back_to_their_parameters():
+    model = Apply(
+        lambda m, x: torch.gru(
+            x.transpose(0, 1), torch.zeros(1, 2, 3), [m.first, m.second * 2], False, 1, 0.0, True, False, False
+        )[0],
+        first=nn.Parameter(torch.randn(9, 3)),
+        second=nn.Parameter(torch.randn(9, 3)),
+    )
+    tape, output, live = watch(model, torch.randn(2, 4, 3))
+    assert tape.calls == []
+    assert unexplained(output, live) == {"first", "second"}
 
 
 def test_a_changed_input_is_refused_with_the_remedy():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def measure_blocks(
         first, last = (0, whole) if rows is None else (rows.start, rows.stop)
         grouped.setdefault((first, last), []).append(gradient)
     order = sorted(grouped)
-    if any(last > first for (_, last), (first, _) in zip(order, order[1:], strict=False)):
+    if any(last > first for (_, last), (first, _) in pairwise(order)):
         parts = tuple((first * width, last * width, join(grouped[first, last])) for first, last in order)
         total = sum((Blocks((part,), parameter.numel()).formed() for part in parts), torch.zeros(()))
         return Formed(total).measure(mask)

@@ -25,7 +25,8 @@ from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.layers import RULES, Operands, broadcast, in_rows
 from noisewise.persample.layout import Layout
-from noisewise.persample.proof import Proof, apart
+from noisewise.persample.places import apart
+from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.steady import NotSteady, is_steady
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
@@ -279,13 +280,15 @@ class Use(NamedTuple):
     operands: Operands
     names: Mapping[str, str]
     grad: Tensor
-    rows: Mapping[str, slice] = {}  # noqa: RUF012  never written to
+    rows: Mapping[str, slice] = {}  # never written to
     spread: int = 1
 
     def first(self, rows: int) -> Use:
         """The first rows of a batch."""
         number = rows * self.spread
-        return self._replace(operands=self.operands._replace(input=self.operands.input[:number]), grad=self.grad[:number])
+        return self._replace(
+            operands=self.operands._replace(input=self.operands.input[:number]), grad=self.grad[:number]
+        )
 
 
 def in_front(call: Call, tensor: Tensor, units: int) -> Tensor:
@@ -312,9 +315,7 @@ def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None =
         spread = len(grad) // units
         if real is not None:  # copies that only fill up: nothing of them counts, not even what is not finite
             grad = torch.where(real.repeat_interleave(spread).view(-1, *[1] * (grad.dim() - 1)), grad, 0)
-        uses.append(
-            Use(call.function, call.operands._replace(input=input), call.names, grad, call.rows, spread)
-        )
+        uses.append(Use(call.function, call.operands._replace(input=input), call.names, grad, call.rows, spread))
     return uses
 
 

@@ -169,7 +169,9 @@ def _unaligned(
     for call, plain, even, scaled in zip(calls, ones, alike, weighted, strict=True):
         if plain is None:
             continue
-        plain, even, scaled = (in_front(call, grad, len(losses)).reshape(len(losses), -1) for grad in (plain, even, scaled))
+        plain, even, scaled = (
+            in_front(call, grad, len(losses)).reshape(len(losses), -1) for grad in (plain, even, scaled)
+        )
         noise = (even - 1.7 * plain).nan_to_num(0.0).abs().max()  # weights that are all alike show rounding alone
         expected = plain * weights.view(-1, *[1] * (plain.dim() - 1)).to(plain.dtype)
         error = (scaled - expected).nan_to_num(0.0).abs().max()

@@ -232,6 +232,11 @@ class Labels:
             return self.alike(tensor, FRONT)
         return self.place(tensor) == FRONT
 
+    def beside(self, tensor: Tensor, place: Place) -> bool:
+        """Does a tensor hold the units at a place, or the same entry throughout?"""
+        label = self.label(tensor)
+        return label.alike if isinstance(label, Shared) else self.place(tensor) == place
+
     def kept(self) -> bool:
         """Is something computed from the batch still held by somebody, after all that the pass gave back is gone?"""
         return any(

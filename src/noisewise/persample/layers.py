@@ -78,7 +78,9 @@ def _product_operands(input: Tensor, other: Tensor) -> Operands:
     return Operands(input, other)
 
 
-def _added_product_operands(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Operands:
+def _added_product_operands(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Operands:
     return Operands(mat1, mat2, input, {"plain": beta == alpha == 1 and input.dim() == 1})
 
 
@@ -194,23 +196,21 @@ def broadcast(shared: Tensor) -> Tensor:
 def _broadcast(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
     """Each unit's gradient of a shared tensor, taken back to the parameters that it was computed from."""
     settings = operands.settings
-    source, sources = settings["source"], settings["parameters"]
-    if source is sources.get(settings["itself"]):
-        return {settings["itself"]: lambda: Formed(grad.reshape(len(grad), -1))}
-    given = [grad.to(source.dtype).reshape(-1, *source.shape)]
+    made, sources = settings["made"], settings["parameters"]
+    if made is None:  # the parameter itself
+        return {name: lambda: Formed(grad.reshape(len(grad), -1)) for name in sources}
+    given = grad.to(settings["dtype"]).reshape(-1, *settings["shape"])
+    back = partial(torch.autograd.grad, [made], list(sources.values()), retain_graph=True, allow_unused=True)
     try:
-        parts = torch.autograd.grad(
-            source, list(sources.values()), given, is_grads_batched=True, retain_graph=True, allow_unused=True
-        )
-    except RuntimeError:  # what cannot be vectorised goes one by one
-        each = [
-            torch.autograd.grad(source, list(sources.values()), one, retain_graph=True, allow_unused=True)
-            for one in given[0]
-        ]
-        parts = tuple(None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True))
+        parts = back(grad_outputs=[given], is_grads_batched=True)
+    except RuntimeError:
+        each = [back(grad_outputs=[one]) for one in given]  # what cannot be vectorised goes one by one
+        parts = tuple(None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True))  # type: ignore[misc]
     zeros = {name: p.new_zeros(len(grad), p.numel()) for (name, p), part in zip(sources.items(), parts, strict=True)
              if part is None}  # fmt: skip
-    grads = {name: part.reshape(len(grad), -1) for name, part in zip(sources, parts, strict=True) if part is not None} | zeros
+    grads = {
+        name: part.reshape(len(grad), -1) for name, part in zip(sources, parts, strict=True) if part is not None
+    } | zeros
     return {name: partial(Formed, part.to(grad.dtype)) for name, part in grads.items()}
 
 
@@ -392,9 +392,7 @@ RULES: dict[Any, Rule] = {
     F.conv_transpose2d: Rule(_transposed_operands, _transposed, _is_transposed(2)),
     F.conv_transpose3d: Rule(_transposed_operands, _transposed, _is_transposed(3)),
     F.prelu: Rule(_prelu_operands, _prelu, lambda operands: operands.input.dim() > 1),
-    F.embedding: Rule(
-        _embedding_operands, _embedding, lambda operands: operands.settings["plain"], positions=True
-    ),
+    F.embedding: Rule(_embedding_operands, _embedding, lambda operands: operands.settings["plain"], positions=True),
     F.embedding_bag: Rule(_embedding_bag_operands, _embedding_bag, lambda operands: operands.settings["plain"]),
     F.layer_norm: _trailing_norm(F.layer_norm),
     F.rms_norm: _trailing_norm(F.rms_norm),

@@ -17,7 +17,7 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -97,21 +97,6 @@ class _Call:
             return None
         self.counted.add(id(tensor))
         return locate(tensor, Rows(0, size, size * self.units), self.units)
-
-
-def apart(inputs: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors of a batch, copied where their memory does not hold unit behind unit or is used by two of them."""
-    seen: dict[int, Rows] = {}
-    result = []
-    for tensor in inputs:
-        units = tensor.shape[0]
-        if tensor.numel() and units > 1:
-            rows = rows_of(tensor, FRONT)
-            plain = rows.stride > 0 and locate(tensor, rows, units) == FRONT
-            if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:
-                tensor = tensor.clone(memory_format=torch.contiguous_format)
-        result.append(tensor)
-    return result
 
 
 class Proof(Labels, TorchDispatchMode):
@@ -441,19 +426,11 @@ class Proof(Labels, TorchDispatchMode):
 
     def one_hot(self, func: Any, index: Tensor, classes: int) -> Tensor:
         """`F.one_hot` with a given number of classes: row by row, though it looks at all values to check their range."""
-        out: Tensor
         place = self.place(index)
         if place is None:
-            out = func(index, classes)
+            out: Tensor = func(index, classes)
             return out
-        source = self._known(index)[1]
-        with self.unwatched():
-            out = func(index, classes)
-        whole = out.untyped_storage().nbytes()
-        rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
-        self._set(out, rows, len(self.trace.steps))
-        self._compare(Step("one_hot", (classes,), (source,), (self._made(out, rows),)))
-        return out
+        return self.as_one("one_hot", lambda: (func(index, classes),), [index], [], [place], (classes,))[0]
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -465,13 +442,14 @@ class Proof(Labels, TorchDispatchMode):
         finally:
             self._paused = False
 
-    def beside(self, tensor: Tensor, place: Place) -> bool:
-        """Does a tensor hold the units at a place, or the same entry throughout?"""
-        label = self.label(tensor)
-        return label.alike if isinstance(label, Shared) else self.place(tensor) == place
-
     def as_one(
-        self, name: str, compute: Any, inputs: Sequence[Tensor], weights: Sequence[Tensor], places: Sequence[Place]
+        self,
+        name: str,
+        compute: Any,
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        places: Sequence[Place],
+        constants: tuple[Any, ...] = (),
     ) -> tuple[Tensor, ...]:
         """Operations that act row by row by construction, as one step of the trace: results have the units at `places`."""
         given = [*inputs, *weights]
@@ -485,11 +463,12 @@ class Proof(Labels, TorchDispatchMode):
         number = len(self.trace.steps)
         made = []
         for part, (out, place) in enumerate(zip(results, places, strict=False)):
-            rows = rows_of(out, place)
+            whole = out.untyped_storage().nbytes()
+            rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
             self._set(out, rows, (number, part))
             made.append(self._made(out, rows))
         grads = (torch.is_grad_enabled(), *(tensor.requires_grad for tensor in given))
-        self._compare(Step(name, (), sources, tuple(made), grads))
+        self._compare(Step(name, constants, sources, tuple(made), grads))
         return results
 
     # --------------------------------------------------------------------------------------------------------- afterwards

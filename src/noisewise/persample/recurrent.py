@@ -34,7 +34,7 @@ class Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         kind: str,
         gates: Tensor,
@@ -82,9 +82,7 @@ def _lstm(
     return (states, states[-1].clone(), cells[-1].clone()), (gates, cells, curved)
 
 
-def _lstm_back(
-    kind: str, weight: Tensor, kept: Sequence[Tensor], grads: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
+def _lstm_back(kind: str, weight: Tensor, kept: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     gates, cells, curved = kept
     i, f, g, o = gates.unflatten(2, (4, -1)).unbind(2)
     by_cell = torch.stack([g * i * (1 - i), cells[:-1] * f * (1 - f), i * (1 - g * g)], 2)
@@ -165,7 +163,7 @@ class Layers(NamedTuple):
     hidden: tuple[Tensor, ...]
     weights: list[Tensor]
     biased: bool
-    count: int
+    number: int
     dropout: float
     training: bool
     both_ways: bool
@@ -179,7 +177,7 @@ def layers_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Layers | None:
     input, hidden, weights, *settings = args
     layers = Layers(input, (hidden,) if isinstance(hidden, Tensor) else tuple(hidden), list(weights), *settings)
     each = 4 if layers.biased else 2
-    plain = input.dim() == 3 and len(weights) == layers.count * (2 if layers.both_ways else 1) * each
+    plain = input.dim() == 3 and len(weights) == layers.number * (2 if layers.both_ways else 1) * each
     alike = all(part.dtype == input.dtype for part in (*weights, *layers.hidden))
     return layers if plain and alike and input.numel() else None
 
@@ -187,20 +185,21 @@ def layers_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Layers | None:
 def run_layers(kind: str, layers: Layers, recurrence: Recurrent) -> tuple[Tensor, ...]:
     """What PyTorch's function gives: states of the last layer by time, and the last states of all layers."""
     x = layers.input.transpose(0, 1) if layers.batch_first else layers.input
-    each, last = 4 if layers.biased else 2, []
-    for layer in range(layers.count):
+    each = 4 if layers.biased else 2
+    last: list[list[Tensor]] = []
+    for layer in range(layers.number):
         ways = []
         for way in range(2 if layers.both_ways else 1):
-            number = len(last)
-            inputs, hidden, *biases = layers.weights[number * each : (number + 1) * each]
+            here = len(last)
+            inputs, hidden, *biases = layers.weights[here * each : (here + 1) * each]
             before, after = biases or (None, None)
             gates = F.linear(x, inputs, before)
-            first = [part[number] for part in layers.hidden]
-            states, *rest = recurrence(kind, gates.flip(0) if way else gates, hidden, after, *(first + [None])[:2])  # type: ignore[arg-type]
+            state, cell, *_ = [*(part[here] for part in layers.hidden), None]
+            states, *rest = recurrence(kind, gates.flip(0) if way else gates, hidden, after, state, cell)
             ways.append(states.flip(0) if way else states)
             last.append(rest)
         x = torch.cat(ways, 2) if len(ways) > 1 else ways[0]
-        if layers.dropout and layers.training and layer < layers.count - 1:
+        if layers.dropout and layers.training and layer < layers.number - 1:
             x = F.dropout(x, layers.dropout)
     return (x.transpose(0, 1) if layers.batch_first else x, *(torch.stack(parts) for parts in zip(*last, strict=True)))
 
@@ -208,7 +207,7 @@ def run_layers(kind: str, layers: Layers, recurrence: Recurrent) -> tuple[Tensor
 def run_cell(kind: str, args: Sequence[Any]) -> Any:
     """One time of a cell, by two linear layers: what PyTorch's function of the same name gives."""
     input, hidden, inputs, recurrent, *biases = args
-    state, cell = hidden if kind == "lstm" else (hidden, None)
+    state, cell = hidden if kind == "lstm" else (hidden, hidden)
     before, after = biases or (None, None)
     gates, more = F.linear(input, inputs, before), F.linear(state, recurrent, after)
     if kind == "lstm":

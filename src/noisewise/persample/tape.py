@@ -57,7 +57,7 @@ def _opened(function: Any) -> Any:
 
 
 ATTENTION = _opened(F.multi_head_attention_forward)
-_RECURRENCE: Any = Recurrence._backward_cls  # type: ignore[attr-defined]
+_RECURRENCE: Any = Recurrence._backward_cls
 
 LAID_OVER = {
     torch.add, torch.sub, torch.mul, torch.div, torch.true_divide,
@@ -125,9 +125,12 @@ def _rows_of(part: Tensor) -> slice | None:
     whole = part._base if isinstance(part, Tensor) and part._is_view() else None
     if whole is None or not whole.dim() or part.shape[1:] != whole.shape[1:] or part.dtype != whole.dtype:
         return None
-    if part.stride() != whole.stride() or not whole.is_contiguous() or not whole.numel():
+    same_signs = part.is_neg() == whole.is_neg() and part.is_conj() == whole.is_conj()
+    if not same_signs or not part.requires_grad or part.stride() != whole.stride() or not whole.is_contiguous():
         return None
-    first, rest = divmod(part.storage_offset() - whole.storage_offset(), whole.stride(0))
+    if not whole.numel():
+        return None
+    first, rest = divmod(int(part.storage_offset() - whole.storage_offset()), whole.stride(0))
     return None if rest else slice(first, first + len(part))
 
 
@@ -179,7 +182,7 @@ class Tape(TorchFunctionMode):
         self.names = {id(parameter): name for name, parameter in live.items()}
         self.calls: list[Call] = []
         self._views: list[tuple[Tensor, int, dict[str, str]]] = []
-        self._looked_up: dict[int, tuple[Tensor, Recognised]] = {}
+        self._looked_up: dict[int, tuple[Tensor, int, Recognised]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; record it if a rule exists and it uses a live parameter."""
@@ -210,7 +213,7 @@ class Tape(TorchFunctionMode):
         if not self.proof.holds_units([operands.input]) and not self.proof.alike_or_in_front(operands.input):
             result: Tensor = func(*args, **kwargs)
             if func is F.embedding and not rows:
-                self._looked_up[id(result)] = (result, use)
+                self._looked_up[id(result)] = (result, result._version, use)
             return result
         output = with_stand_ins(func, args, kwargs, operands, names)
         held = operands._replace(input=operands.input.detach())
@@ -265,7 +268,7 @@ class Tape(TorchFunctionMode):
         front = plain.dim() > 1 and plain.shape[0] == self.proof.units > 1 and (new > 0 or shared.shape[0] == 1)
         if not front or self.proof.holds_units([shared]) or plain.numel() != shared.numel() * self.proof.units:
             return plain
-        wide = shared.detach().requires_grad_().expand(plain.shape).clone(memory_format=torch.contiguous_format)
+        wide: Tensor = shared.detach().requires_grad_().expand(plain.shape).clone(memory_format=torch.contiguous_format)
         if not self.proof.in_front(wide):
             return plain
         self._explain(shared, wide, FRONT)
@@ -275,8 +278,8 @@ class Tape(TorchFunctionMode):
         """Record what a shared tensor, widened to the units at `place`, was computed from."""
         edge = get_gradient_edge(wide)
         looked_up = self._looked_up.get(id(shared))
-        if looked_up is not None and looked_up[0] is shared:
-            operands, names, _ = looked_up[1]
+        if looked_up is not None and looked_up[1] == shared._version:
+            operands, names, _ = looked_up[2]
             with self.proof.unwatched():
                 index = operands.input.expand(wide.shape[:-1])
             held = operands._replace(input=index)
@@ -286,9 +289,11 @@ class Tape(TorchFunctionMode):
         reached = {itself} if itself else unexplained(shared, self.live) if shared.grad_fn is not None else set()
         if not reached:
             return
-        settings = {"source": shared, "itself": itself, "parameters": {name: self.live[name] for name in sorted(reached)}}
+        sources = {name: self.live[name] for name in sorted(reached)}
+        made = None if itself else get_gradient_edge(shared)  # what is done to it later does not count
+        settings = {"made": made, "shape": shared.shape, "dtype": shared.dtype, "parameters": sources}
         held = Operands(wide.detach(), None, None, settings)
-        names = {name: name for name in settings["parameters"]}
+        names = {name: name for name in sources}
         self.calls.append(Call(broadcast, held, names, edge, place, wide._version, direct=False))
 
     # ------------------------------------------------------------------------------------------------ recurrent layers
@@ -304,8 +309,9 @@ class Tape(TorchFunctionMode):
             with self:
                 return run_cell(CELLS[func], args)
         layers = layers_of(args, kwargs)
-        if layers is None or not any(weight.requires_grad for weight in layers.weights):
-            return func(*args, **kwargs)
+        learning = [weight for weight in layers.weights if weight.requires_grad] if layers is not None else []
+        if layers is None or not learning or not all(weight.is_leaf for weight in learning):
+            return func(*args, **kwargs)  # weights that are computed lead back to parameters, and must go on doing so
         front = Place(0 if layers.batch_first else 1)
         if not self.proof.holds_units([layers.input]) or self.proof.place(layers.input) != front:
             return func(*args, **kwargs)
