@@ -1127,7 +1127,7 @@ FAULTS = [
     ),
     Mutant(
         "fresh: proof: two parts of a batch share memory",
-        "persample/proof.py",
+        "persample/places.py",
         "if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:",
         "if not plain:",
         ("persample/test_proof.py::test_units_that_share_memory_or_lie_crosswise_are_copied_apart",),

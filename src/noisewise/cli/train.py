@@ -171,6 +171,10 @@ def train(
         Engine | None, option(TRAINING, "Gradients per row: auto (default), ghost, dense or loop.", metavar="NAME")
     ] = None,
     microbatch: Annotated[int | None, option(TRAINING, "Rows in memory at once; does not change the result.")] = None,
+    memory: Annotated[
+        Memory | None,
+        option(TRAINING, "ample (default), or small: about a plain step's memory, slower.", metavar="NAME"),
+    ] = None,
     twin: Annotated[
         bool | None,
         option(TWIN, "Also train without privacy, to compare with; kept secret. Default: yes.", "--twin/--no-twin"),
