@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     Clip: TypeAlias = str
     Optimizer: TypeAlias = str
     Engine: TypeAlias = str
+    Memory: TypeAlias = str
 else:
     Clip, Optimizer, Engine = Literal[tuple(CLIPS)], Literal[tuple(OPTIMIZERS)], Literal[get_args(runtime.Engine)]
+    Memory = Literal[get_args(runtime.Memory)]
 
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
