@@ -1,4 +1,4 @@
-"""What `train` costs beside its steps: epsilon along a run, calibration, long plans, schedules, absurd plans.
+"""What `train` costs beside its steps: epsilon along a run, calibration, long plans, absurd plans.
 
     python benchmarks/overheads.py [--out FOLDER]
 
@@ -27,7 +27,6 @@ import noisewise as nw
 from noisewise.accounting import accountants
 from noisewise.accounting.events import gaussian
 from noisewise.errors import ConfigError
-from noisewise.schedule import Schedule
 from noisewise.training import loop
 
 warnings.filterwarnings("ignore")
@@ -36,7 +35,6 @@ LIMITS = {
     "calibration of 20 epochs": 3.0,
     "calibration of 10,000 steps": 3.0,
     "PLD of 100,000 steps": 2.0,
-    "PLD of a schedule of 300 pieces": 10.0,
     "a plan of a million epochs": 2.0,
 }
 
@@ -61,20 +59,12 @@ def refused() -> None:
     raise AssertionError("a plan of a million epochs was answered: say so in the table")
 
 
-def schedule() -> None:
-    steps = 30_000
-    noise = Schedule(tuple((100 * k, 0.8 + k / 600) for k in range(300)))
-    mechanism = nw.Mechanism(sampler=nw.Poisson(50_000, 256), clip=nw.clipping.Flat(1.0), steps=steps, noise_multiplier=noise)
-    accountants.pld_epsilon(mechanism.events(), 1e-6, "add-remove")
-
-
 def computations() -> dict[str, float]:
     events = [(gaussian(nw.Poisson(50_000, 256), 1.0), 100_000)]
     return {
         "calibration of 20 epochs": seconds(lambda: plan(3_907).calibrated(epsilon=3, delta=1e-6)),
         "calibration of 10,000 steps": seconds(lambda: plan(10_000).calibrated(epsilon=3, delta=1e-6)),
         "PLD of 100,000 steps": seconds(lambda: accountants.pld_epsilon(events, 1e-6, "add-remove")),
-        "PLD of a schedule of 300 pieces": seconds(schedule),
         "a plan of a million epochs": seconds(refused),
     }
 
