@@ -97,9 +97,7 @@ def run(steps: int) -> dict[str, float]:
     loop.readings_of, nw.Ledger.epsilon = timed(before[0]), timed(before[1])  # type: ignore[method-assign]
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-        whole = seconds(
-            lambda: nw.train(model, train, unit_losses, mechanism, optimizer, delta=1e-5, progress=False)
-        )
+        whole = seconds(lambda: nw.train(model, train, unit_losses, mechanism, optimizer, delta=1e-5, progress=False))
     finally:
         loop.readings_of, nw.Ledger.epsilon = before  # type: ignore[method-assign]
     return {"steps": steps, "seconds": whole, "epsilon_seconds": spent[0], "share": spent[0] / whole}

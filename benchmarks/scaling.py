@@ -3,8 +3,9 @@
     python benchmarks/scaling.py [--device cpu|cuda] [--repeats N] [--out FOLDER]
 
 Along each axis one number doubles and the others stay; private and plain steps take turns in one process (on a CPU in one
-thread, in its own seconds), and the least of their times is taken. The exponent is the slope of log time against log size over the upper half of an axis: a private step
-whose exponent exceeds the plain one's would be dearer the larger the work.
+thread, in its own seconds), and the least of their times is taken. The exponent is the slope of log time against log size
+over the upper half of an axis: a private step whose exponent exceeds the plain one's would be dearer the larger the work.
+What every step costs whatever its size (the proof above all) makes exponents of small steps smaller.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ AXES: dict[str, tuple[tuple[int, ...], Callable[[int], tuple[nn.Module, Tensor]]
     "width, CNN": ((8, 16, 32, 64), lambda size: (convolutions(size), torch.randn(32, 3, 16, 16))),
     "depth, encoder": ((1, 2, 4, 8), lambda size: (Words(depth=size), words())),
     "sequence length, encoder": ((16, 32, 64, 128, 256), lambda size: (Words(length=size), words(8, size))),
-    "width, MLP (parameters: its square)": ((256, 512, 1024, 2048), lambda size: (perceptron(size), torch.randn(64, 256))),
+    "width, MLP (parameters: its square)": (
+        (256, 512, 1024, 2048),
+        lambda size: (perceptron(size), torch.randn(64, 256)),
+    ),
 }
 
 
