@@ -20,3 +20,13 @@ def test_the_readme_shows_the_picture():
     text = (PROJECT / "README.md").read_text()
     assert "benchmarks/results/scaling_cpu.png" in text
     assert (RESULTS / "scaling_cpu.png").stat().st_size > 10_000
+
+
+def test_what_train_costs_beside_its_steps_is_within_its_limits():
+    measured = json.loads((RESULTS / "overheads.json").read_text())
+    assert measured["seconds"].keys() == measured["limits"].keys()
+    for name, took in measured["seconds"].items():
+        assert took <= measured["limits"][name], name
+    assert [run["steps"] for run in measured["runs"]] == [140, 1000]
+    for run in measured["runs"]:
+        assert run["share"] == pytest.approx(run["epsilon_seconds"] / run["seconds"])
