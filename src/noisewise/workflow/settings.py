@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
@@ -65,8 +65,8 @@ class Config:
 
     def runtime(self) -> Runtime:
         """How steps are computed."""
-        memory = cast(Memory, self.memory or "ample")
-        return Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch, memory=memory)
+        runtime = Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)
+        return replace(runtime, memory=cast(Memory, self.memory)) if self.memory is not None else runtime
 
     def to_toml(self) -> str:
         """Text of config.toml; settings that are off are left out."""
