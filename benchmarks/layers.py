@@ -116,6 +116,16 @@ def bare() -> nn.Module:
     )
 
 
+def products() -> nn.Module:
+    return Apply(
+        lambda m, x: torch.matmul(torch.tanh(torch.addmm(m.bias, x, m.first)) @ m.second, m.third),
+        first=nn.Parameter(torch.randn(5, 4)),
+        bias=nn.Parameter(torch.randn(4)),
+        second=nn.Parameter(torch.randn(4, 3)),
+        third=nn.Parameter(torch.randn(3, 2)),
+    )
+
+
 def low_rank() -> nn.Module:
     return Apply(
         lambda m, x: m.head(torch.tanh(m.base(x) + m.up(m.down(x)))),
@@ -196,6 +206,8 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "Conv2d, depthwise": on(3, 5, 5)(lambda: behind_conv(3, nn.Conv2d(3, 6, 3, groups=3))),
     "Conv2d, dilated": on(2, 6, 6)(lambda: behind_conv(2, nn.Conv2d(2, 3, 3, dilation=2))),
     "ConvTranspose2d": on(2, 4, 4)(lambda: behind_conv(2, nn.ConvTranspose2d(2, 3, 2, stride=2))),
+    "ConvTranspose1d": on(2, 6)(lambda: behind(6, nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1))),
+    "ConvTranspose3d": on(2, 3, 3, 4)(lambda: behind_conv(2, nn.ConvTranspose3d(2, 3, 2), axes=3)),
     "LayerNorm": on(3, 5)(lambda: behind(5, nn.LayerNorm(5))),
     "LayerNorm without bias": on(3, 5)(lambda: behind(5, nn.LayerNorm(5, bias=False))),
     "RMSNorm": on(3, 5)(lambda: behind(5, nn.RMSNorm(5))),
@@ -207,6 +219,9 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "EmbeddingBag, mean": on(6, tokens=True)(lambda: nn.Sequential(nn.EmbeddingBag(7, 3, mode="mean"), nn.Tanh())),
     "PReLU": on(5)(lambda: behind(5, nn.PReLU())),
     "bare nn.Parameter": on(5)(bare),
+    "matmul": on(5)(products),
+    "addmm": on(5)(products),
+    "broadcast parameters": on(5)(bare),
     "position embeddings, broadcast": on(5, 3)(positions),
     "MultiheadAttention": on(3, 4)(attention),
     "TransformerEncoder": on(3, 4)(encoder),

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 warnings.filterwarnings("ignore")
-METHODS = ("plain", "noisewise", "opacus hooks", "opacus ghost", "torch.func vmap")
+METHODS = ("plain", "noisewise", "noisewise small", "opacus hooks", "opacus ghost", "torch.func vmap")
 
 
 # ---------------------------------------------------------------------------------------------------- workloads
@@ -150,21 +150,27 @@ def plain(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     return step
 
 
-def noisewise(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
+def noisewise_small(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
+    return noisewise(model, x, y, memory="small")
+
+
+def noisewise(model: nn.Module, x: Tensor, y: Tensor, memory: str = "ample") -> Callable[[], Any]:
     from noisewise import Ledger, Poisson
     from noisewise.bounded import release
     from noisewise.clipping import Flat
     from noisewise.persample import clipped_sum, examine
     from noisewise.randomness import Entropy
+    from noisewise.runtime import Runtime
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime = Runtime(memory=memory)
     layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy = Poisson(50000, len(x)), Ledger(), Entropy.fresh()
     count = iter(range(1 << 30))
 
     def step() -> None:
         optimizer.zero_grad()
-        clipped = clipped_sum(model, unit_losses, (x, y), Flat(1.0), layout=layout)
+        clipped = clipped_sum(model, unit_losses, (x, y), Flat(1.0), runtime=runtime, layout=layout)
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )
@@ -237,7 +243,7 @@ def vmap(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     return step
 
 
-BUILD = dict(zip(METHODS, (plain, noisewise, opacus_hooks, opacus_ghost, vmap), strict=True))
+BUILD = dict(zip(METHODS, (plain, noisewise, noisewise_small, opacus_hooks, opacus_ghost, vmap), strict=True))
 
 
 def problem(workload: str) -> tuple[nn.Module, Tensor, Tensor]:

@@ -362,6 +362,14 @@ def test_merge_adds_sums_over_other_units():
     assert parts[0]._values["a"].tolist() == [1.0, 0.0]
 
 
+def test_parts_that_nobody_else_has_are_added_up_in_the_first_ones_memory():
+    parts = [Bounded({"a": torch.tensor([value])}, 0.5) for value in (1.0, 2.0, 4.0)]
+    whole = merge(iter(parts), owned=True)
+    assert whole._values["a"].tolist() == [7.0]
+    assert whole._values["a"].data_ptr() == parts[0]._values["a"].data_ptr()
+    assert parts[1]._values["a"].tolist() == [2.0]
+
+
 def test_merge_of_one_part_is_that_part():
     part = Bounded(zeros(a=2), 0.5)
     assert merge([part]) == part

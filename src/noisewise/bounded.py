@@ -40,17 +40,24 @@ class Bounded:
             raise PrivacyError(f"sensitivity {self.sensitivity!r}: noise can be scaled to a finite bound above 0 only.")
 
 
-def merge(parts: Iterable[Bounded]) -> Bounded:
-    """The sum over disjoint sets of units: a unit is in one part only, so the bound stays the same."""
-    first, *others = parts
+def merge(parts: Iterable[Bounded], *, owned: bool = False) -> Bounded:
+    """The sum over disjoint sets of units: a unit is in one part only, so the bound stays the same.
+
+    Parts are taken one at a time, so that those of a generator are never all in memory. `owned`: nobody else has the first,
+    and the others are added into its memory.
+    """
+    rest = iter(parts)
+    first = next(rest)
     values = dict(first._values)
-    for other in others:
+    for number, other in enumerate(rest):
         same_support = other.support is first.support or encode(other.support) == encode(first.support)
         if other.sensitivity != first.sensitivity or other._values.keys() != values.keys() or not same_support:
             raise PrivacyError(
                 "parts with different sensitivity, tensors or support cannot be merged: they answer different questions."
             )
-        values = {name: value + other._values[name] for name, value in values.items()}
+        for name, value in values.items():
+            more = other._values[name]
+            values[name] = value.add_(more) if owned or number else value + more
     return Bounded(values, first.sensitivity, first.support)
 
 

@@ -419,6 +419,71 @@ def _expanded_positions() -> nn.Module:
     return Apply(forward, body=nn.Linear(3, 4), position=nn.Embedding(UNITS, 4), head=nn.Linear(4, 2))
 
 
+def _shared_layers() -> nn.Module:
+    """Tensors that are computed from parameters alone and laid over the units, in several ways and more than once."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        shared = m.layer(torch.tanh(m.table[:, : x.shape[1]]))
+        hidden = 2 * torch.tanh(x * shared + shared / 2 - m.slope.view(4, 1) * m.layer.weight.norm())
+        places = m.position(torch.arange(x.shape[1]))
+        hidden += places
+        places *= 3
+        hidden = hidden * places + m.position(torch.arange(x.shape[1]).unsqueeze(1)).squeeze(1)
+        return m.head(hidden.flatten(0, 1) - m.position(torch.tensor(1))).unflatten(0, x.shape[:2])
+
+    return Apply(
+        forward,
+        layer=nn.Linear(4, 4),
+        table=nn.Parameter(torch.randn(1, UNITS + 2, 4)),
+        slope=nn.Parameter(torch.randn(4)),
+        position=nn.Embedding(UNITS, 4, padding_idx=2),
+        head=nn.Linear(4, 2),
+    )
+
+
+def _class_token() -> nn.Module:
+    """As in vision transformers: a token in front, positions for all, a scale behind."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = torch.cat([m.token.expand(len(x), -1, -1), m.body(x)], 1) + m.position
+        return m.head((torch.tanh(m.mix(x)) * m.scale + x)[:, 0])
+
+    return Apply(
+        forward,
+        body=nn.Linear(4, 4),
+        token=nn.Parameter(torch.randn(1, 1, 4)),
+        position=nn.Parameter(torch.randn(1, 4, 4)),
+        mix=nn.Linear(4, 4),
+        scale=nn.Parameter(torch.randn(4)),
+        head=nn.Linear(4, 2),
+    )
+
+
+def _flattened_frames() -> nn.Module:
+    """Images of one unit behind each other, as frames of a video."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        frames = torch.tanh(m.norm(m.conv(x.flatten(0, 1))))
+        return m.head(frames.flatten(1)).unflatten(0, x.shape[:2]).sum(1)
+
+    return Apply(forward, conv=nn.Conv2d(2, 4, 3, padding=1), norm=nn.GroupNorm(2, 4), head=nn.Linear(64, 2))
+
+
+def _turned_matrices() -> nn.Module:
+    """Matrices with inputs as rows, as in GPT-2, on flattened positions."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        hidden = torch.addmm(m.bias, x.reshape(-1, 4), m.matrix).view(*x.shape[:2], 3)
+        return torch.tanh(hidden) @ m.second
+
+    return Apply(
+        forward,
+        matrix=nn.Parameter(torch.randn(4, 3)),
+        bias=nn.Parameter(torch.randn(3)),
+        second=nn.Parameter(torch.randn(3, 2)),
+    )
+
+
 def _time_first() -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
         hidden = torch.tanh(m.norm(m.inner(x.transpose(0, 1))))  # [time, batch, features] with time == batch
@@ -479,6 +544,31 @@ def _module_attention() -> nn.Module:
     )
 
 
+def _cross_attention() -> nn.Module:
+    """Queries, keys and values from elsewhere, so that one matrix is used in blocks of rows; masks, weights, time first."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        time = x.transpose(0, 1)
+        causal = torch.ones(len(time), len(time), dtype=torch.bool).triu(1)
+        first, weights = m.attend(torch.tanh(time), time, time, attn_mask=causal)
+        second, _ = m.attend(first, time, time.cos(), key_padding_mask=x[:, :, 0] > 1.5, need_weights=False)
+        return m.head(second.mean(0)) * (1 + weights[:, 2, :2])
+
+    return Apply(forward, attend=nn.MultiheadAttention(4, 2), head=nn.Linear(4, 2))
+
+
+def _rows_of_a_matrix() -> nn.Module:
+    """Blocks of rows that overlap, and the whole matrix."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        hidden = torch.tanh(m.body(x))
+        return F.linear(hidden, m.body.weight[1:3], m.body.bias[1:3]) * F.linear(x, m.other[:2]) + F.linear(
+            x, m.other[4:]
+        )
+
+    return Apply(forward, body=nn.Linear(4, 4), other=nn.Parameter(torch.randn(6, 4)))
+
+
 def _transformer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(4, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -488,6 +578,56 @@ def _transformer() -> nn.Module:
 def _recurrent(kind: type[nn.Module], size: int, **kwargs: Any) -> Callable[[], nn.Module]:
     return lambda: Apply(
         lambda m, x: m.head(m.cell(x)[0][:, -1]), cell=kind(3, 2, batch_first=True, **kwargs), head=nn.Linear(size, 2)
+    )
+
+
+def _states(kind: type[nn.Module], **kwargs: Any) -> Callable[[], nn.Module]:
+    """Time first, a first state that comes from the units, all outputs used, the layer used twice."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        start = m.first(x[:, 0]).unsqueeze(0)
+        states, last = m.cell(x.transpose(0, 1), (start, start.tanh()) if kind is nn.LSTM else start)
+        again, _ = m.cell(states, last)
+        last = last[0] * last[1].cos() if isinstance(last, tuple) else last
+        return m.head(again.mean(0) + last[0])
+
+    return lambda: Apply(forward, first=nn.Linear(3, 3), cell=kind(3, 3, **kwargs), head=nn.Linear(3, 2))
+
+
+def _cells() -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        hidden, cell, other = (torch.zeros_like(x[:, 0]) for _ in range(3))
+        for step in range(x.shape[1]):
+            hidden, cell = m.first(x[:, step], (hidden, cell))
+            other = m.second(hidden, m.third(hidden, other))
+        return m.head(other + cell)
+
+    return Apply(
+        forward, first=nn.LSTMCell(3, 3), second=nn.GRUCell(3, 3), third=nn.RNNCell(3, 3), head=nn.Linear(3, 2)
+    )
+
+
+def _learned_state() -> nn.Module:
+    """The first state is a parameter, the same for all units: the layer is left as it is."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.head(m.cell(x, m.start.expand(-1, len(x), -1).contiguous())[0][:, -1])
+
+    start = nn.Parameter(torch.randn(1, 1, 2))
+    return Apply(forward, cell=nn.GRU(3, 2, batch_first=True), start=start, head=nn.Linear(2, 2))
+
+
+def _conv_transpose_settings() -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        wide = torch.tanh(m.grouped(x)).unsqueeze(2)
+        flat = torch.tanh(m.flat(wide))
+        return m.deep(flat.unsqueeze(2)).flatten(1)
+
+    return Apply(
+        forward,
+        grouped=nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2, dilation=2),
+        flat=nn.ConvTranspose2d(6, 8, (2, 3), padding=(0, 1), bias=False),
+        deep=nn.ConvTranspose3d(8, 1, 2),
     )
 
 
@@ -536,14 +676,12 @@ def _weight_norm() -> nn.Module:
 
 
 def _layers_without_rules() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 3, 2),
-        nn.PReLU(3),
-        nn.ConvTranspose2d(3, 2, 2),
-        nn.Flatten(2),
-        nn.Conv1d(2, 2, 3),
-        nn.RMSNorm(14),
-        nn.Linear(14, 2),
+    """Matrices in a function of many forms, and computed with before they are used."""
+    return Apply(
+        lambda m, x: m.head(torch.tanh(torch.einsum("nd,kd->nk", x, m.summed) + F.linear(x, m.scaled * 2))),
+        summed=nn.Parameter(torch.randn(4, 5)),
+        scaled=nn.Parameter(torch.randn(4, 5)),
+        head=nn.Linear(4, 2),
     )
 
 
@@ -715,62 +853,43 @@ PROBLEMS = {
         Problem("tied-convs", model_on(2, 5, 6)(_tied_convs)),
         Problem("frozen", model_on(5)(_frozen)),
         Problem("unused", model_on(5)(_unused)),
-        Problem("bare-parameters", model_on(5)(_bare_parameters), frozenset({"matrix", "gain"})),
-        Problem("scalar-parameter", model_on(5)(_scalar_parameter), frozenset({"scale"})),
-        Problem("functional-use", model_on(5)(_functional_use), frozenset({"body.weight"})),
+        Problem("bare-parameters", model_on(5)(_bare_parameters)),
+        Problem("scalar-parameter", model_on(5)(_scalar_parameter)),
+        Problem("functional-use", model_on(5)(_functional_use)),
+        Problem("shared-layers", model_on(UNITS, 4)(_shared_layers)),
+        Problem("class-token", model_on(3, 4)(_class_token)),
         Problem("one-output-at-a-time", model_on(5)(_one_output_at_a_time), frozenset({"rows"})),
-        Problem("positions", model_on(UNITS, 3)(_positions), frozenset({"position.weight", "offset"})),
+        Problem("positions", model_on(UNITS, 3)(_positions)),
         Problem("expanded-positions", model_on(UNITS, 3)(_expanded_positions)),
-        Problem("time-first", model_on(UNITS, 3)(_time_first), _all("inner") | _all("norm")),
-        Problem("flattened-time", model_on(3, 3)(_flattened_time), _all("inner")),
+        Problem("time-first", model_on(UNITS, 3)(_time_first)),
+        Problem("flattened-time", model_on(3, 3)(_flattened_time)),
+        Problem("flattened-frames", model_on(3, 2, 4, 4)(_flattened_frames)),
+        Problem("turned-matrices", model_on(3, 4)(_turned_matrices)),
         Problem("flipped", model_on(5)(_flipped), _all("body") | _all("inner") | _all("head"), proven=False),
         Problem("sorted-by-length", _sorted_by_length, _all("body") | _all("head"), proven=False),
         Problem(
             "coupled-gradients-only", model_on(5)(_coupled_gradients_only), _all("body") | _all("head"), proven=False
         ),
         Problem("attention", model_on(UNITS, 4)(_attention)),
-        Problem(
-            "module-attention",
-            model_on(3, 4)(_module_attention),
-            _all("attend", "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"),
-        ),
-        Problem(
-            "transformer",
-            model_on(3, 4)(_transformer),
-            frozenset().union(
-                *(
-                    _all(
-                        f"encoder.layers.{k}.self_attn",
-                        "in_proj_weight",
-                        "in_proj_bias",
-                        "out_proj.weight",
-                        "out_proj.bias",
-                    )
-                    for k in range(2)
-                )
-            ),
-        ),
-        Problem(
-            "language-model",
-            _language_model,
-            _all("block.self_attn", "in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
-            | _all("position", "weight"),
-        ),
-        Problem("lstm", model_on(3, 3)(_recurrent(nn.LSTM, 2)), _recurrent_names(1, ""), vectorises=False),
-        Problem(
-            "gru",
-            model_on(UNITS, 3)(_recurrent(nn.GRU, 4, num_layers=2, bidirectional=True)),
-            _recurrent_names(2, "", "_reverse"),
-            vectorises=False,
-        ),
-        Problem("prelu", model_on(3, 4)(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU())), _all("1", "weight")),
+        Problem("module-attention", model_on(3, 4)(_module_attention)),
+        Problem("cross-attention", model_on(UNITS, 4)(_cross_attention)),
+        Problem("rows-of-a-matrix", model_on(UNITS, 4)(_rows_of_a_matrix)),
+        Problem("transformer", model_on(3, 4)(_transformer)),
+        Problem("language-model", _language_model),
+        Problem("lstm", model_on(3, 3)(_recurrent(nn.LSTM, 2)), vectorises=False),
+        Problem("gru", model_on(UNITS, 3)(_recurrent(nn.GRU, 4, num_layers=2, bidirectional=True)), vectorises=False),
+        Problem("lstm-with-states", model_on(UNITS, 3)(_states(nn.LSTM)), vectorises=False),
+        Problem("rnn-with-states", model_on(3, 3)(_states(nn.RNN, nonlinearity="relu", bias=False)), vectorises=False),
+        Problem("cells", model_on(3, 3)(_cells)),
+        Problem("learned-state", model_on(3, 3)(_learned_state), _recurrent_names(1, "") | {"start"}, vectorises=False),
+        Problem("prelu", model_on(3, 4)(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.PReLU(3)))),
         Problem(
             "conv-transpose",
             model_on(2, 3, 4)(
                 lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Tanh(), nn.ConvTranspose2d(2, 3, 2, stride=2))
             ),
-            _all("2"),
         ),
+        Problem("conv-transpose-settings", model_on(4, 5)(_conv_transpose_settings)),
         Problem(
             "spectral-norm-in-eval-mode",
             model_on(5)(_spectral_norm_in_eval_mode),
@@ -784,8 +903,8 @@ PROBLEMS = {
         ),
         Problem(
             "layers-without-rules",
-            model_on(2, 4, 4)(_layers_without_rules),
-            _all("1", "weight") | _all("2"),
+            model_on(5)(_layers_without_rules),
+            frozenset({"summed", "scaled"}),
         ),
         Problem("batch-norm-in-eval-mode", model_on(2, 4, 4)(_batch_norm_in_eval_mode)),
         Problem("dicts", _dicts),

@@ -130,16 +130,22 @@ FAULTS = [
     # clipping
     Mutant(
         "mask applied after the norm",
-        "persample/engines.py",
-        "join(pieces[name]).measure(masks.get(name))",
-        "(join(pieces[name]).measure(None)[0], join(pieces[name]).measure(masks.get(name))[1])",
+        "persample/blocks.py",
+        "return join([gradient for _, gradient in pieces]).measure(mask)",
+        (
+            "return (join([gradient for _, gradient in pieces]).measure(None)[0], "
+            "join([gradient for _, gradient in pieces]).measure(mask)[1])"
+        ),
         ("persample/test_engines.py::test_every_rule_equals_the_oracle[linear-2d-auto-masks]",),
     ),
     Mutant(
         "mask left out of the sum",
-        "persample/engines.py",
-        "join(pieces[name]).measure(masks.get(name))",
-        "(join(pieces[name]).measure(masks.get(name))[0], join(pieces[name]).measure(None)[1])",
+        "persample/blocks.py",
+        "return join([gradient for _, gradient in pieces]).measure(mask)",
+        (
+            "return (join([gradient for _, gradient in pieces]).measure(mask)[0], "
+            "join([gradient for _, gradient in pieces]).measure(None)[1])"
+        ),
         ("persample/test_engines.py::test_every_rule_equals_the_oracle[linear-2d-auto-masks]",),
     ),
     Mutant(
@@ -151,20 +157,62 @@ FAULTS = [
     ),
     Mutant(
         "tied cross term dropped",
-        "persample/engines.py",
-        "join(pieces[name]).measure(masks.get(name))",
+        "persample/blocks.py",
+        "return join([gradient for _, gradient in pieces]).measure(mask)",
         (
-            "(sum(piece.measure(masks.get(name))[0] for piece in pieces[name]), "
-            "join(pieces[name]).measure(masks.get(name))[1])"
+            "return (sum(piece.measure(mask)[0] for _, piece in pieces), "
+            "join([gradient for _, gradient in pieces]).measure(mask)[1])"
         ),
         ("persample/test_engines.py::test_every_rule_equals_the_oracle[tied-linears-auto-everything]",),
     ),
     Mutant(
         "rows that are not units taken for units",
         "persample/tape.py",
-        "aligned = output.dim() > 1 and self.proof.alike_or_in_front(operands.input) and self.proof.in_front(output)",
-        "aligned = output.dim() > 1",
-        ("persample/test_tape.py::test_rows_that_are_not_units_are_misaligned",),
+        "if output.dim() > 1 and self.proof.alike_or_in_front(input) and self.proof.in_front(output):",
+        "if output.dim() > 1:",
+        ("persample/test_tape.py::test_the_place_of_the_units_is_that_of_the_proof",),
+    ),
+    Mutant(
+        "a table changed after the look-up taken for the look-up",
+        "persample/tape.py",
+        "looked_up[1] == shared._version",
+        "looked_up[0] is shared",
+        ("persample/test_engines.py::test_every_rule_equals_the_oracle[shared-layers-auto-everything]",),
+    ),
+    Mutant(
+        "copies for each unit not followed as units",
+        "persample/tape.py",
+        "        if not self.proof.in_front(wide):\n            return plain\n",
+        "",
+        ("persample/test_tape.py::test_what_belongs_to_one_unit_may_not_reach_another[mean of copies]",),
+    ),
+    Mutant(
+        "recurrent weights that are computed cut off from their parameters",
+        "persample/tape.py",
+        "not learning or not all(weight.is_leaf for weight in learning)",
+        "not learning",
+        ("persample/test_tape.py::test_recurrent_weights_that_are_computed_lead_back_to_their_parameters",),
+    ),
+    Mutant(
+        "the recurrent gradient of a GRU taken for that of its input",
+        "persample/recurrent.py",
+        "return gates, result.flatten(2), state, None",
+        "return gates, gates, state, None",
+        ("persample/test_recurrent.py",),
+    ),
+    Mutant(
+        "blocks of rows that overlap taken for separate ones",
+        "persample/blocks.py",
+        "if any(last > first for",
+        "if False and any(last > first for",
+        ("persample/test_engines.py::test_every_rule_equals_the_oracle[rows-of-a-matrix-auto-everything]",),
+    ),
+    Mutant(
+        "a negative view taken for the parameter",
+        "persample/tape.py",
+        "part.is_neg() == whole.is_neg() and",
+        "",
+        ("persample/test_tape.py::test_uses_that_no_rule_explains_are_found[negative]",),
     ),
     Mutant(
         "functional uses of a weight overlooked",
@@ -197,9 +245,9 @@ FAULTS = [
     Mutant(
         "broadcast rows taken for units",
         "persample/tape.py",
-        "for call in calls if not call.aligned for name",
+        "for call in calls if call.place is None for name",
         "for call in calls if False for name",
-        ("persample/test_engines.py::test_every_rule_equals_the_oracle[positions-auto-everything]",),
+        ("persample/test_tape.py::test_what_no_rule_has_in_its_place_is_misaligned",),
     ),
     Mutant(
         "input changed in place unnoticed",
@@ -430,7 +478,7 @@ FAULTS = [
     Mutant(
         "views clipped one by one",
         "persample/engines.py",
-        "gradient if views == 1 else gradient.by_unit(views)",
+        "gradient if owned == 1 else gradient.by_unit(owned)",
         "gradient",
         ("persample/test_views.py::test_a_unit_is_the_mean_of_its_rows_clipped_once",),
     ),
@@ -1117,7 +1165,7 @@ FAULTS = [
     ),
     Mutant(
         "fresh: proof: two parts of a batch share memory",
-        "persample/proof.py",
+        "persample/places.py",
         "if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:",
         "if not plain:",
         ("persample/test_proof.py::test_units_that_share_memory_or_lie_crosswise_are_copied_apart",),
@@ -1299,6 +1347,6 @@ FAULTS = [
         "persample/tape.py",
         'for role in ("weight", "bias")',
         'for role in ("weight",)',
-        ("persample/test_tape.py::test_a_parameter_that_is_the_input_of_a_layer_is_unexplained",),
+        ("persample/test_tape.py::test_every_call_of_a_shared_module_is_recorded",),
     ),
 ]

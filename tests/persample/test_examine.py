@@ -11,8 +11,9 @@ from helpers.looks import Running, X, Y, batch_mean_subtracted, look, mlp
 from helpers.oracles import PROBLEMS, Apply, clipped_sum_by_hand, cross_entropy, gradients_of, relative_error
 from noisewise.clipping import Flat
 from noisewise.errors import PrivacyError
-from noisewise.persample import clipped_sum, dispatched, engines, examine, operations, units_alone
+from noisewise.persample import blocks, clipped_sum, dispatched, engines, examine, operations, units_alone
 from noisewise.persample.layers import Operands
+from noisewise.persample.places import FRONT
 from noisewise.persample.tape import Call
 
 
@@ -22,14 +23,14 @@ def test_the_parameters_without_a_ghost_rule_are_found(name):
     setup = PROBLEMS[name].make()
     layout = look(*setup)
     assert layout.fallback == PROBLEMS[name].fallback
-    assert layout.vectorises == PROBLEMS[name].vectorises
+    assert layout.vectorises == (PROBLEMS[name].vectorises or not layout.fallback)
     assert layout.proven == PROBLEMS[name].proven
 
 
 def test_wrong_ghost_gradients_are_found_out(monkeypatch):
     """A rule with a mistake (here: one of two calls is forgotten) sends its parameters to another engine."""
     setup = PROBLEMS["several-conv-calls"].make()
-    monkeypatch.setattr(engines, "join", lambda pieces: pieces[0])
+    monkeypatch.setattr(blocks, "join", lambda pieces: pieces[0])
     layout = look(*setup)
     assert layout.fallback == {"conv.weight", "conv.bias"}
     expected = clipped_sum_by_hand(gradients_of("several-conv-calls"), Flat(0.5), {})[0]
@@ -40,11 +41,11 @@ def test_wrong_dense_gradients_are_found_out(monkeypatch):
     def doubled(*args):
         return {name: 2 * grad for name, grad in units_alone.dense(*args).items()}
 
-    setup = PROBLEMS["bare-parameters"].make()
+    setup = PROBLEMS["layers-without-rules"].make()
     monkeypatch.setattr(importlib.import_module("noisewise.persample.examine"), "dense", doubled)
     layout = look(*setup)
     assert not layout.vectorises
-    expected = clipped_sum_by_hand(gradients_of("bare-parameters"), Flat(0.5), {})[0]
+    expected = clipped_sum_by_hand(gradients_of("layers-without-rules"), Flat(0.5), {})[0]
     assert relative_error(clipped_sum(*setup, Flat(0.5), layout=layout).grads._values, expected) < 1e-9
 
 
@@ -94,7 +95,7 @@ def test_rows_that_serve_other_losses_are_found_whatever_the_proof_says(turned, 
         given = turn(X[:3])
         output = F.linear(given, weight)
         edge = torch.autograd.graph.get_gradient_edge(output)
-        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, True, given._version)
+        call = Call(F.linear, Operands(given, weight, None, {}), {"weight": "weight"}, edge, FRONT, given._version)
         return engines.Followed(turn(output).square().sum(1), [call], set(), None)
 
     monkeypatch.setattr(look, "follow", follow)

@@ -22,8 +22,8 @@ from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.engines import follow
 from noisewise.persample.examine import examine
 from noisewise.persample.held import own_tensors
-from noisewise.persample.places import FRONT
-from noisewise.persample.proof import Proof, apart
+from noisewise.persample.places import FRONT, apart
+from noisewise.persample.proof import Proof
 
 look = importlib.import_module("noisewise.persample.examine")
 

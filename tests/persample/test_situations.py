@@ -95,12 +95,12 @@ def test_dropout_in_evaluation_mode_is_not_there(engine):
     assert relative_error(summed(setup, engine).grads._values, by_hand(setup)) < 1e-5
 
 
-def test_dropout_beside_a_bare_parameter_goes_to_the_dense_engine():
+def test_dropout_beside_a_parameter_without_a_rule_goes_to_the_dense_engine():
     model = mlp(nn.Dropout(0.5))
     model.register_parameter("gain", nn.Parameter(torch.ones(3)))
 
     def loss_fn(m, batch):
-        return F.cross_entropy(m(batch[0]) * m.gain, batch[1], reduction="none")
+        return F.cross_entropy(torch.maximum(m(batch[0]), m.gain), batch[1], reduction="none")
 
     layout = examine(model, loss_fn, (X, Y))
     assert layout.fallback == {"gain"}

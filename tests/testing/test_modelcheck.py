@@ -84,7 +84,7 @@ def test_time_and_memory_are_measured_for_a_batch_of_that_size():
 
 
 def test_the_dense_engine_is_seen_to_hold_a_gradient_for_each_unit():
-    model = Apply(lambda m, x: x @ m.matrix, matrix=nn.Parameter(torch.randn(6, 4000)))
+    model = Apply(lambda m, x: F.linear(x, m.matrix * 1), matrix=nn.Parameter(torch.randn(4000, 6)))
     found = check_model(model, (X, Y), lambda m, b: m(b[0]).square().mean(1))
     assert found.engines == {"matrix": "dense"}
     assert found.cost.private_bytes >= 8 * model.matrix.numel() * 4
@@ -104,9 +104,9 @@ def test_allocations_are_added_up_while_they_are_held():
 
 
 def test_the_loop_comes_with_advice():
-    found = check_model(*_reordered(PROBLEMS["lstm"].make()))
-    assert "Each unit alone by the loop, one after another, which is slow: cell." in str(found)
-    assert "To be faster, write cell with layers that have ghost rules" in found.changes[0]
+    found = check_model(*_reordered(PROBLEMS["learned-state"].make()))
+    assert "Each unit alone by the loop, one after another, which is slow: start, cell." in str(found)
+    assert "To be faster, write cell, start with layers that have ghost rules" in found.changes[0]
 
 
 def _reordered(setup):

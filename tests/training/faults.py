@@ -227,8 +227,8 @@ FAULTS = [
     Mutant(
         "seen: unclipped micro-batches overlap",
         "training/ablation.py",
-        "part = take(views, slice(first, first + (runtime.microbatch or units)))",
-        "part = take(views, slice(first, first + 1 + (runtime.microbatch or units)))",
+        "part = take(views, slice(first, first + size))",
+        "part = take(views, slice(first, first + 1 + size))",
         ("training/test_memory.py::test_micro_batches_are_halved_and_the_run_goes_on_to_the_same_end",),
     ),
     Mutant(

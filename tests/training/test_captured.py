@@ -194,6 +194,12 @@ def test_a_private_run_is_captured_where_asked_for(monkeypatch):
     assert done.status.status == "private"
 
 
+def test_steps_of_little_memory_are_not_captured():
+    assert not wanted(Runtime(memory="small"), torch.device("cuda"))
+    with pytest.raises(ConfigError, match="memory='small'"):
+        run(CASES["linear"], runtime=Runtime(capture=True, memory="small"))
+
+
 @pytest.mark.parametrize("engine", ["loop", "dense"])
 def test_other_engines_are_not_captured(engine):
     with pytest.raises(ConfigError, match="engine"):

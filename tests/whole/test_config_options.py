@@ -59,6 +59,7 @@ SETTINGS = {
     "twin_lr": ({"twin_lr": 0.2}, {"twin": True, "twin_lr": 0.1}, "twin"),
     "engine": ({"engine": "loop"}, {}, "weights"),  # by rounding
     "microbatch": ({"microbatch": 7}, {}, "weights"),  # by rounding
+    "memory": ({"memory": "small"}, {}, "weights"),  # by rounding
     "insecure_seed": ({"insecure_seed": 2}, {}, "weights"),
     "device": ({"device": "nowhere"}, {}, None),
     "secure": ({"secure": True}, {}, "weights"),

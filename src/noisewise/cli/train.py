@@ -51,8 +51,10 @@ if TYPE_CHECKING:
     Clip: TypeAlias = str
     Optimizer: TypeAlias = str
     Engine: TypeAlias = str
+    Memory: TypeAlias = str
 else:
     Clip, Optimizer, Engine = Literal[tuple(CLIPS)], Literal[tuple(OPTIMIZERS)], Literal[get_args(runtime.Engine)]
+    Memory = Literal[get_args(runtime.Memory)]
 
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
@@ -183,6 +185,10 @@ def train(
         Engine | None, option(TRAINING, "Gradients per row: auto (default), ghost, dense or loop.", metavar="NAME")
     ] = None,
     microbatch: Annotated[int | None, option(TRAINING, "Rows in memory at once; does not change the result.")] = None,
+    memory: Annotated[
+        Memory | None,
+        option(TRAINING, "ample (default), or small: about a plain step's memory, slower.", metavar="NAME"),
+    ] = None,
     twin: Annotated[
         bool | None,
         option(TWIN, "Also train without privacy, to compare with; kept secret. Default: yes.", "--twin/--no-twin"),

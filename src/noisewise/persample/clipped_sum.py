@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from noisewise.persample.held import self_changing
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
+from noisewise.persample.sparing import sparing
 from noisewise.persample.steady import is_steady
 from noisewise.promises import LEAST, MOST, blocks_of, check_own_rules, enforced_factors, factors_of, query_of
 from noisewise.runtime import Runtime
@@ -88,25 +89,40 @@ def clipped_sum(
         if layout is None or not layout.covers(live, situation(model, loss_fn, rows)):
             layout = examine(model, loss_fn, rows)
         del rows
-        size = runtime.microbatch or units
+        size = runtime.units_at_once(units)
         holders = _holders(views)
-        parts = []
-        for first in range(0, units, size):
-            part = slice(first, first + size)
-            proofs: list[Proof] = []
-            measured = engines.measure(model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs)
-            here = None if present is None else present[part]
-            labels = None if groups is None else groups[part]
-            parts.append(_clip_and_add(measured, live, clip, support, here, labels))
-            del measured
-            if _is_kept(proofs, views, holders):
-                gc.collect()
+        norms: list[Tensor] = []
+        queries: list[Bounded] = []
+
+        def parts() -> Iterator[Bounded]:
+            for first in range(0, units, size):
+                part = slice(first, first + size)
+                proofs: list[Proof] = []
+                with sparing(runtime.memory == "small"):
+                    measured = engines.measure(
+                        model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs
+                    )
+                    here = None if present is None else present[part]
+                    labels = None if groups is None else groups[part]
+                    clipped = _clip_and_add(measured, live, clip, support, here, labels)
+                del measured
                 if _is_kept(proofs, views, holders):
-                    raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
+                    gc.collect()
+                    if _is_kept(proofs, views, holders):
+                        raise self_changing(
+                            ["the batch or a tensor computed from it, which somebody keeps after the pass"]
+                        )
+                norms.append(clipped.norms)
+                if clipped.query is not None:
+                    queries.append(clipped.query)
+                sums = clipped.grads
+                del clipped
+                yield sums
+                del sums
+
+        grads = merge(parts(), owned=True)
     versions.check(model)
-    queries = [part.query for part in parts if part.query is not None]
-    norms = torch.cat([part.norms for part in parts], 1)
-    return ClippedBatch(merge(part.grads for part in parts), norms, merge(queries) if queries else None)
+    return ClippedBatch(grads, torch.cat(norms, 1), merge(queries) if queries else None)
 
 
 def _holders(batch: Views) -> list[int]:

@@ -18,16 +18,18 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import UnsupportedLayer
 from noisewise.losses import unit_losses
+from noisewise.persample.blocks import measure_blocks
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
-from noisewise.persample.gradients import Outer, RecentGrams, join
+from noisewise.persample.gradients import Outer, RecentGrams
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
-from noisewise.persample.layers import RULES, Operands
+from noisewise.persample.layers import RULES, Operands, broadcast, in_rows
 from noisewise.persample.layout import Layout
-from noisewise.persample.proof import Proof, apart
+from noisewise.persample.places import FRONT, apart
+from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.steady import NotSteady, is_steady
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
@@ -230,11 +232,9 @@ def filled_up(
 def _stacked(passes: list[list[Use]]) -> list[Use]:
     """The uses of a batch from those of its units: all passes have the same, since they follow the same trace."""
     return [
-        Use(
-            uses[0].function,
-            uses[0].operands._replace(input=torch.cat([use.operands.input for use in uses])),
-            uses[0].names,
-            torch.cat([use.grad for use in uses]),
+        uses[0]._replace(
+            operands=uses[0].operands._replace(input=torch.cat([use.operands.input for use in uses])),
+            grad=torch.cat([use.grad for use in uses]),
         )
         for uses in zip(*passes, strict=True)
     ]
@@ -278,19 +278,40 @@ def _in_company_of_itself(
     )
     if explained.keys() & followed.fallback:
         raise NotProven("a parameter is used in another way than in the examined pass")
-    return [
-        use._replace(operands=use.operands._replace(input=use.operands.input[:views]), grad=use.grad[:views])
-        for use in _uses(followed, explained, weights, real)
-    ]
+    return [use.first(views) for use in _uses(followed, explained, weights, real)]
 
 
 class Use(NamedTuple):
-    """One use of parameters by a function with a rule, and the gradient of its output; rows of all units in front."""
+    """One use of parameters by a function with a rule, and the gradient of its output; rows of all units in front.
+
+    rows: which rows of a parameter play a role, where not all do. spread: rows of input and gradient for each of the batch.
+    """
 
     function: Any
     operands: Operands
     names: Mapping[str, str]
     grad: Tensor
+    rows: Mapping[str, slice] = {}  # never written to
+    spread: int = 1
+
+    def first(self, rows: int) -> Use:
+        """The first rows of a batch."""
+        number = rows * self.spread
+        return self._replace(
+            operands=self.operands._replace(input=self.operands.input[:number]), grad=self.grad[:number]
+        )
+
+
+def in_front(call: Call, tensor: Tensor, units: int) -> Tensor:
+    """A call's input or gradient with the units in front."""
+    assert call.place is not None
+    if call.place == FRONT:
+        return tensor
+    rows = in_rows(tensor, call.place, units)
+    beside = call.place.outer * call.place.inner
+    if beside > 1 and call.function is broadcast:
+        return rows.sum(call.place.dim + 1)  # the same tensor was laid over each
+    return rows if beside == 1 or RULES[call.function].positions else rows.flatten(0, 1)
 
 
 def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None = None) -> list[Use]:
@@ -299,29 +320,35 @@ def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None =
     for call in calls:
         call.check_unchanged()
     grads = _output_gradients(followed.losses, calls, weights)
-    if real is not None:  # copies that only fill up: nothing of them counts, not even what is not finite
-        grads = tuple(
-            None if grad is None else torch.where(real.view(-1, *[1] * (grad.dim() - 1)), grad, 0) for grad in grads
-        )
-    return [
-        Use(call.function, call.operands, call.names, grad)
-        for call, grad in zip(calls, grads, strict=True)
-        if grad is not None
-    ]
+    uses, units = [], len(followed.losses)
+    for call, grad in zip(calls, grads, strict=True):
+        if grad is None:
+            continue
+        grad, input = in_front(call, grad, units), in_front(call, call.operands.input, units)
+        spread = len(grad) // units
+        if real is not None:  # copies that only fill up: nothing of them counts, not even what is not finite
+            grad = torch.where(real.repeat_interleave(spread).view(-1, *[1] * (grad.dim() - 1)), grad, 0)
+        uses.append(Use(call.function, call.operands._replace(input=input), call.names, grad, call.rows, spread))
+    return uses
 
 
-def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, list[PerSample]]:
-    """The gradients of each parameter, one part for each of its uses."""
-    pieces: dict[str, list[PerSample]] = {name: [] for name in live}
-    for function, operands, names, grad in uses:
+Pieces = list[tuple[slice | None, PerSample]]
+
+
+def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, Pieces]:
+    """The gradients of each parameter, one part for each of its uses, with the rows that it is of."""
+    pieces: dict[str, Pieces] = {name: [] for name in live}
+    for function, operands, names, grad, rows, spread in uses:
         if grad.dtype in (torch.bfloat16, torch.float16):
             grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
         gradients = RULES[function].gradients(operands, grad)
         for role, name in names.items():
             if name in live:
                 gradient = gradients[role]()
-                gradient = gradient if views == 1 else gradient.by_unit(views)
-                pieces[name].append(replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient)
+                owned = views * spread
+                gradient = gradient if owned == 1 else gradient.by_unit(owned)
+                gradient = replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient
+                pieces[name].append((rows.get(role), gradient))
     return pieces
 
 
@@ -332,7 +359,7 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     for name, parameter in live.items():
         if pieces[name]:
             with full_precision(parameter):
-                measured[name] = join(pieces[name]).measure(masks.get(name))
+                measured[name] = measure_blocks(pieces[name], parameter, masks.get(name))
         else:  # not used by this batch's losses
             measured[name] = _measure_formed({name: parameter.new_zeros(units, parameter.numel())}, masks)[name]
         pieces[name].clear()

@@ -24,9 +24,10 @@ from noisewise.persample.behaviour import check_coupling, check_loop, check_size
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import BatchChanged, StateChanged
-from noisewise.persample.engines import booked, follow, ghost
+from noisewise.persample.engines import booked, follow, ghost, in_front
 from noisewise.persample.held import own_tensors, self_changing
 from noisewise.persample.images import convolves_images, draws, with_channels_last
+from noisewise.persample.layers import RULES
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.made_up import (
     batch_of,
@@ -210,7 +211,7 @@ def _unaligned(
         )
     except NotProven:  # this size, or these weights, take another way: such batches are evaluated unit by unit
         return set()
-    calls = [call for call in calls if call.aligned]
+    calls = [call for call in calls if call.place is not None]
     if not calls or not losses.requires_grad:
         return names
     for call in calls:
@@ -223,6 +224,9 @@ def _unaligned(
     for call, plain, even, scaled in zip(calls, ones, alike, weighted, strict=True):
         if plain is None:
             continue
+        plain, even, scaled = (
+            in_front(call, grad, len(losses)).reshape(len(losses), -1) for grad in (plain, even, scaled)
+        )
         noise = (even - 1.7 * plain).nan_to_num(0.0).abs().max()  # weights that are all alike show rounding alone
         expected = plain * weights.view(-1, *[1] * (plain.dim() - 1)).to(plain.dtype)
         error = (scaled - expected).nan_to_num(0.0).abs().max()
@@ -282,7 +286,9 @@ def _recorded(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
         one = follow(model, loss_fn, take(units, slice(0, 1)), live)
         for call in one.calls:
             call.check_unchanged()
-        known = {name: parameter for name, parameter in live.items() if name not in one.fallback}
+        others = {name for call in one.calls if not call.direct or call.rows or not RULES[call.function].booked
+                  for name in call.names.values()}  # fmt: skip
+        known = {name: parameter for name, parameter in live.items() if name not in one.fallback | others}
         with without_dropout(model):
             if not known or not torch.equal(*(losses_of(model, loss_fn, units, seed) for seed in (1, 2))):
                 return frozenset()  # random in evaluation mode too: gradients cannot be compared

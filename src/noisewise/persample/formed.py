@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from noisewise.persample import kernels
+from noisewise.persample import kernels, sparing
 from noisewise.persample.bounds import Bounds
 from noisewise.persample.rounding import (
     SAFETY,
@@ -301,9 +301,11 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
 
     Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
     """
-    if is_steady() and most_units() * size <= (CUDA_KEPT if gradient.on_gpu else KEPT):
+    room = CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT
+    room = min(room, sparing.KEPT) if sparing.is_sparing() else room
+    if is_steady() and most_units() * size <= room:
         return _kept_for_certain(gradient, mask)
-    keep = not is_steady() and gradient.units * size <= KEPT
+    keep = not is_steady() and gradient.units * size <= room
     norms, kept, sizes = [], [], []
     for chunk in gradient.slices():
         part = gradient.form(chunk, mask)

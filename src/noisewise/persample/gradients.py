@@ -215,6 +215,8 @@ class Outer:
             left, right = weighted(self.left, self.right, self._entries[1], factors)
         else:
             right, left = weighted(self.right, self.left, self._entries[0], factors)
+        if left.stride(0) < left.stride(1):  # time first in memory: in that order nothing is copied
+            left, right = left.transpose(0, 1), right.transpose(0, 1)
         return masked(left.flatten(0, 1).T @ right.flatten(0, 1), self.mask)
 
     def formed(self) -> Tensor:

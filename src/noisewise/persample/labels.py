@@ -233,6 +233,11 @@ class Labels:
             return self.alike(tensor, FRONT)
         return self.place(tensor) == FRONT
 
+    def beside(self, tensor: Tensor, place: Place) -> bool:
+        """Does a tensor hold the units at a place, or the same entry throughout?"""
+        label = self.label(tensor)
+        return label.alike if isinstance(label, Shared) else self.place(tensor) == place
+
     def kept(self, batch: Iterable[Tensor] = ()) -> bool:
         """Is a copy of the batch, or something computed from it, still held after all that the pass gave back is gone?"""
         theirs = {part.untyped_storage()._cdata for part in batch}

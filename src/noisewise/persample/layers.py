@@ -2,6 +2,10 @@
 
 A rule turns a call's input and the gradient of its output into one `PerSample` for each parameter. To add a layer,
 add a function of `(operands, grad)` and a line in `RULES`.
+
+Rules see units in front. Where a call has them elsewhere (time first, flattened with other dimensions), `in_rows` brings
+its input and gradient into that form: for rules of `positions` whatever stands before the features is a position, for
+others only rows may be interleaved, and each unit then has `spread` of them.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +24,7 @@ from noisewise.persample import kernels
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import Formed, PerSample, slices_of
 from noisewise.persample.gradients import Outer, Rows
+from noisewise.persample.places import FRONT, Place
 
 
 class Operands(NamedTuple):
@@ -32,11 +38,29 @@ class Operands(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """How to read a function's arguments, when the rule is exact, and what each parameter's gradient is."""
+    """How to read a function's arguments, when the rule is exact, and what each parameter's gradient is.
+
+    positions: all dimensions before the features are alike, so that the unit may be any of them. booked: can be used
+    for units that are evaluated alone (`engines.booked`).
+    """
 
     operands: Callable[..., Operands]
     gradients: Callable[[Operands, Tensor], dict[str, Callable[[], PerSample]]]
     exact: Callable[[Operands], bool] = lambda operands: True
+    positions: bool = False
+    booked: bool = True
+
+
+def in_rows(tensor: Tensor, place: Place, units: int) -> Tensor:
+    """`[units, ...]` of a tensor that has the unit at `place`: what was beside the unit in its dimension comes next to it."""
+    if place == FRONT:
+        return tensor
+    if place.outer * place.inner == 1:
+        rows = tensor.movedim(place.dim, 0)
+    else:
+        apart = tensor.unflatten(place.dim, (place.outer, units, place.inner)).movedim(place.dim + 1, 0)
+        rows = apart.flatten(place.dim + 1, place.dim + 2)
+    return rows.contiguous() if rows.is_cuda else rows
 
 
 def _linear_operands(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operands:
@@ -51,6 +75,41 @@ def _linear(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSampl
         "weight": lambda: Outer(left, right),
         "bias": lambda: Formed(left.squeeze(1) if left.shape[1] == 1 else left.sum(1)),
     }
+
+
+def _product_operands(input: Tensor, other: Tensor) -> Operands:
+    return Operands(input, other)
+
+
+def _added_product_operands(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Operands:
+    return Operands(mat1, mat2, input, {"plain": beta == alpha == 1 and input.dim() == 1})
+
+
+def _product(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+    """y = x W + b: the weight's gradient is sum over positions of x g^T, the bias' is sum of g."""
+    units = grad.shape[0]
+    left, right = operands.input.reshape(units, -1, operands.input.shape[-1]), grad.reshape(units, -1, grad.shape[-1])
+    return {"weight": lambda: Outer(left, right), "bias": lambda: Formed(right.sum(1))}
+
+
+def _is_product(operands: Operands) -> bool:
+    assert operands.weight is not None
+    return operands.input.dim() > 1 and operands.weight.dim() == 2 and operands.settings.get("plain", True)
+
+
+def _prelu_operands(input: Tensor, weight: Tensor) -> Operands:
+    return Operands(input, weight)
+
+
+def _prelu(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+    """y = x above 0 and w_c x below: sums of g x over the positions of a channel where x is below."""
+    assert operands.weight is not None
+    slopes = torch.where(operands.input > 0, 0, grad * operands.input)
+    if operands.weight.numel() == 1:
+        return {"weight": lambda: Formed(slopes.flatten(1).sum(1, keepdim=True))}
+    return {"weight": lambda: Formed(slopes.flatten(2).sum(2) if slopes.dim() > 2 else slopes)}
 
 
 def _convolution_operands(
@@ -89,6 +148,73 @@ def _convolution(operands: Operands, grad: Tensor) -> dict[str, Callable[[], Per
         )
 
     return {"weight": weight, "bias": lambda: Formed(grad.flatten(2).sum(2))}
+
+
+def _transposed_operands(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Operands:
+    operands = _convolution_operands(input, weight, bias, stride, padding, dilation, groups)
+    axes = weight.dim() - 2
+    spare = (output_padding,) * axes if isinstance(output_padding, int) else (tuple(output_padding) * axes)[:axes]
+    return operands._replace(settings=operands.settings | {"spare": spare})
+
+
+def _transposed(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+    """Transposed convolution: a convolution read backwards, so that input and gradient change places."""
+    assert operands.weight is not None
+    settings = operands.settings
+    kernel = tuple(operands.weight.shape[2:])
+
+    def weight() -> PerSample:
+        padding = _pads(settings["padding"], kernel, settings["dilation"])
+        return Convolution(
+            grad, operands.input, kernel, settings["stride"], padding, settings["dilation"], settings["groups"]
+        )
+
+    return {"weight": weight, "bias": lambda: Formed(grad.flatten(2).sum(2))}
+
+
+def _is_transposed(axes: int) -> Callable[[Operands], bool]:
+    """Rows in front, and no more spare output than the stride skips: then the convolution gives back the input's size."""
+
+    def exact(operands: Operands) -> bool:
+        spare = zip(operands.settings["spare"], operands.settings["stride"], strict=True)
+        return operands.input.dim() == axes + 2 and all(more < step for more, step in spare)
+
+    return exact
+
+
+def broadcast(shared: Tensor) -> Tensor:
+    """Name, in `RULES`, of what is the same for all units and laid over them: see `tape.Tape.laid_over`."""
+    return shared
+
+
+def _broadcast(operands: Operands, grad: Tensor) -> dict[str, Callable[[], PerSample]]:
+    """Each unit's gradient of a shared tensor, taken back to the parameters that it was computed from."""
+    settings = operands.settings
+    made, sources = settings["made"], settings["parameters"]
+    if made is None:  # the parameter itself
+        return {name: lambda: Formed(grad.reshape(len(grad), -1)) for name in sources}
+    given = grad.to(settings["dtype"]).reshape(-1, *settings["shape"])
+    back = partial(torch.autograd.grad, [made], list(sources.values()), retain_graph=True, allow_unused=True)
+    try:
+        parts = back(grad_outputs=[given], is_grads_batched=True)
+    except RuntimeError:
+        each = [back(grad_outputs=[one]) for one in given]  # what cannot be vectorised goes one by one
+        parts = tuple(None if column[0] is None else torch.stack(column) for column in zip(*each, strict=True))  # type: ignore[misc]
+    zeros = {name: p.new_zeros(len(grad), p.numel()) for (name, p), part in zip(sources.items(), parts, strict=True)
+             if part is None}  # fmt: skip
+    grads = {
+        name: part.reshape(len(grad), -1) for name, part in zip(sources, parts, strict=True) if part is not None
+    } | zeros
+    return {name: partial(Formed, part.to(grad.dtype)) for name, part in grads.items()}
 
 
 def _pads(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -196,7 +322,10 @@ def _trailing_norm(function: Callable[..., Tensor]) -> Rule:
         return {"weight": weight, "bias": lambda: Formed(grad.reshape(units, -1, *shape).sum(1))}
 
     return Rule(
-        _trailing_norm_operands(function), gradients, lambda o: o.input.dim() > len(o.settings["normalized_shape"])
+        _trailing_norm_operands(function),
+        gradients,
+        lambda o: o.input.dim() > len(o.settings["normalized_shape"]),
+        positions=True,
     )
 
 
@@ -284,15 +413,23 @@ def with_statistics(operands: Operands, output: Tensor) -> Operands:
 
 
 RULES: dict[Any, Rule] = {
-    F.linear: Rule(_linear_operands, _linear),
+    F.linear: Rule(_linear_operands, _linear, positions=True),
+    torch.matmul: Rule(_product_operands, _product, _is_product, positions=True, booked=False),
+    torch.Tensor.matmul: Rule(_product_operands, _product, _is_product, positions=True, booked=False),
+    torch.addmm: Rule(_added_product_operands, _product, _is_product, positions=True, booked=False),
     F.conv1d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 3),
     F.conv2d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 4),
     F.conv3d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 5),
-    F.embedding: Rule(_embedding_operands, _embedding, lambda operands: operands.settings["plain"]),
+    F.conv_transpose1d: Rule(_transposed_operands, _transposed, _is_transposed(1)),
+    F.conv_transpose2d: Rule(_transposed_operands, _transposed, _is_transposed(2)),
+    F.conv_transpose3d: Rule(_transposed_operands, _transposed, _is_transposed(3)),
+    F.prelu: Rule(_prelu_operands, _prelu, lambda operands: operands.input.dim() > 1),
+    F.embedding: Rule(_embedding_operands, _embedding, lambda operands: operands.settings["plain"], positions=True),
     F.embedding_bag: Rule(_embedding_bag_operands, _embedding_bag, lambda operands: operands.settings["plain"]),
     F.layer_norm: _trailing_norm(F.layer_norm),
     F.rms_norm: _trailing_norm(F.rms_norm),
     F.group_norm: Rule(_group_norm_operands, _channel_norm),
     F.instance_norm: Rule(_instance_norm_operands, _channel_norm),
     F.batch_norm: Rule(_batch_norm_operands, _channel_norm, lambda operands: not operands.settings["training"]),
+    broadcast: Rule(Operands, _broadcast),
 }

@@ -7,9 +7,11 @@ the unit runs, or that the view does not hold all units in their order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -78,3 +80,18 @@ def rows_of(tensor: Tensor, place: Place) -> Rows:
     stride = tensor.stride(place.dim) * size * place.inner
     offset = int(tensor.storage_offset()) * size
     return Rows(offset - offset % max(stride, 1), stride, tensor.untyped_storage().nbytes())
+
+
+def apart(inputs: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors of a batch, copied where their memory does not hold unit behind unit or is used by two of them."""
+    seen: dict[int, Rows] = {}
+    result = []
+    for tensor in inputs:
+        units = tensor.shape[0]
+        if tensor.numel() and units > 1:
+            rows = rows_of(tensor, FRONT)
+            plain = rows.stride > 0 and locate(tensor, rows, units) == FRONT
+            if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+        result.append(tensor)
+    return result

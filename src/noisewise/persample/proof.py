@@ -17,12 +17,13 @@ from those; numbers drawn by chance, entry by entry, are independent of the unit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from noisewise._moved import old_names
 from noisewise.persample.chance import Seeds
@@ -96,21 +97,6 @@ class _Call:
             return None
         self.counted.add(id(tensor))
         return locate(tensor, Rows(0, size, size * self.units), self.units)
-
-
-def apart(inputs: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors of a batch, copied where their memory does not hold unit behind unit or is used by two of them."""
-    seen: dict[int, Rows] = {}
-    result = []
-    for tensor in inputs:
-        units = tensor.shape[0]
-        if tensor.numel() and units > 1:
-            rows = rows_of(tensor, FRONT)
-            plain = rows.stride > 0 and locate(tensor, rows, units) == FRONT
-            if not plain or seen.setdefault(tensor.untyped_storage()._cdata, rows) != rows:
-                tensor = tensor.clone(memory_format=torch.contiguous_format)
-        result.append(tensor)
-    return result
 
 
 class Proof(Labels, TorchDispatchMode):
@@ -446,22 +432,50 @@ class Proof(Labels, TorchDispatchMode):
 
     def one_hot(self, func: Any, index: Tensor, classes: int) -> Tensor:
         """`F.one_hot` with a given number of classes: row by row, though it looks at all values to check their range."""
-        out: Tensor
         place = self.place(index)
         if place is None:
-            out = func(index, classes)
+            out: Tensor = func(index, classes)
             return out
-        source = self._known(index)[1]
+        return self.as_one("one_hot", lambda: (func(index, classes),), [index], [], [place], (classes,))[0]
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """What happens within is no part of the pass."""
         self._paused = True
         try:
-            out = func(index, classes)
+            with _pop_mode_temporarily() if _get_current_dispatch_mode() is self else nullcontext():
+                yield
         finally:
             self._paused = False
-        whole = out.untyped_storage().nbytes()
-        rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
-        self._set(out, rows, len(self.trace.steps))
-        self._compare(Step("one_hot", (classes,), (source,), (self._made(out, rows),)))
-        return out
+
+    def as_one(
+        self,
+        name: str,
+        compute: Any,
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        places: Sequence[Place],
+        constants: tuple[Any, ...] = (),
+    ) -> tuple[Tensor, ...]:
+        """Operations that act row by row by construction, as one step of the trace: results have the units at `places`."""
+        given = [*inputs, *weights]
+        if not all(self.beside(tensor, place) for tensor, place in zip(inputs, places, strict=False)):
+            raise self.fail(f"{name} takes units from other places")
+        if not all(map(self._is_written, given)) or any(isinstance(self.label(t), Rows) for t in weights):
+            raise self.fail(f"{name} reads memory that no operation has written, or weights from the units")
+        sources = tuple(self._known(tensor)[1] for tensor in given)
+        with self.unwatched():
+            results: tuple[Tensor, ...] = compute()
+        number = len(self.trace.steps)
+        made = []
+        for part, (out, place) in enumerate(zip(results, places, strict=False)):
+            whole = out.untyped_storage().nbytes()
+            rows = Rows(0, whole, whole) if self.units == 1 else rows_of(out, place)
+            self._set(out, rows, (number, part))
+            made.append(self._made(out, rows))
+        grads = (torch.is_grad_enabled(), *(tensor.requires_grad for tensor in given))
+        self._compare(Step(name, constants, sources, tuple(made), grads))
+        return results
 
     # --------------------------------------------------------------------------------------------------------- afterwards
 

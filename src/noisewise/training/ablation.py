@@ -136,8 +136,9 @@ def unclipped_sum(
     units = length(batch)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for first in range(0, units, runtime.microbatch or max(units, 1)):
-            part = take(views, slice(first, first + (runtime.microbatch or units)))
+        size = runtime.units_at_once(units)
+        for first in range(0, units, size):
+            part = take(views, slice(first, first + size))
             losses = unit_losses(model, loss_fn, part.rows())
             total = (losses * part.weights.flatten().to(losses.dtype)).sum()
             grads = torch.autograd.grad(total, list(live.values()), allow_unused=True)

@@ -18,7 +18,8 @@ from noisewise.errors import ConfigError, CoupledSamples
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.made_up import synthetic
-from noisewise.persample.proof import Proof, apart
+from noisewise.persample.places import apart
+from noisewise.persample.proof import Proof
 from noisewise.persample.tape import Tape
 from noisewise.persample.trace import Trace
 

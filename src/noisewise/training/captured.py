@@ -198,7 +198,13 @@ def wanted(runtime: Runtime | None, device: torch.device) -> bool:
         raise ConfigError(
             f"Runtime(capture=True, engine={engine!r}): only the fast engine is captured. Use engine='auto'."
         )
-    return engine in ("auto", "ghost") and (device.type == "cuda" if chosen is None else chosen)
+    if chosen and runtime.memory == "small":
+        raise ConfigError(
+            "Runtime(capture=True, memory='small'): captured steps keep gradients between norm and sum, and their memory to "
+            "themselves. Leave one of them out."
+        )
+    able = engine in ("auto", "ghost") and runtime.memory == "ample"
+    return able and (device.type == "cuda" if chosen is None else chosen)
 
 
 def refused(reason: object) -> ConfigError:

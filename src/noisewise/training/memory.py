@@ -29,7 +29,7 @@ def in_memory(compute: Callable[[Runtime], T], state: State, runtime: Runtime | 
             if not memory_ran_out(error):
                 raise
         # here, behind the handler, the failed attempt's tensors are free again
-        tried = min(size or units, units)
+        tried = min(size or runtime.units_at_once(units), units)
         if tried <= 1:
             raise RunError(
                 "the gradient of one single unit does not fit in memory, so micro-batches cannot be made smaller. Use a "

@@ -74,6 +74,8 @@ def private_step(
     read_ahead(data, state, optimizer)
     step, clip, sigma = drawn.step, drawn.clip, mechanism.noise_at(drawn.step)
     support = state.course.begin(step, weights)
+    if runtime is not None and runtime.memory == "small":
+        optimizer.zero_grad()  # the last step's gradient would be in memory beside this one's
     part = clipped_part(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))
     clipped = join(part, state.team, Occasion(step, drawn.units, drawn.noise), norms=bool(recorders))
     for recorder in recorders:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from noisewise.accounting.accountants import ADJACENCIES, check_delta
 from noisewise.errors import ConfigError
-from noisewise.runtime import Engine
+from noisewise.runtime import Engine, Memory
 from noisewise.sampling import SAMPLERS
 from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, REPAIR_NAMES, takes
 
@@ -26,7 +26,7 @@ WHOLE = {
 ABOVE_ZERO = {"epsilon": "3", "epochs": "20", "lr": "0.1", "twin_lr": "0.1", "bound": "1", "screen": "10"}
 CHOICES = {
     "clip": tuple(CLIPS), "optimizer": tuple(OPTIMIZERS), "sampler": tuple(SAMPLERS), "adjacency": tuple(ADJACENCIES),
-    "engine": get_args(Engine),
+    "engine": get_args(Engine), "memory": get_args(Memory),
 }  # fmt: skip
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 from noisewise.errors import ConfigError
-from noisewise.runtime import Engine, Runtime
+from noisewise.runtime import Engine, Memory, Runtime
 from noisewise.workflow.checks import check_settings
 from noisewise.workflow.written import converted
 
@@ -45,6 +45,7 @@ class Config:
     twin_lr: float
     engine: str
     microbatch: int | None = None
+    memory: str | None = None
     insecure_seed: int | None = None
     test: float | str | None = None
     drop_unlabelled: bool = False
@@ -64,7 +65,8 @@ class Config:
 
     def runtime(self) -> Runtime:
         """How steps are computed."""
-        return Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)
+        runtime = Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)
+        return replace(runtime, memory=cast(Memory, self.memory)) if self.memory is not None else runtime
 
     def to_toml(self) -> str:
         """Text of config.toml; settings that are off are left out."""
