@@ -4,7 +4,8 @@ python benchmarks/distributed.py  ->  benchmarks/results/distributed.json
 
 Bytes are counted twice: what a rank hands to torch.distributed, and what crosses the loopback (the kernel's counter, all
 ranks together, protocol included). Times are those of the fastest of many steps, in rounds that take turns: other work on the
-machine only ever adds to them.
+machine only ever adds to them. Efficiency is by processor time, of one process with two threads against two ranks with one
+each: on a machine with other work, wall time says how much of it there was.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
-STEPS, WARM = 12, 3
+STEPS, WARM = 8, 2
 
 
 def problem(kind: str, n: int) -> tuple[Any, Any]:
@@ -80,7 +81,7 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
     )  # fmt: skip
     state = State.start(plan, insecure_seed=0, team=team)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    joins, steps, wire = [], [], []
+    joins, steps, worked, wire = [], [], [], []
     real = step_module.join
 
     def timed(*arguments: Any, **more: Any) -> Any:
@@ -93,9 +94,10 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
     for _ in range(STEPS):
         if size > 1:
             dist.barrier()
-        before, bytes_before, began = team.sent, on_loopback(), time.perf_counter()
+        before, bytes_before, began, work = team.sent, on_loopback(), time.perf_counter(), time.process_time()
         private_step(model, data, loss_fn, optimizer, state)
         steps.append(time.perf_counter() - began)
+        worked.append(time.process_time() - work)
         if size > 1:
             dist.barrier()
         wire.append((team.sent - before, on_loopback() - bytes_before))
@@ -106,6 +108,7 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
                 "loopback": statistics.median(sent for _, sent in wire[WARM:]),
                 "join_seconds": min(joins[WARM:]),
                 "step_seconds": min(steps[WARM:]),
+                "cpu_seconds": min(worked[WARM:]),  # of rank 0, all its threads
                 "coordinates": sum(p.numel() for p in model.parameters()),
             }
         )
@@ -115,7 +118,7 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
 def measure(size: int, threads: int, **setting: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with tempfile.TemporaryDirectory() as work:
         arguments = (size, threads, f"{work}/meeting", setting, answers)
         ranks = [context.Process(target=rank, args=(number, *arguments)) for number in range(size)]
@@ -143,43 +146,49 @@ def table(content: dict[str, Any]) -> str:
             f"{1e3 * row['join_seconds']:.1f} ms | {1e3 * row['step_seconds']:.0f} ms |"
         )
     for name, row in content["scaling"].items():
-        lines.append(f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | | | {1e3 * row['step_seconds']:.0f} ms |")
+        cpu = f"{1e3 * row['cpu_seconds']:.0f} ms of a processor"
+        lines.append(f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | {row['loopback'] / 1e6:.1f} MB | | {cpu} |")
     return "\n".join(lines)
+
+
+def traffic(rounds: int) -> list[dict[str, Any]]:
+    rows, shares = [], [0.0, 0.5, 0.9]
+    for size in (2, 4):
+        seen: dict[float, list[dict[str, Any]]] = {share: [] for share in shares}
+        for _ in range(rounds):
+            for share in shares:
+                seen[share].append(measure(size, 1, model="wide", batch=32, sparsity=share))
+        rows += [{"processes": size, "sparsity": share, **least(seen[share])} for share in shares]
+    return rows
+
+
+def scaling(rounds: int) -> dict[str, dict[str, Any]]:
+    seen: dict[str, list[dict[str, Any]]] = {"one process, two cores": [], "two processes, one core each": []}
+    for _ in range(rounds):
+        for name, (size, threads) in zip(seen, ((1, 2), (2, 1)), strict=True):
+            seen[name].append(measure(size, threads, model="cnn", batch=128, sparsity=0.0))
+    return {name: least(each) for name, each in seen.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["traffic", "scaling"], help="measure this part anew, keep the other")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     import torch
 
-    traffic, shares = [], [0.0, 0.5, 0.9]
-    for size in (2, 4):
-        rounds: dict[float, list[dict[str, Any]]] = {share: [] for share in shares}
-        for _ in range(chosen.rounds):
-            for share in shares:
-                rounds[share].append(measure(size, 1, model="wide", batch=32, sparsity=share))
-        for share in shares:
-            traffic.append({"processes": size, "sparsity": share, **least(rounds[share])})
-            print(traffic[-1], flush=True)
-    compute: dict[str, list[dict[str, Any]]] = {"one process, two cores": [], "two processes, one core each": []}
-    for _ in range(chosen.rounds):
-        for name, (size, threads) in zip(compute, ((1, 2), (2, 1)), strict=True):
-            compute[name].append(measure(size, threads, model="cnn", batch=256, sparsity=0.0))
-    scaling = {name: least(rounds) for name, rounds in compute.items()}
-    one, two = (scaling[name]["step_seconds"] for name in scaling)
-    efficiency = one / two
-    print(f"step: {one:.3f} s and {two:.3f} s, efficiency {efficiency:.2f}", flush=True)
-    content = {
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__},
-        "rounds": chosen.rounds,
-        "traffic": traffic,
-        "scaling": scaling,
-        "efficiency": efficiency,
-    }
-    print(table(content))
+    content = json.loads(chosen.out.read_text()) if chosen.only and chosen.out.exists() else {}
+    content["machine"] = {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__}
+    if chosen.only != "scaling":
+        content["traffic"] = traffic(chosen.rounds)
+    if chosen.only != "traffic":
+        content["scaling"] = scaling(chosen.rounds)
+        one, two = (row["cpu_seconds"] for row in content["scaling"].values())
+        content["efficiency"] = one / (2 * two)  # work of one process against that of both ranks
     chosen.out.write_text(json.dumps(content, indent=2) + "\n")
+    if {"traffic", "scaling"} <= set(content):
+        print(table(content), f"efficiency {content['efficiency']:.2f}", sep="\n")
 
 
 if __name__ == "__main__":
