@@ -15,6 +15,7 @@ from noisewise.evaluation import outputs
 from noisewise.losses import cross_entropy
 from noisewise.models import build
 from noisewise.models.theory import TwoLayerCNN, gradient_norms
+from noisewise.reproduce.tables import noise_for
 
 BOX = 1000.0  # inputs are not bounded: a box that no change reaches
 
@@ -89,8 +90,7 @@ def train_one_feature(
         _train(model, public, 0.0, True, bound, batch, pretraining, lr, seed, device)
         model = _fresh(model, device)
     if epsilon is not None:
-        plan = nw.Mechanism(sampler=nw.Poisson(n, min(batch, n)), steps=steps).calibrated(epsilon, delta)
-        sigma_n = plan.noise_at(0) * bound / min(batch, n)
+        sigma_n = noise_for(n, min(batch, n), steps, epsilon, delta) * bound / min(batch, n)
     _train(model, data.train, sigma_n, plain, bound, batch, steps, lr, seed, device)
     seen = _seen(model, data.train, data.test, radius or {}, attacked, seed, radii or {})
     return seen | {"sigma_n": sigma_n, "noise_multiplier": sigma_n * min(batch, n) / bound}
