@@ -154,7 +154,7 @@ def judge(claims: Sequence[Claim], config: Any, measured: Measured, *, smoke: bo
 def _judged(claim: Claim, config: Any, measured: Measured, level: float, smoke: bool) -> Judged:
     findings = tuple(claim.check(config, measured, level))
     if not findings:
-        raise ConfigError(f"claim {claim.name}: its check found nothing to decide by.")
+        return Judged(claim, "not-run", "this tier leaves its runs out", findings)
     if claim.incomparable:
         return Judged(claim, "not-comparable", claim.incomparable, findings)
     if smoke and not claim.theory:

@@ -23,15 +23,20 @@ TUNING_SEED = 1000  # first seed of runs that choose settings; their numbers are
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What every experiment is told: how many seeds, and where it runs."""
+    """What every experiment is told: how many seeds, from which on, and where it runs.
+
+    `first_seed`: above 0 where earlier seeds were a pilot that chose how many are needed.
+    """
 
     seeds: int = 5
+    first_seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         """At least one seed."""
-        if type(self.seeds) is not int or not 1 <= self.seeds <= TUNING_SEED:
-            raise ConfigError(f"seeds={self.seeds!r}: must be a whole number from 1 to {TUNING_SEED}.")
+        most = TUNING_SEED - self.first_seed
+        if type(self.seeds) is not int or not 1 <= self.seeds <= most:
+            raise ConfigError(f"seeds={self.seeds!r}: must be a whole number from 1 to {most}.")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -134,7 +139,7 @@ class Paper:
 
 def seeds_of(config: Config) -> range:
     """Seeds of the runs that count."""
-    return range(config.seeds)
+    return range(config.first_seed, config.first_seed + config.seeds)
 
 
 def grid(config: Config, function: str, arms: Mapping[str, Mapping[str, Any]], *, seeds: Sequence[int] | None = None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ def train_images(
     epochs: float,
     lr: float,
     momentum: float = 0.0,
+    adam: bool = False,
     options: dict[str, Any] | None = None,
     rows: int | None = None,
     sizes: dict[str, int] | None = None,
@@ -59,6 +60,7 @@ def train_images(
     members: bool = False,
     tuning: bool = False,
     valid: int = 5000,
+    keep: Callable[[nn.Module], None] | None = None,
 ) -> dict[str, Any]:
     """Train one model and look at it, on the test part; while `tuning` on held-out training images instead.
 
@@ -71,6 +73,7 @@ def train_images(
         epochs: passes over the training rows.
         lr: learning rate of SGD.
         momentum: of SGD.
+        adam: DP-Adam in place of SGD.
         options: of the model.
         rows: that are trained on; all by default.
         sizes: of classes, others in full.
@@ -82,12 +85,13 @@ def train_images(
         repair: see `repairs_of`.
         start: public pretraining: epochs, batch, lr on the images that are not turned.
         turned: degrees, and how many of the turned test images are trained on; the others are the test part.
-        radius: of PGD by norm, in units of pixels from 0 to 1.
+        radius: of PGD by norm (`l2`, `linf`, and a word behind it where there are several), for pixels from 0 to 1.
         attacked: test images that are attacked.
         curve: points of the loss over the run.
         members: attack membership.
         tuning: look at held-out training images; the test part is not read.
-        valid: how many those are, held out in every run of an experiment that tunes.
+        valid: how many those are.
+        keep: called with the trained model.
     """
     if device == "cpu":
         torch.set_num_threads(1)
@@ -116,11 +120,13 @@ def train_images(
     )
     recipe = Recipe(
         model=network, data=Splits(train, look.take(torch.arange(0)), look), loss_fn=cross_entropy, mechanism=plan,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum),
+        optimizer=partial(torch.optim.Adam, lr=lr) if adam else partial(torch.optim.SGD, lr=lr, momentum=momentum),
     )  # fmt: skip
     recipe = repairs.repaired(recipe, *repairs_of(repair, seed))
     watched = _Curve(curve, plan.steps, look, train)
     trained = _carried_out(recipe, seed, ablation, watched, device)
+    if keep is not None:
+        keep(trained)
     seen = _seen(trained, look, data, radius or {}, attacked, seed)
     seen |= {"steps": plan.steps, "noise_multiplier": float(plan.noise_at(0)), "n": n, "curve": watched.points}
     if ablation == "private" and plan.noise_at(0) > 0:
@@ -128,6 +134,35 @@ def train_images(
     if members:
         seen["auc"] = _auc(trained, look, train, seed)
     return seen
+
+
+def hard_images(
+    *, seed: int, device: str, ensemble: int, open_lr: float, open_epochs: float, parts: int = 10, **settings: Any
+) -> dict[str, Any]:
+    """Accuracy of a private model and of its twin by how hard test images are to an ensemble of other open models.
+
+    Images are ranked by the mean loss of `ensemble` models and cut into `parts`, the easiest first.
+    """
+    test = _parts(settings["data"], 0, 0.0, device).test
+    openly = {**settings, "ablation": "plain", "lr": open_lr, "epochs": open_epochs, "momentum": 0.0}
+    losses = torch.stack([_losses(_model(seed * 100 + 50 + k, device, openly), test) for k in range(ensemble)])
+    order = losses.mean(0).argsort(stable=True)
+    seen: dict[str, Any] = {}
+    for which, given in (("private", settings), ("twin", openly)):
+        logits = outputs(_model(seed, device, given), test.x, BATCH)
+        right = (logits.argmax(1) == test.y.cpu()).double()[order]
+        seen[which] = [float(part.mean()) for part in right.tensor_split(parts)]
+    return seen
+
+
+def _model(seed: int, device: str, settings: dict[str, Any]) -> nn.Module:
+    kept: list[nn.Module] = []
+    train_images(seed=seed, device=device, keep=kept.append, **settings)
+    return kept[0]
+
+
+def _losses(model: nn.Module, data: Data) -> Tensor:
+    return nn.functional.cross_entropy(outputs(model, data.x, BATCH), data.y.cpu(), reduction="none")
 
 
 @cache
@@ -239,11 +274,12 @@ def _seen(
     right = (logits.argmax(1) == y).double()
     seen: dict[str, Any] = _plain(model, look)
     seen["classes"] = [float(right[y == label].mean()) for label in range(logits.shape[1])]
+    seen["balanced"] = float(np.mean(seen["classes"]))
     seen |= calibration_errors(logits, y)
     seen["norm"] = float(torch.cat([weight.detach().flatten() for weight in model.parameters()]).norm())
     rows = torch.from_numpy(np.random.default_rng(0).permutation(len(look))[:attacked]).to(look.y.device)
     for norm, size in radius.items():
-        worst = _attacked(model, look.take(rows), name, norm, size, seed)
+        worst = _attacked(model, look.take(rows), name, norm.split()[0], size, seed)
         labels = look.y[rows].cpu()
         seen[norm] = {
             "accuracy": float(worst.mean()),
