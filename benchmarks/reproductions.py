@@ -98,7 +98,8 @@ def page() -> str:
         "# Reproductions",
         "",
         "What papers on DP-SGD's side effects claim, and what came out here. Written by "
-        "`python benchmarks/reproductions.py page` from [benchmarks/results/reproductions](../benchmarks/results/reproductions); "
+        "`python benchmarks/reproductions.py page` from "
+        "[benchmarks/results/reproductions](../benchmarks/results/reproductions); "
         "`noisewise reproduce --list` shows what can be run.",
         "",
         "| paper | claims | checked | reproduced | not reproduced | not comparable | not run | controls |",
@@ -126,7 +127,8 @@ def page() -> str:
         "noise), of level 1 - 0.05/k for the k claims and controls of an experiment (Bonferroni). Test images are the"
         " same in all seeds, so intervals speak of training, not of other images. With fewer than five seeds nothing "
         "is said of what chance decides.",
-        "- *Controls* are not the papers': the same without privacy, with a matched step, with a random mask. They are counted apart.",
+        "- *Controls* are not the papers': the same without privacy, with a matched step, with a random mask. They are "
+        "counted apart.",
         "- Settings were chosen on held-out training data, never on test data. Noise is drawn by seed, so that runs "
         "can be repeated: no model of these runs is private.",
         "- Epsilons are PLD's at delta 1e-5 for adding or removing one record, with real Poisson batches, unless said.",

@@ -54,7 +54,7 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: the arm it belongs to, its seed, the function that makes it (`module:function`) and its settings."""
+    """One run: the arm it belongs to, its seed, the function that makes it (see `running`) and its settings."""
 
     arm: str
     seed: int

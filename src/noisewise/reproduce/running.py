@@ -125,6 +125,8 @@ def reproduce(
                 part = label if len(experiment.stages) == 1 else f"{label} {number}/{len(experiment.stages)}"
                 if not partial:
                     carry_out(_jobs(wanted, config), cells, processes=jobs, progress=progress, label=part)
+                elif any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
+                    break
                 measured = _with(measured, wanted, config, cells)
         except Interrupted as error:
             stopped = error
@@ -177,9 +179,15 @@ def _jobs(cells: Sequence[Cell], config: Config) -> list[Job]:
     return [Job(key, _function(cell.function), cell.arguments(config.device)) for key, cell in unique.items()]
 
 
+def _path(cell: Cell, config: Config, folder: Path) -> Path:
+    return folder / f"{cell.key(config.device)}.json"
+
+
 def _function(path: str) -> Callable[..., Any]:
+    """`module:function` of this room, or with the whole path of another module."""
     module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(import_module(f"noisewise.reproduce.{module}"), name)
+    home = module if "." in module else f"noisewise.reproduce.{module}"
+    function: Callable[..., Any] = getattr(import_module(home), name)
     return function
 
 
@@ -189,7 +197,7 @@ def _with(before: Measured, cells: Sequence[Cell], config: Config, folder: Path)
     for cell in cells:
         into = tuning if cell.tuning else arms
         runs = into.setdefault(cell.arm, {})
-        path = folder / f"{cell.key(config.device)}.json"
+        path = _path(cell, config, folder)
         if path.exists():
             runs[cell.seed] = read_json(path)["result"]
     return Measured(arms, tuning)
