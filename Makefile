@@ -1,13 +1,14 @@
 # make demo   set up, train on embedded data, audit, write the report
 # make test   set up, run all tests but the slow and GPU ones
 # make pictures  set up, train, audit and report on Adult, and draw the pictures of the README (needs chromium)
+# make verify-results  set up, run two random small reproductions again, compare with the committed results
 # make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench pictures mutants kills wheel clean
+.PHONY: demo test lint format bench pictures mutants kills verify-results wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,6 +44,9 @@ mutants: $(STAMP)
 
 kills: $(STAMP)
 	$(BIN)/python tests/kills.py --kills 200
+
+verify-results: $(STAMP)
+	$(BIN)/python benchmarks/reproductions.py verify
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel

@@ -146,4 +146,11 @@ FAULTS = [
         "*ledgers[0].lines",
         ("cli/test_train.py::test_several_seeds_add_up",),
     ),
+    Mutant(
+        "cli: what cannot be run is not listed",
+        "cli/reproduce.py",
+        "for missing in paper.unrun:",
+        "for missing in ():",
+        ("cli/test_reproduce.py::test_the_list_names_every_experiment",),
+    ),
 ]

@@ -69,3 +69,36 @@ def test_mistakes_are_named(line, words, noisewise):
     shown = noisewise(*line)
     assert shown.code == 2
     assert words in shown.words
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], {}),
+        (["--tier", "full"], {"tier": "full"}),
+        (["--seeds", "7"], {"seeds": 7}),
+        (["--device", "cuda"], {"device": "cuda"}),
+        (["--jobs", "3"], {"jobs": 3}),
+        (["--out", "there"], {"out": "there"}),
+        (["--partial"], {"partial": True}),
+        (["--quiet"], {"progress": False, "told": False}),
+    ],
+)
+def test_every_option_reaches_the_library(given, expected, noisewise, monkeypatch):
+    asked = {}
+
+    def carry_out(names, out, *, told, **settings):
+        asked.update(names=names, out=str(out), told=told is not None, **settings)
+        return []
+
+    monkeypatch.setattr("noisewise.reproduce.running.reproduce", carry_out)
+    assert noisewise("reproduce", "toy.coin", *given).code == 0
+    usual = {
+        "names": ["toy.coin"],
+        "out": "reproductions",
+        "told": True,
+        "tier": "standard",
+        "seeds": None,
+        "device": None,
+    }
+    assert asked == {**usual, "jobs": 1, "partial": False, "progress": True, **expected}

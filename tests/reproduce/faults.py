@@ -75,11 +75,4 @@ FAULTS = [
         "look = split.test",
         ("reproduce/test_tables.py::test_an_open_regression_fits_and_looks_at_the_part_it_is_told",),
     ),
-    Mutant(
-        "cli: what cannot be run is not listed",
-        "cli/reproduce.py",
-        "for missing in paper.unrun:",
-        "for missing in ():",
-        ("cli/test_reproduce.py::test_the_list_names_every_experiment",),
-    ),
 ]  # fmt: skip

@@ -7,12 +7,12 @@ from noisewise.reproduce.drawing import bars, columns, curve, dress, heat, sheet
 from noisewise.reproduce.measured import Measured
 
 
-def test_a_curve_shows_the_mean_and_the_range_of_the_seeds():
+def test_a_curve_shows_the_mean_and_the_middle_half_of_the_seeds():
     figure, (ax,) = sheet()
     curve(ax, [0, 1], [np.array([1.0, 3.0]), np.array([2.0, 6.0])], "loss")
     assert list(ax.lines[0].get_ydata()) == [2.0, 4.0]
     band = ax.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == (1.0, 6.0)
+    assert (band.min(), band.max()) == (1.5, 5.0)
     dress(ax, "step", "loss")
     assert ax.get_xlabel() == "step"
     assert figure.axes == [ax]

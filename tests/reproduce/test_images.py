@@ -76,9 +76,7 @@ def test_turned_images_that_are_trained_on_are_not_tested_on():
 
 
 def test_what_is_measured_fits_together():
-    seen = train_images(
-        seed=0, sigma=1.0, curve=2, members=True, radius={"linf": 0.1, "l2 0": 0.5}, attacked=50, **QUICK
-    )
+    seen = train_images(seed=0, curve=2, members=True, radius={"linf": 0.1, "l2 0": 0.5}, attacked=50, **QUICK)
     assert seen["curve"][0]["step"] == 0
     assert seen["curve"][-1]["step"] == seen["steps"]
     assert seen["curve"][-1]["accuracy"] == pytest.approx(seen["accuracy"])

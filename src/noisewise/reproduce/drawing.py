@@ -28,12 +28,12 @@ def sheet(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float 
 def curve(
     ax: Axes, x: Sequence[float], columns: Sequence[np.ndarray], label: str, place: int = 0, **style: Any
 ) -> None:
-    """Mean over seeds at each x, and the range from the smallest to the largest seed."""
+    """Mean over seeds at each x, and a band that holds the middle half of them."""
     colour = COLOURS[place % len(COLOURS)]
     middle = [float(np.mean(column)) for column in columns]
     ax.plot(x, middle, **{"marker": "o", "markersize": 3.5, "linewidth": 1.8, "color": colour, "label": label, **style})
     if all(len(column) > 1 for column in columns):
-        low, high = ([float(end(column)) for column in columns] for end in (np.min, np.max))
+        low, high = ([float(np.quantile(column, share)) for column in columns] for share in (0.25, 0.75))
         ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 

@@ -151,10 +151,12 @@ def write(result: Result, out: Path) -> Path:
     path = result_path(out, result.paper, result.experiment.name, result.tier)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = result.to_dict()
-    if path.exists():  # runs that were read from the cache took their time before
+    if path.exists():
         before = read_json(path)
-        if before["config"] == content["config"] and before["commit"] == content["commit"]:
-            content["seconds"] = max(content["seconds"], before["seconds"])
+        if before["config"] == {**content["config"], "seeds": before["config"]["seeds"]}:
+            content["seconds"] = round(
+                before["seconds"] + content["seconds"], 1
+            )  # what is read again took its time then
     write_json(path, content)
     figure = result.experiment.draw(result.config, result.measured)
     figure.savefig(path.with_suffix(".png"), dpi=130, metadata={"Software": None})
