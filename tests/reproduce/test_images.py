@@ -111,6 +111,12 @@ def test_rules_and_repairs_by_name():
     assert repairs_of(None, 0) == []
     (freeze,) = repairs_of({"kind": "prune", "at": [0.5], "shares": [0.77]}, 0)
     assert (freeze.mode, freeze.shares) == ("prune", (0.77,))
+    (random,) = repairs_of({"kind": "random sparsification", "final": 0.7, "refreshes": 2}, 0)
+    assert (random.final, random.refreshes) == (0.7, 2)
+    mask = {"kind": "magnitude mask", "share": 0.7, "epochs": 1, "batch": 10, "lr": 0.1}
+    (same,), (public,) = (repairs_of({**mask, "source": source}, 0) for source in ("same", "digits"))
+    assert same.cost == "not-private"
+    assert public.cost == "free"
     with pytest.raises(ConfigError, match="clipping rule 'round'"):
         rule_of({"kind": "round"}, model)
     with pytest.raises(ConfigError, match="repair"):

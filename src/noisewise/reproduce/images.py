@@ -122,12 +122,13 @@ def train_images(
         model=network, data=Splits(train, look.take(torch.arange(0)), look), loss_fn=cross_entropy, mechanism=plan,
         optimizer=partial(torch.optim.Adam, lr=lr) if adam else partial(torch.optim.SGD, lr=lr, momentum=momentum),
     )  # fmt: skip
-    recipe = repairs.repaired(recipe, *repairs_of(repair, seed))
+    recipe = repairs.repaired(recipe, *repairs_of(repair, seed, device))
     watched = _Curve(curve, plan.steps, look, train)
     trained = _carried_out(recipe, seed, ablation, watched, device)
     if keep is not None:
         keep(trained)
     seen = _seen(trained, look, data, radius or {}, attacked, seed)
+    seen["train_accuracy"] = _plain(trained, watched.fitted)["accuracy"]
     seen |= {"steps": plan.steps, "noise_multiplier": float(plan.noise_at(0)), "n": n, "curve": watched.points}
     if ablation == "private" and plan.noise_at(0) > 0:
         seen["epsilon"] = plan.epsilon(DELTA)
@@ -214,8 +215,8 @@ def rule_of(given: dict[str, Any], model: nn.Module) -> Clip:
     raise ConfigError(f"clipping rule {kind!r}: must be local or global, or either of them layerwise.")
 
 
-def repairs_of(given: dict[str, Any] | None, seed: int) -> list[repairs.Repair]:
-    """`{"kind": "freeze" | "prune" | "random mask" | "local then global", ...}`."""
+def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> list[repairs.Repair]:
+    """A repair by `kind`: freeze, prune, random mask, magnitude mask, random or ranked sparsification, local then global."""
     match given:
         case None:
             return []
@@ -223,9 +224,23 @@ def repairs_of(given: dict[str, Any] | None, seed: int) -> list[repairs.Repair]:
             return [repairs.StagewiseFreezing(at=tuple(at), shares=tuple(shares), mode=mode)]
         case {"kind": "random mask", "share": share}:
             return [repairs.MagnitudePruning(repairs.AtRandom(seed), share)]
+        case {"kind": "magnitude mask", "share": share, "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
+            return [repairs.MagnitudePruning(_source(source, seed, device, epochs, batch, lr), share)]
+        case {"kind": "random sparsification", "final": final, "refreshes": refreshes}:
+            return [repairs.RandomSparsification(final, refreshes=refreshes)]
+        case {"kind": "ranked sparsification", "final": final}:
+            return [repairs.RankedSparsification(final)]
         case {"kind": "local then global", "screen": screen, "share": share}:
             return [repairs.LocalThenGlobal(screen=screen, share=share)]
     raise ConfigError(f"repair {given!r}: none of those that the experiments use.")
+
+
+def _source(name: str, seed: int, device: str, epochs: float, batch: int, lr: float) -> Any:
+    """Whose weights a mask comes from: the private records themselves (no guarantee is left), or a public set by name."""
+    if name == "same":
+        return repairs.PrivateRecords(accept_not_private=True, epochs=epochs, batch_size=batch, lr=lr, seed=seed)
+    public = _parts(name, 0, 0.0, device).train
+    return repairs.PublicTraining(public, epochs=epochs, batch_size=batch, lr=lr, seed=seed)
 
 
 class _Curve:
