@@ -196,12 +196,14 @@ def train_regression(
     bound: float = 1.0,
     screen: float | None = None,
     epsilon: float | None = None,
+    sigma: float | None = None,
     plain: bool = False,
     tuning: bool = False,
 ) -> dict[str, Any]:
     """Fit a number with a network of one hidden layer; mean squared error in units of the target's deviation.
 
-    batch: Poisson batches; None for full-batch gradient descent. screen: global clipping with this Z, else local.
+    batch: Poisson batches; None for full-batch gradient descent. screen: global clipping with this Z, else local. sigma: in
+    place of epsilon at delta 1e-5.
     """
     split = _standardised(data)
     model = build("mlp", tuple(split.train.x.shape[1:]), 1, seed, widths=(width,)).to(device)
@@ -209,14 +211,15 @@ def train_regression(
     rule: Clip = Flat(bound) if screen is None else Global(bound, screen)
     sampler = nw.FullBatch(n) if batch is None else nw.Poisson(n, batch)
     steps = epochs if batch is None else nw.steps_for(epochs, n, batch)
-    sigma = 0.0 if epsilon is None else noise_for(n, batch, steps, epsilon)
+    if sigma is None:
+        sigma = 0.0 if epsilon is None else noise_for(n, batch, steps, epsilon)
     plan = nw.Mechanism(sampler=sampler, clip=rule, steps=steps, noise_multiplier=sigma)
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(model.parameters(), lr=lr) if adam else torch.optim.SGD(model.parameters(), lr=lr)
     )
     here = Data(split.train.x.to(device), split.train.y.to(device), public=True)
     nw.train(
-        model, here, squared_error, plan, optimizer, ablation="plain" if plain else "private" if epsilon else "clip-only",
+        model, here, squared_error, plan, optimizer, ablation="plain" if plain else "private" if sigma else "clip-only",
         seed=seed, insecure_seed=seed, delta=1e-5, progress=False,
     )  # fmt: skip
     look = split.valid if tuning else split.test

@@ -281,6 +281,7 @@ class Regression(Config):
     batch: int = 256
     screens: tuple[float, ...] = (400.0, 2000.0)
     epsilon: float = 3.0
+    sigma: float | None = None  # in place of epsilon
     width: int = 100
     rates: tuple[tuple[float, ...], ...] = (
         (0.03, 0.1, 0.3, 1.0),
@@ -300,7 +301,8 @@ def _regression(config: Regression, place: int, rule: str) -> dict[str, Any]:
         given |= {"batch": config.batch, "adam": True}
     if rule == "not private":
         return given | {"plain": True}
-    return given | {"epsilon": config.epsilon} | ({"screen": config.screens[place]} if rule == "global" else {})
+    noise = {"epsilon": config.epsilon} if config.sigma is None else {"sigma": config.sigma}
+    return given | noise | ({"screen": config.screens[place]} if rule == "global" else {})
 
 
 def _rates(config: Regression, place: int, rule: str) -> tuple[float, ...]:
@@ -376,6 +378,7 @@ REGRESSION = Experiment(
             rates=((0.3,), (30.0,), (1e-2,)),
             tuning=1,
             width=20,
+            sigma=5.0,
         ),
         "standard": Regression(),
         "full": Regression(seeds=20, tuning=4),

@@ -24,6 +24,7 @@ class Images(Config):
     batch: int = 256
     epochs: float = 15
     epsilon: float = 3.0
+    sigma: float | None = None  # in place of epsilon
     bound: float = 0.1
     momentum: float = 0.9
     rows: int | None = None
@@ -46,7 +47,8 @@ class Images(Config):
         }
         if kind == TWIN:
             return {**shared, "ablation": "plain", **more}
-        return {**shared, "epsilon": self.epsilon, "rule": {"kind": "local", "bound": self.bound}, **more}
+        noise = {"epsilon": self.epsilon} if self.sigma is None else {"sigma": self.sigma}
+        return {**shared, **noise, "rule": {"kind": "local", "bound": self.bound}, **more}
 
     def choices(self, kind: str) -> tuple[float, ...]:
         """Learning rates to choose from."""
@@ -87,5 +89,6 @@ QUICK: dict[str, Any] = {
     "rates": (0.5,),
     "open_rates": (0.03,),
     "attacked": 20,
+    "sigma": 1.0,
 }
 SMALL: dict[str, Any] = {"rows": 10_000, "epochs": 8, "rates": (0.5, 1.0), "open_rates": (0.03, 0.1), "attacked": 500}

@@ -435,7 +435,7 @@ BLOG = Experiment(
     title="Does noise hurt more in larger models and with less data?",
     where="the Blog 'Privacy's Price'; not in the paper",
     tiers={
-        "quick": Sizes(seeds=1, filters=(4, 8), rows=(100, 200), d=30, n=150, test=100, steps=20, lr=2.0),
+        "quick": Sizes(seeds=1, filters=(4, 8), rows=(50, 100), d=30, n=100, test=100, steps=20, lr=2.0),
         "standard": Sizes(),
         "full": Sizes(seeds=30, filters=(5, 10, 20, 40, 80, 160)),
     },

@@ -236,8 +236,8 @@ TABLE2_CIFAR = Experiment(
     claims=_table_claims("Z3.cifar", "62.8 and 52.8 (Poisson)", "64.6 and 55.2 (Poisson)", ("+1.8", "+2.4")),
     draw=_draw_table,
     settings="550,570 weights, batch 1000, 40 epochs dense and 48 sparse, clip bound 1, no momentum, at the noise that the "
-    "paper's accountant (RDP) gives for epsilon 3 and 1: sigma 1.542 and 3.730 dense, 1.655 and 4.065 sparse; PLD finds less epsilon."
-    + CHOSEN,
+    "paper's accountant (RDP) gives for epsilon 3 and 1: sigma 1.542 and 3.730 dense, 1.655 and 4.065 sparse; PLD finds less "
+    "epsilon." + CHOSEN,
     left_out="H-CNN, SVHN, shuffled batches, the search over clip bounds and epochs",
     minutes={"quick": 0.1, "standard": 30, "full": 15},
 )
