@@ -72,6 +72,18 @@ def test_nothing_is_done_twice_and_more_seeds_add_only_those(traced, tmp_path):
     assert runs() == 17
 
 
+def test_what_is_read_again_took_its_time_before(toy, tmp_path):
+    reproduce(["toy.coin"], tmp_path, **QUIET)
+    path = result_path(tmp_path, "toy", "coin", "standard")
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({**raw, "seconds": 100.0}))
+    reproduce(["toy.coin"], tmp_path, **QUIET)
+    assert json.loads(path.read_text())["seconds"] >= 100
+    path.write_text(json.dumps({**raw, "seconds": 100.0, "config": {**raw["config"], "shifts": [7.0]}}))
+    reproduce(["toy.coin"], tmp_path, **QUIET)
+    assert json.loads(path.read_text())["seconds"] < 100
+
+
 def test_ctrl_c_loses_nothing_and_what_is_there_is_judged(traced, tmp_path):
     runs, told = traced(stop_at=3), []
     with pytest.raises(Interrupted, match="nothing is lost"):

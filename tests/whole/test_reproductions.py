@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("reproductions_benchmark", PROJECT / "benchmarks" / "reproductions.py")
 PAGES = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(PAGES)
-FILES = sorted(PAGES.RESULTS.glob("*/*.json"))
+FILES = sorted(path for name in PAPERS for path in (PAGES.RESULTS / name).glob("*.json"))
 ROW = re.compile(
     r"^\| \*?(?P<claim>[^|*]+?)\*?( \(control\))? \|.*\| \*\*(?P<verdict>[a-z ]+)\*\*( \((?P<tier>\w+)\))?: "
 )

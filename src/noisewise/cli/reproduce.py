@@ -109,7 +109,8 @@ def _print_list(as_json: bool) -> None:
         console.print(table)
         for missing in paper.unrun:
             console.print(plain(f"• {missing.name} is not run: {missing.reason}"), style="dim")
-    terminal().print("\n[dim]* about, for quick / standard on two cores / full on a GPU with 8 jobs (made-up data: 16 cores)[/]")
+    words = "* about, for quick / standard on two cores / full on a GPU with 8 jobs (made-up data: 16 cores)"
+    terminal().print(f"\n[dim]{words}[/]")
 
 
 def _print_result(result: Result) -> None:

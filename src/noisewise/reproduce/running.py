@@ -11,7 +11,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Job, carry_out
 from noisewise.reproduce.claims import Judged, judge
-from noisewise.reproduce.experiment import Cell, Config, Experiment, Tier
+from noisewise.reproduce.experiment import Cell, Config, Experiment, Tier, config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import find
 from noisewise.runs.files import read_json, write_json
@@ -153,7 +153,8 @@ def write(result: Result, out: Path) -> Path:
     content = result.to_dict()
     if path.exists():
         before = read_json(path)
-        if before["config"] == {**content["config"], "seeds": before["config"]["seeds"]}:
+        known = config_from(type(result.config), before["config"])
+        if known == replace(result.config, seeds=known.seeds):
             content["seconds"] = round(
                 before["seconds"] + content["seconds"], 1
             )  # what is read again took its time then

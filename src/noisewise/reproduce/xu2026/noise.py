@@ -234,8 +234,8 @@ FIGURE3 = Experiment(
     settings=SETTINGS
     + " d 200, n 1000, m 10, 400 steps; norms 5, 3, 4, 2 (shares .4, .1, .4, .1), sigma_xi 0.1; L2 radius "
     "0.5, Linf 0.05. T5 has its own arm with norms 1.5, 0.9, 1.2, 0.6 at sigma_n 0.1, where the fit is not "
-    "saturated. The number of seeds comes from a pilot of ten others: for X1.a, the hardest to tell, 50 were "
-    "needed.",
+    "saturated. The standard tier's ten seeds are the pilot of the full one, "
+    "which has 60 others: 50 tell X1.a, the hardest.",
     left_out="which group sizes, norms and radii the paper used",
     minutes={"quick": 0.1, "standard": 4, "full": 2},
 )
