@@ -146,7 +146,7 @@ CLASS_SIZE = Experiment(
         "rates chosen for each size by the mean accuracy over classes on held-out images, for private runs and "
         "twins apart; Linf PGD of 8/255, 20 steps."
     ),
-    minutes={"quick": 0.05, "standard": 15, "full": 8},
+    minutes={"quick": 0.05, "standard": 15, "full": 4},
 )
 
 
@@ -228,7 +228,7 @@ FREEZING = Experiment(
         "25, 50 and 75 % of the steps with .39, .63 and .77 frozen, by layer (the paper's stages are missing). "
         "The learning rate was chosen for the run without a mask, on held-out images, and serves all."
     ),
-    minutes={"quick": 0.05, "standard": 20, "full": 5},
+    minutes={"quick": 0.05, "standard": 20, "full": 3},
 )
 
 
@@ -323,5 +323,5 @@ HARD = Experiment(
         "epochs), not tuned. Difficulty is the mean loss of other open models with other seeds, cut into ten "
         "parts. The paper shows pictures only."
     ),
-    minutes={"quick": 0.05, "standard": 10, "full": 3},
+    minutes={"quick": 0.05, "standard": 10, "full": 1},
 )
