@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from noisewise.estimates.estimate import Estimate
-from noisewise.reproduce.claims import EXACT, VERDICTS, Finding
+from noisewise.reproduce.claims import VERDICTS, Finding
 from noisewise.reproduce.experiment import Experiment, Paper
 from noisewise.reproduce.papers import PAPERS, find
 from noisewise.reproduce.running import reproduce, result_path
@@ -129,7 +129,8 @@ def page() -> str:
         "is said of what chance decides.",
         "- Simulated, these intervals cover as they promise for accuracies and differences (95 to 96 % at level 95 %, five and "
         "ten seeds). Of losses with a long upper tail they cover less (82 to 84 % where the logarithm deviates by 1), but miss "
-        "upwards in less than 1 %: that something is *above* a limit is not said too often (`tests/reproduce/test_measured.py`).",
+        "upwards in less than 1 %: that something is *above* a limit is not said too often "
+        "(`tests/reproduce/test_measured.py`).",
         "- *Controls* are not the papers': the same without privacy, with a matched step, with a random mask. They are "
         "counted apart.",
         "- Settings were chosen on held-out training data, never on test data. Noise is drawn by seed, so that runs "
@@ -190,9 +191,7 @@ def _ours(findings: list[Finding]) -> str:
 
 
 def _words(finding: Finding) -> str:
-    ours = finding.ours
-    span = "" if ours.method == EXACT else f" ({number(ours.low)}, {number(ours.high)})"
-    return f"{finding.what}: {number(ours.value)}{span}, claimed {finding.wanted}"
+    return f"{finding.what}: {finding.value}, claimed {finding.wanted}"
 
 
 # Do results come out again? --------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "cli/planned.py": 2,
     "cli/predict.py": 1,
     "cli/report.py": 1,
-    "cli/reproduce.py": 1,
+    "cli/reproduce.py": 3,
     "cli/share.py": 3,
     "cli/sweep.py": 2,
     "cli/suggest.py": 1,

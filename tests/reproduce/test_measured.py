@@ -87,7 +87,7 @@ def test_intervals_cover(kind, seeds):
 
 @pytest.mark.parametrize("seeds", [5, 10])
 def test_skewed_losses_are_covered_less_but_rarely_called_too_large(seeds):
-    """Losses whose logarithm deviates by 1: 82 to 84 % cover, nearly all others are too low, so 'above' is not said too often."""
+    """Losses whose logarithm deviates by 1: 82 to 84 % cover, nearly all others are too low: 'above' is rarely said wrongly."""
     draw = np.random.default_rng(seeds)
     low, high = missed(lambda size: draw.lognormal(0, 1, size), float(np.exp(0.5)), seeds)
     assert 0.1 < low < 0.2

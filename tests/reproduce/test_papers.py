@@ -5,10 +5,11 @@ import json
 import pytest
 
 from noisewise.errors import ConfigError
-from noisewise.reproduce.experiment import TIERS, config_from
+from noisewise.reproduce.experiment import config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find, names
 from noisewise.reproduce.running import reproduce, result_path
+from noisewise.reproduce.tiers import TIERS
 
 EVERY = [(paper, experiment) for paper in PAPERS.values() for experiment in paper.experiments]
 

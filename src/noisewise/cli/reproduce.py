@@ -10,11 +10,8 @@ import typer
 
 from noisewise.cli.shared import Json, example, plain, terminal
 from noisewise.errors import ConfigError, Interrupted
-from noisewise.reproduce.claims import EXACT
-from noisewise.reproduce.experiment import TIERS, Tier
-from noisewise.reproduce.papers import PAPERS, find
+from noisewise.reproduce.tiers import TIERS, Tier
 from noisewise.runs.files import finite
-from noisewise.wording import number
 
 if TYPE_CHECKING:
     from noisewise.reproduce.claims import Judged
@@ -56,6 +53,8 @@ def reproduce(
         return
     if not names:
         raise ConfigError("no experiment is named: noisewise reproduce --list shows what there is.")
+    from noisewise.reproduce.papers import find
+
     for name in names:
         find(name)[1].config(tier, seeds, device)
     quiet = quiet or as_json
@@ -77,6 +76,8 @@ def reproduce(
 
 
 def _print_list(as_json: bool) -> None:
+    from noisewise.reproduce.papers import PAPERS
+
     rows = [
         {
             "name": f"{paper.name}.{experiment.name}",
@@ -151,8 +152,7 @@ def _ours(judged: Judged) -> Any:
     from rich.text import Text
 
     finding = next((each for each in judged.findings if not each.holds), judged.findings[0])
-    ours, count = finding.ours, len(judged.findings)
-    span = "" if ours.method == EXACT else f" ({number(ours.low)}, {number(ours.high)})"
-    text = Text(f"{number(ours.value)}{span}", style="" if finding.holds else "yellow")
+    count = len(judged.findings)
+    text = Text(finding.value, style="" if finding.holds else "yellow")
     others = f"; 1 of {count} findings" if count > 1 else ""
     return text.append(f"\n{finding.what}, claimed {finding.wanted}{others}", style="dim")

@@ -60,11 +60,15 @@ class Finding:
         return f"{self.side} {number(self.low)}" + ("" if self.high is None else f" to {number(self.high)}")
 
     @property
+    def value(self) -> str:
+        """`0.21 (0.12, 0.30)`; without an interval where chance has no part."""
+        ours = self.ours
+        return number(ours.value) + ("" if ours.method == EXACT else f" ({number(ours.low)}, {number(ours.high)})")
+
+    @property
     def words(self) -> str:
         """`gap 0.21 (0.12, 0.30), claimed above 0`."""
-        ours = self.ours
-        span = "" if ours.method == EXACT else f" ({number(ours.low)}, {number(ours.high)})"
-        return f"{self.what} {number(ours.value)}{span}, claimed {self.wanted}"
+        return f"{self.what} {self.value}, claimed {self.wanted}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

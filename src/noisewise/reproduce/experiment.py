@@ -6,18 +6,17 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import ConfigError
 from noisewise.reproduce.claims import Claim
 from noisewise.reproduce.measured import Measured
+from noisewise.reproduce.tiers import Tier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Tier = Literal["quick", "standard", "full"]
-TIERS: tuple[Tier, ...] = get_args(Tier)
 TUNING_SEED = 1000  # first seed of runs that choose settings; their numbers are no evidence
 
 

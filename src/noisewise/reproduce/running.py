@@ -20,9 +20,10 @@ from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Job, carry_out
 from noisewise.reproduce.claims import Judged, judge
-from noisewise.reproduce.experiment import Cell, Config, Experiment, Tier, config_from
+from noisewise.reproduce.experiment import Cell, Config, Experiment, config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import find
+from noisewise.reproduce.tiers import Tier
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import hardware, versions
 
