@@ -55,6 +55,7 @@ def test_a_result_has_what_the_contract_asks_for(toy, tmp_path, monkeypatch):
     assert set(raw["measured"]["tuning"]) == {"shift 1", "shift 2", "shift 3"}
     assert result_path(tmp_path, "toy", "coin", "standard").with_suffix(".png").stat().st_size > 1000
     assert result.command == raw["command"]
+    assert len(set(result.measured.column("zero", "value"))) == 6  # each seed is a run of its own
 
 
 def test_the_chosen_setting_is_used(toy, tmp_path):
