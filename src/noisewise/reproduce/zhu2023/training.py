@@ -280,7 +280,7 @@ def _sweep_cells(config: Sweep, measured: Measured) -> Sequence[Cell]:
         "rows": config.rows,
     }
     last = config.finals[-1]
-    steps = max(1, round((config.rows or 50_000) / config.batch))
+    steps = max(1, round((config.rows or 60_000) / config.batch))
 
     def masked(final: float, refreshes: int = 1) -> dict[str, Any]:
         return {"repair": {"kind": SPARSE, "final": final, "refreshes": refreshes}} if final else {}
