@@ -344,7 +344,7 @@ FIGURE1 = Experiment(
             seeds=1, norms=(0.5, 1.0, 2.0), sigmas=(0.05, 6.4), d=30, n=150, test=100, steps=20, lr=4.0
         ),
         "standard": Transition(),
-        "full": Transition(seeds=10, norms=(0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0)),
+        "full": Transition(seeds=30, first_seed=5),
     },
     stages=(_transition_cells,),
     claims=(
