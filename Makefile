@@ -1,6 +1,7 @@
 # make demo   set up, train on embedded data, audit, write the report
 # make test   set up, run all tests but the slow and GPU ones
 # make pictures  set up, train, audit and report on Adult, and draw the pictures of the README (needs chromium)
+# make verify-results  set up, run two random small reproductions again, compare with the committed results
 # make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
 # make rank-kills  set up, kill ranks of shared runs at 20 random moments, resume them, compare bit for bit
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench pictures mutants kills rank-kills wheel clean
+.PHONY: demo test lint format bench pictures mutants kills rank-kills verify-results wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,6 +48,9 @@ kills: $(STAMP)
 
 rank-kills: $(STAMP)
 	$(BIN)/python tests/rank_kills.py --kills 20
+
+verify-results: $(STAMP)
+	$(BIN)/python benchmarks/reproductions.py verify
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel

@@ -46,6 +46,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "cli/processes.py": 3,
     "cli/predict.py": 1,
     "cli/report.py": 1,
+    "cli/reproduce.py": 3,
     "cli/share.py": 3,
     "cli/sweep.py": 2,
     "cli/suggest.py": 1,
@@ -84,6 +85,20 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "runs/scores.py": "report/test_shareable.py",
     "workflow/public_results.py": "report/test_shareable.py",  # what is measured openly is what is shared
     "report/figures.py": "report/test_report.py",  # figures of a run's page
+    "reproduce/bu2022/images.py": "reproduce/test_papers.py",  # quick tiers, and what their claims say of known numbers
+    "reproduce/bu2022/protocols.py": "reproduce/test_papers.py",
+    "reproduce/bu2022/theory.py": "reproduce/test_papers.py",
+    "reproduce/watson2023/theory.py": "reproduce/test_papers.py",
+    "reproduce/watson2023/training.py": "reproduce/test_papers.py",
+    "reproduce/zhu2023/theory.py": "reproduce/test_papers.py",
+    "reproduce/zhu2023/training.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/images.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/noise.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/padding.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/people.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/rotation.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/shared.py": "reproduce/test_papers.py",
+    "reproduce/xu2026/theory.py": "reproduce/test_papers.py",
 }
 
 

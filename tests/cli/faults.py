@@ -154,4 +154,11 @@ FAULTS = [
         "chosen = choose()",
         ("cli/test_processes.py::test_schema_and_config_are_the_first_ones",),
     ),
+    Mutant(
+        "cli: what cannot be run is not listed",
+        "cli/reproduce.py",
+        "for missing in paper.unrun:",
+        "for missing in ():",
+        ("cli/test_reproduce.py::test_the_list_names_every_experiment",),
+    ),
 ]

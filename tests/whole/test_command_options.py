@@ -782,6 +782,7 @@ def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) ->
 
 
 SHOWN_ELSEWHERE = {
+    "reproduce": ("cli/test_reproduce.py", "test_every_option_reaches_the_library"),
     "plan": ("cli/test_forecast.py", "test_every_option_reaches_the_library"),
     "suggest": ("cli/test_suggest.py", "test_advice_is_printed_kept_and_can_be_followed"),
 }

@@ -20,6 +20,7 @@ from noisewise.cli.lists import audits, clips, datasets, models, repairs
 from noisewise.cli.predict import predict
 from noisewise.cli.processes import is_silent
 from noisewise.cli.report import report
+from noisewise.cli.reproduce import reproduce
 from noisewise.cli.shared import EXAMPLES, terminal
 from noisewise.cli.suggest import suggest
 from noisewise.cli.sweep import sweep
@@ -31,7 +32,7 @@ from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
     train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
-    calibrate, datasets, models, repairs, audits, clips,
+    calibrate, reproduce, datasets, models, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",

@@ -1,0 +1,129 @@
+"""Runs on images: what is trained on, what is looked at, and what is measured."""
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from noisewise.clipping import Flat, Global, PerLayer
+from noisewise.errors import ConfigError
+from noisewise.reproduce.images import (
+    _parts,
+    _turned,
+    calibration_errors,
+    hard_images,
+    repairs_of,
+    rule_of,
+    train_images,
+)
+
+QUICK = {
+    "device": "cpu",
+    "data": "digits",
+    "model": "logistic",
+    "batch": 64,
+    "epochs": 1,
+    "lr": 1.0,
+    "valid": 60,
+    "sigma": 1.0,
+}
+
+
+@pytest.fixture
+def logits():
+    generator = torch.Generator().manual_seed(0)
+    return 3 * torch.randn(2000, 5, generator=generator).double(), torch.randint(0, 5, (2000,), generator=generator)
+
+
+def test_calibration_errors_are_those_of_torchmetrics(logits):
+    found = calibration_errors(*logits, smallest=1)
+    scores, y = torch.softmax(logits[0], 1), logits[1]
+    for name, norm in (("ece", "l1"), ("mce", "max"), ("mce_all", "max")):
+        reference = multiclass_calibration_error(scores, y, 5, n_bins=15, norm=norm)
+        assert found[name] == pytest.approx(float(reference), abs=1e-5)
+
+
+def test_small_bins_are_left_out_of_mce():
+    sure, unsure = torch.tensor([[5.0, 0.0]]).repeat(100, 1), torch.tensor([[0.5, 0.0]])
+    found = calibration_errors(torch.cat([sure, unsure]).double(), torch.tensor([0] * 100 + [1]))
+    assert found["mce_all"] > 0.5 > found["mce"]
+
+
+def test_the_test_part_is_not_read_while_tuning(monkeypatch):
+    """Held-out training images are looked at, and are not trained on."""
+    final, tuned = train_images(seed=0, **QUICK), train_images(seed=0, tuning=True, **QUICK)
+    assert final["n"] == tuned["n"] + 60
+    assert len(_parts("digits", 60, 0.0, "cpu").valid) == 60
+    broken = _parts("digits", 60, 0.0, "cpu")
+    broken.test.x.fill_(float("nan"))
+    try:
+        assert train_images(seed=0, tuning=True, **QUICK)["loss"] == tuned["loss"]
+    finally:
+        _parts.cache_clear()
+
+
+def test_turned_images_that_are_trained_on_are_not_tested_on():
+    parts = _parts("digits", 0, 0.0, "cpu")
+    train, test = _turned("digits", parts, {"degrees": 0.0, "rows": 200}, tuning=False)
+    fitted, held = _turned("digits", parts, {"degrees": 0.0, "rows": 200}, tuning=True)
+    assert (len(train), len(test), len(fitted), len(held)) == (200, 159, 160, 40)
+    seen = {row.numpy().tobytes() for row in train.x}
+    assert {row.numpy().tobytes() for row in held.x} <= seen
+    assert {row.numpy().tobytes() for row in fitted.x} <= seen
+    assert sum(row.numpy().tobytes() in seen for row in test.x) <= 2  # digits that occur twice
+    with pytest.raises(ConfigError, match="some must be left"):
+        _turned("digits", parts, {"degrees": 0.0, "rows": 359}, tuning=False)
+
+
+def test_what_is_measured_fits_together():
+    seen = train_images(seed=0, curve=2, members=True, radius={"linf": 0.1, "l2 0": 0.5}, attacked=50, **QUICK)
+    assert seen["curve"][0]["step"] == 0
+    assert seen["curve"][-1]["step"] == seen["steps"]
+    assert seen["curve"][-1]["accuracy"] == pytest.approx(seen["accuracy"])
+    assert seen["balanced"] == pytest.approx(sum(seen["classes"]) / 10)
+    assert seen["linf"]["accuracy"] <= seen["accuracy"] + 0.2
+    assert 0 <= seen["auc"]["logistic regression"] <= 1
+    assert seen["epsilon"] > 0
+
+
+def test_sizes_and_rows_are_met():
+    sizes = {str(label): 30 for label in range(10)} | {"5": 10}
+    assert train_images(seed=0, sizes=sizes, **QUICK)["n"] == 280
+    assert train_images(seed=0, rows=77, **QUICK)["n"] == 77
+
+
+def test_the_open_twin_has_no_epsilon_and_learns_more():
+    given = {**QUICK, "epochs": 5, "sigma": None}
+    private, twin = (train_images(seed=0, ablation=ablation, **given) for ablation in ("private", "plain"))
+    assert "epsilon" not in twin
+    assert private["epsilon"] == pytest.approx(3.0, abs=0.01)
+    assert twin["loss"] < private["loss"]
+
+
+def test_rules_and_repairs_by_name():
+    model = nn.Sequential(nn.Linear(3, 2))
+    assert rule_of({}, model) == Flat(1.0)
+    assert rule_of({"kind": "global", "bound": 1.5, "screen": 75}, model) == Global(1.5, 75.0)
+    layers = rule_of({"kind": "global layerwise", "bound": 1.5, "bias": 0.3, "screen": 75}, model)
+    assert isinstance(layers, PerLayer)
+    assert layers.rules == {"0.weight": Global(1.5, 75.0), "0.bias": Global(0.3, 75.0)}
+    assert rule_of({"kind": "local layerwise", "bound": 1.5}, model).rules["0.bias"] == Flat(1.5)
+    assert repairs_of(None, 0) == []
+    (freeze,) = repairs_of({"kind": "prune", "at": [0.5], "shares": [0.77]}, 0)
+    assert (freeze.mode, freeze.shares) == ("prune", (0.77,))
+    (random,) = repairs_of({"kind": "random sparsification", "final": 0.7, "refreshes": 2}, 0)
+    assert (random.final, random.refreshes) == (0.7, 2)
+    mask = {"kind": "magnitude mask", "share": 0.7, "epochs": 1, "batch": 10, "lr": 0.1}
+    (same,), (public,) = (repairs_of({**mask, "source": source}, 0) for source in ("same", "digits"))
+    assert same.cost == "not-private"
+    assert public.cost == "free"
+    with pytest.raises(ConfigError, match="clipping rule 'round'"):
+        rule_of({"kind": "round"}, model)
+    with pytest.raises(ConfigError, match="repair"):
+        repairs_of({"kind": "glue"}, 0)
+
+
+def test_hard_images_are_hard_for_others_too():
+    seen = hard_images(seed=0, ensemble=2, open_lr=0.5, open_epochs=3, parts=3, **{**QUICK, "epochs": 4})
+    for which in ("private", "twin"):
+        assert seen[which][0] > seen[which][2]
