@@ -115,13 +115,15 @@ def _pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     if loss > 1e7:
         return math.inf
     coarsest = min(max(math.ceil(math.log10(loss / 1e3 / FINEST)), 0), 6) if loss else 0  # about a thousand points
-    left = 1e-2 if len(events) > SEVERAL else 1.0
-    epsilon = math.inf
-    for tenfold in range(coarsest, -1, -1):
-        coarser, epsilon = epsilon, _pld_on_a_grid(events, delta, adjacency, FINEST * 10**tenfold)
-        if left * (coarser - epsilon) <= 1e-3 * epsilon:
-            break
-    return epsilon
+    grid, finer, epsilon = FINEST * 10**coarsest, 0.1, math.inf
+    while True:
+        coarser, epsilon = epsilon, _pld_on_a_grid(events, delta, adjacency, grid)
+        left = finer**2 / (1 - finer**2) if len(events) > SEVERAL else 1.0  # of the change: errors fall with the square
+        too_much = left * (coarser - epsilon) / (1e-3 * epsilon) if epsilon else 0.0
+        if too_much <= 1 or grid <= FINEST:
+            return epsilon
+        finer = max(0.1, 0.9 / math.sqrt(too_much)) if len(events) > SEVERAL else 0.1
+        grid = max(FINEST, grid * finer)
 
 
 def _pld_on_a_grid(events: Events, delta: float, adjacency: str, grid: float) -> float:
