@@ -21,9 +21,7 @@ from noisewise.audits.confidence import (
     answers_of,
     binned_by_score,
     bins_of,
-    bootstrapped,
-    chance_of,
-    from_zero,
+    errors_of,
     largest_errors,
     sides_of,
     with_unseen,
@@ -330,14 +328,7 @@ def calibration(
     answers = {which: answers_of(z, data.y, owner, which) for which, z in spoken.items()}
     binned = binned_by_score(answers, bins)
     with Bar(progress, resamples * (1 + len(answers)), "resampling") as advance:
-        drawn = bootstrapped(binned, owner, generator, level, resamples, advance)
-        by_model = {
-            which: chance_of(a, {name: of[which][1] for name, of in binned.items()}, generator, resamples, advance)
-            for which, a in answers.items()
-        }
-    chance = {name: {which: of[name] for which, of in by_model.items()} for name in binned}
-    near = from_zero(drawn, chance, level)
-    ece = {name: with_unseen(estimates, answers, level, signed=False) for name, estimates in near.items()}
+        ece, chance = errors_of(answers, binned, generator, level, resamples, advance)
     scores = _scores(answers, ece, owner, level, bins, smallest_bin)
     status, scaling = status_of(data, twin), None
     if temperature is not None:
