@@ -251,12 +251,12 @@ def test_a_cut_plan_is_the_plan():
 def test_open_training_leaves_its_model_and_the_random_state_alone():
     model, state = tiny.model(), torch.get_rng_state()
     data = Data(*tiny.data())
-    trained = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    trained = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3, momentum=0.9)
     assert tiny.same(model, tiny.model())
     assert torch.equal(torch.get_rng_state(), state)
     losses = [tiny.loss_fn(own, tiny.data()).mean().item() for own in (model, trained)]
     assert losses[1] < 0.7 * losses[0]
-    again = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    again = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3, momentum=0.9)
     assert tiny.same(trained, again)
 
 

@@ -298,7 +298,7 @@ def train_openly(
     epochs: float,
     batch_size: int,
     lr: float,
-    momentum: float = 0.9,
+    momentum: float = 0.0,
     augment: Augment | None = None,
     seed: int = 0,
     progress: bool = False,

@@ -186,6 +186,13 @@ FAULTS = [
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[PrivateRecords-epochs]",),
     ),
     Mutant(
+        "seen: pruning, momentum of open training ignored",
+        "repairs/pruning.py",
+        "momentum=source.momentum, seed=source.seed,",
+        "momentum=0.9, seed=source.seed,",
+        ("repairs/test_changes.py::test_a_mask_from_private_records_is_that_of_plain_gradient_descent",),
+    ),
+    Mutant(
         "seen: public training, momentum ignored",
         "repairs/public.py",
         "momentum=self.momentum, augment=self.augment,",

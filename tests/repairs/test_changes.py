@@ -42,6 +42,22 @@ def masks_of(recipe):
     return {name: support[name] for name in LAYERS}
 
 
+def test_a_mask_from_private_records_is_that_of_plain_gradient_descent():
+    """The paper's SGD has no momentum; with all rows in each batch it is a loop over one mean."""
+    before, steps = compose.recipe(), 12
+    model, data = copy.deepcopy(before.model), before.data.train
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        before.loss_fn(model, (data.x, data.y)).mean().backward()
+        optimizer.step()
+    source = r.PrivateRecords(1.0, True, epochs=steps, batch_size=len(data), lr=0.5)
+    found = masks_of(r.repaired(before, r.MagnitudePruning(source, 0.5)))
+    trained = parameters(model)
+    for name, mask in found.items():
+        assert trained[name].abs()[mask].min() >= trained[name].abs()[~mask].max()
+
+
 @pytest.mark.parametrize("source", ["public", "random", "model", "records"])
 def test_pruning_removes_an_exact_share_of_each_layer_and_resets_the_rest(source):
     before = compose.recipe()

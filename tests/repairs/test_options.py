@@ -175,6 +175,7 @@ OPTIONS = {
         "epochs": (RECORDS, records(epochs=3), "weights"),
         "batch_size": (RECORDS, records(batch_size=20), "weights"),
         "lr": (RECORDS, records(lr=3.0), "weights"),
+        "momentum": (FAST, records(lr=1.0, momentum=0.9), "weights"),
         "seed": (FAST, records(lr=1.0, seed=1), "weights"),
         "progress": (RECORDS, records(progress=True), "shown"),
     },
