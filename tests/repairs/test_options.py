@@ -173,7 +173,7 @@ OPTIONS = {
         "share": (RECORDS, records(share=0.2), "weights"),
         "accept_not_private": (RECORDS, records(accept_not_private=False), "error"),
         "epochs": (RECORDS, records(epochs=3), "weights"),
-        "batch_size": (RECORDS, records(batch_size=20), "weights"),
+        "batch_size": (FAST, records(lr=1.0, batch_size=20), "weights"),
         "lr": (RECORDS, records(lr=3.0), "weights"),
         "momentum": (FAST, records(lr=1.0, momentum=0.9), "weights"),
         "seed": (FAST, records(lr=1.0, seed=1), "weights"),

@@ -26,7 +26,7 @@ from noisewise.audits.confidence import (
     sides_of,
     with_unseen,
 )
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import check_subject, logits, status_of
 from noisewise.audits.people import (
     HOLD,
     SMALLEST,
@@ -315,6 +315,7 @@ def calibration(
     The generator draws the bootstrap (default: seed 0). Does not retrain; seconds for 10,000 rows, under a minute for
     100,000.
     """
+    check_subject(data, private=model, twin=twin)
     for name, value in {"bins": bins, "smallest_bin": smallest_bin, "resamples": resamples}.items():
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} {value!r}: must be a whole number above 0.")

@@ -14,7 +14,7 @@ import numpy as np
 
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import batch_of, chosen_loss, chosen_rule, gradient_status, measure
-from noisewise.audits.outputs import BATCH, device_of, evaluating
+from noisewise.audits.outputs import BATCH, check_subject, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress
 from noisewise.batches import map_tensors
@@ -265,6 +265,7 @@ def convergence(
     """
     import torch
 
+    check_subject(data, private=model)
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
     rule, support = chosen_rule(mechanism, None, support)

@@ -12,7 +12,7 @@ import numpy as np
 
 from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
-from noisewise.audits.outputs import device_of, evaluating, status_of
+from noisewise.audits.outputs import check_subject, device_of, evaluating, status_of
 from noisewise.audits.people import owners
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
@@ -320,6 +320,7 @@ def landscape(
     no mean of anything), other buffers of real numbers are interpolated like weights, others must be equal.
     Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes.
     """
+    check_subject(data, private=model, twin=twin, start=start)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)
     if type(points) is not int or points < 3:
@@ -327,8 +328,8 @@ def landscape(
     if type(directions) is not int or directions < 0:
         raise ConfigError(f"directions={directions!r}: must be a whole number >= 0.")
     if data.units < 2:
-        several = "row" if data.unit is None else "person"
-        raise DataError(f"{data.units} {several}(s): intervals need at least two. Audit on more data.")
+        one = "row" if data.unit is None else "person"
+        raise DataError(f"1 {one}: intervals need at least two. Give a larger part of the data.")
     models = {"private": model, "twin": twin, "start": start}
     given = {name: candidate for name, candidate in models.items() if candidate is not None}
     for name, candidate in given.items():

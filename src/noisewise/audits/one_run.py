@@ -16,6 +16,7 @@ import numpy as np
 from noisewise.accounting.defaults import default_delta
 from noisewise.attacks.canaries import canary_loss, check_canaries, scores_of, with_canaries
 from noisewise.attacks.distinguishing import guess
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress
 from noisewise.errors import DataError
@@ -183,6 +184,7 @@ def one_run(
 
     from noisewise.training.loop import train
 
+    check_subject(data, private=model)
     rng = np.random.default_rng() if generator is None else generator
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
     check_canaries(data, mechanism, canaries, canary)

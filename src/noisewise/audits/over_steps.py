@@ -12,7 +12,7 @@ import numpy as np
 
 from noisewise.audits.calibration import BINS as ECE_BINS
 from noisewise.audits.confidence import Answers, answers_of, calibration_error, equal_width, errors_of
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import check_state, check_subject, logits, status_of
 from noisewise.audits.people import owners
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
@@ -159,6 +159,7 @@ def over_steps(
     so many `resamples`, which errs on the wide side.
     If the run was not private, neither are its states: this cannot be seen from here. Does not retrain; seconds.
     """
+    check_subject(data)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)
     ordered = sorted(states, key=lambda state: state[0])
@@ -168,6 +169,8 @@ def over_steps(
     if not steps or not steps[0] <= change < steps[-1]:
         raise ConfigError(f"states at steps {steps}, change={change}: needs states both before and after the change.")
     refuse_running_statistics("the model", model)
+    for step, state in ordered:
+        check_state(f"the state of step {step:,}", state)
     scratch, owner = copy.deepcopy(model), owners(data)
     measured: list[State] = []
     outcomes: list[tuple[np.ndarray, Answers]] = []
