@@ -89,6 +89,20 @@ FAULTS = [
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[over_steps-resamples]",),
     ),
     Mutant(
+        "smoothness: two rounds that agree are enough",
+        "audits/convergence.py",
+        "settled = len(largest) >= LEAST and max(recent)",
+        "settled = len(largest) >= 2 and max(recent[-2:])",
+        ("audits/test_convergence.py::test_smoothness_is_found_where_the_spectrum_is_flat[1.2-1]",),
+    ),
+    Mutant(
+        "smoothness: the last direction is not taken out",
+        "audits/convergence.py",
+        "- back * last for h",
+        "- 0.0 * last for h",
+        ("audits/test_convergence.py::test_smoothness_is_found_where_the_spectrum_is_flat[2.0-1]",),
+    ),
+    Mutant(
         "people: over steps counts rows in the change of loss",
         "audits/over_steps.py",
         "intervals.mean_difference(losses_after, losses_before, level, owner)",
