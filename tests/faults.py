@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "groups: noise on counts that drowns small ones",
+        "adaptive.py",
+        "return min(_std(None, batch_size), math.sqrt(batch_size / 10)) if self.noise is None else self.noise",
+        "return _std(self.noise, batch_size)",
+        ("test_adaptive.py::test_counts_of_small_groups_are_not_drowned_by_default",),
+    ),
+    Mutant(
         "capture: units beyond the sensitivity are kept",
         "promises.py",
         "return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()",

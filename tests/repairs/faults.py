@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "augmentation: features are taken for images",
+        "repairs/augmentation.py",
+        "MOST_CHANNELS = 4  #",
+        "MOST_CHANNELS = 400  #",
+        ("repairs/test_changes.py::test_features_are_not_augmented_like_images",),
+    ),
     # repairs
     Mutant(
         "repair: counts are cut off, not rounded",

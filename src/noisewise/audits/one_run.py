@@ -159,7 +159,8 @@ def one_run(
     units, the batches and the claimed epsilon are exactly those of `mechanism` (rules that ask questions are refused).
     Guarantee: see `OneRun`.
     Reference: Steinke, Nasr, Jagielski 2023, arXiv:2305.08846. Deviation: Dirac canaries live in coordinates of their own,
-    one more parameter of the copy that is trained, so that no other record's gradient is in their way.
+    one more parameter of the copy that is trained (one for each block of a per-layer rule), so that no other record's
+    gradient is in their way.
 
     Args:
         model: where training starts; a copy is trained.
@@ -192,8 +193,8 @@ def one_run(
     coins = rng.integers(0, 2, canaries).astype(bool)
     audited = copy.deepcopy(model)
     units = with_canaries(data, rows, coins, canary, rng)
-    loss = canary_loss(audited, loss_fn or cross_entropy, canary, canaries, mechanism)
     claimed = mechanism.epsilon(delta)
+    loss, mechanism = canary_loss(audited, loss_fn or cross_entropy, canary, canaries, mechanism)
     assert claimed is not None
     before = scores_of(audited, loss, units, rows)
     (trainer or train)(
