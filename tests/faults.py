@@ -4,6 +4,27 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "recipe: the schedule begins anew in each phase",
+        "recipe.py",
+        "first += phase.mechanism.steps",
+        "first += 0",
+        ("test_recipe.py::test_a_schedule_runs_over_all_phases_and_a_resumed_run_follows_it",),
+    ),
+    Mutant(
+        "recipe: phases are private in an ablation",
+        "recipe.py",
+        'how = ablation if phase.ablation == "private" else phase.ablation',
+        "how = phase.ablation",
+        ("test_recipe.py::test_phases_can_be_ablated[plain]",),
+    ),
+    Mutant(
+        "rates: the rise is forgotten",
+        "rates.py",
+        "if step < rising:",
+        "if step < 0:",
+        ("test_rates.py::test_rates_are_those_of_torch",),
+    ),
+    Mutant(
         "groups: noise on counts that drowns small ones",
         "adaptive.py",
         "return min(_std(None, batch_size), math.sqrt(batch_size / 10)) if self.noise is None else self.noise",

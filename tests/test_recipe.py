@@ -16,6 +16,7 @@ from noisewise.accounting import Ledger, Line
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
@@ -186,6 +187,56 @@ def test_a_run_that_was_stopped_between_or_inside_phases_goes_on_as_it_was(at, t
     for name in ("model.safetensors", "ledger.json", "summary.json", "metrics.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert {path.name for path in (out / "sensitive").iterdir()} == {"identity.json", "lock"}
+
+
+COSINE = LearningRate("cosine", last=0.1, warmup=0.2)
+
+
+def test_a_schedule_runs_over_all_phases_and_a_resumed_run_follows_it(tmp_path):
+    """6 + 6 + 12 steps; secret noise too is what it would have been, since the chain hashes the learning rates."""
+    settings = {"insecure_seed": 3, "progress": False, "checkpoint_seconds": 1000}
+
+    def planned():
+        return replace(recipe(phase(), phase(plan={"clip": Flat(0.5)})), schedule=COSINE)
+
+    rates = []
+
+    class Noting(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    noted = replace(planned(), optimizer=lambda parameters: Noting(parameters, lr=0.5))
+    fit(noted, **settings)
+    assert rates == pytest.approx([0.5 * COSINE.factor(step, 24) for step in range(24)])
+    whole = fit(planned(), out=tmp_path / "whole", **settings)
+    constant = fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), **settings)
+    assert not tiny.same(whole.model, constant.model)
+    for at in (3, 6, 9, 18):
+        out = tmp_path / f"parts {at}"
+        with pytest.raises(Interrupted):
+            fit(planned(), out=out, recorders=[StopAt(at)], **settings)
+        assert tiny.same(fit(planned(), out=out, resume=True, **settings).model, whole.model)
+
+
+def test_a_schedule_is_a_learning_rate_and_the_only_one():
+    with pytest.raises(ConfigError, match=r"must be noisewise\.LearningRate"):
+        replace(recipe(), schedule="cosine")
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        fit(replace(recipe(), schedule=COSINE), scheduler=object(), progress=False)
+
+
+@pytest.mark.parametrize("ablation", ["plain", "clip-only", "noise-only"])
+def test_phases_can_be_ablated(ablation):
+    """What the recipe would train privately is trained in that way; the same as its phases one by one."""
+    trained = fit(recipe(phase()), ablation=ablation, insecure_seed=1, progress=False)
+    assert trained.status.status == "not-private"
+    assert {line.purpose for line in trained.ledger.lines} == {f"{ablation} (not private)"}
+    assert sum(line.count for line in trained.ledger.lines) == 18
+    by_hand = fit(recipe(phase(ablation=ablation)), ablation=ablation, insecure_seed=1, progress=False)
+    assert tiny.same(trained.model, by_hand.model)
+    private = fit(recipe(phase()), insecure_seed=1, progress=False)
+    assert not tiny.same(trained.model, private.model)
 
 
 def test_a_run_killed_before_it_forgot_its_secrets_is_taken_up(tmp_path):

@@ -19,6 +19,7 @@ from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
+from noisewise.rates import LearningRate
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_ledger
 from noisewise.runs.tensors import read_weights
@@ -58,7 +59,8 @@ class Phase:
 class Recipe:
     """Everything that decides what training does; `fit` carries it out and changes none of it.
 
-    `optimizer` builds one from a model's parameters. `ledger`: what was already released about the same people; it adds up
+    `optimizer` builds one from a model's parameters; `schedule` multiplies its learning rate over the steps of all phases
+    together. `ledger`: what was already released about the same people; it adds up
     with this run. `phases` come before the `mechanism`. `repairs`: those that were applied, for summary.json.
     """
 
@@ -69,6 +71,7 @@ class Recipe:
     optimizer: MakeOptimizer
     augment: Augment | None = None
     ema: float | None = None
+    schedule: LearningRate | None = None
     ledger: Ledger | None = None
     phases: tuple[Phase, ...] = ()
     repairs: tuple[Any, ...] = ()
@@ -86,6 +89,11 @@ class Recipe:
             raise ConfigError(
                 f"optimizer is {kind(self.optimizer)}: must be a function that makes one, e.g. "
                 "lambda parameters: torch.optim.SGD(parameters, lr=0.1), since each phase needs its own."
+            )
+        if self.schedule is not None and not isinstance(self.schedule, LearningRate):
+            raise ConfigError(
+                f"schedule is {kind(self.schedule)}: must be noisewise.LearningRate('cosine'), or None. A torch scheduler "
+                "belongs to one optimizer, and each phase has its own."
             )
         for mechanism in [self.mechanism, *(phase.mechanism for phase in self.phases)]:
             Ledger(mechanism.adjacency, unit=mechanism.unit).claim(self.mechanism.adjacency, self.mechanism.unit)
@@ -107,6 +115,11 @@ class Recipe:
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything together by PLD; infinite as soon as one release is not private."""
         return Ledger(self.mechanism.adjacency, self.lines()).epsilon(delta)
+
+    @property
+    def steps(self) -> int:
+        """Of all phases and the last plan."""
+        return sum(phase.mechanism.steps for phase in self.phases) + self.mechanism.steps
 
     @property
     def steps_per_epoch(self) -> int:
@@ -199,9 +212,18 @@ def _proportion(mechanism: Mechanism, last: Mechanism) -> float:
     return noise if isinstance(unit, Schedule) else noise / unit
 
 
-def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = None, **settings: Any) -> Trained:
+def fit(
+    recipe: Recipe,
+    *,
+    out: Any = None,
+    resume: bool = False,
+    about: Any = None,
+    ablation: Ablation = "private",
+    **settings: Any,
+) -> Trained:
     """Train by a recipe: its phases, then its mechanism, with one ledger; the recipe and its model stay as they are.
 
+    `ablation`: how everything is trained that the recipe would train privately; phases without privacy stay as they are.
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
     `out`, a run that was interrupted in any phase goes on with `resume=True`.
     """
@@ -213,6 +235,9 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     if resume and folder is not None and not (_begun(folder) or folder.run.exists() or folder.phase(1).path.exists()):
         raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume.")
+    if recipe.schedule is not None and settings.get("scheduler") is not None:
+        raise ConfigError("scheduler= of a recipe that has a schedule: leave one of them out.")
+    course, total, first = recipe.schedule, recipe.steps, 0
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
@@ -220,27 +245,36 @@ def fit(recipe: Recipe, *, out: Any = None, resume: bool = False, about: Any = N
             load_weights(model, work.model)
             ledger = read_ledger(work, unit=phase.mechanism.unit)
         else:
+            moves = make(model.parameters())
+            how = ablation if phase.ablation == "private" else phase.ablation
             try:
                 ledger = train(
-                    model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()),
-                    out=work and work.path, resume=resume and _begun(work), ledger=ledger, ablation=phase.ablation,
-                    augment=recipe.augment, about=about, **settings,
+                    model, recipe.data.train, recipe.loss_fn, phase.mechanism, moves,
+                    out=work and work.path, resume=resume and _begun(work), ledger=ledger, ablation=how,
+                    augment=recipe.augment, about=about, **_scheduled(course, moves, total, first), **settings,
                 ).ledger  # fmt: skip
             except Interrupted:
                 raise Interrupted(
                     f"stopped in phase {number} of {len(recipe.phases) + 1}; nothing is lost. Resume with resume=True "
                     f"(command line: the same command with --resume), folder {out}."
                 ) from None
+        first += phase.mechanism.steps
         recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
     model = copy.deepcopy(recipe.model)
+    moves = recipe.optimizer(model.parameters())
     trained = train(
-        model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), out=out,
-        resume=resume and _begun(folder), ledger=ledger, augment=recipe.augment, ema=recipe.ema,
-        about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]}, **settings,
+        model, recipe.data.train, recipe.loss_fn, recipe.mechanism, moves, out=out,
+        resume=resume and _begun(folder), ledger=ledger, ablation=ablation, augment=recipe.augment, ema=recipe.ema,
+        about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]},
+        **_scheduled(course, moves, total, first), **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
     return trained
+
+
+def _scheduled(course: LearningRate | None, moves: torch.optim.Optimizer, steps: int, first: int) -> dict[str, Any]:
+    return {} if course is None else {"scheduler": course.on(moves, steps, first)}
 
 
 def _phase_folder(folder: RunFolder, number: int, resume: bool) -> RunFolder:

@@ -151,6 +151,8 @@ class Door:
                 **{name: how[name] for name in ("delta", "seed", "insecure_seed", "secure", "resume", "ema", "progress")},
                 "ablation": how.get("ablation", "private"), "out": Path(how["out"]), "repairs": how["about"]["repairs"],
                 "device": next(model.parameters()).device.type,
+                "rates": [round(rate(step), 6) for rate in how["scheduler"].lr_lambdas for step in range(3)]
+                if "scheduler" in how else None,
             }
         )  # fmt: skip
         folder = RunFolder(how["out"])
@@ -217,6 +219,7 @@ def changed(option: str) -> dict[str, Any]:
         "--lr": {"lr": 0.125},
         "--momentum": {"momentum": 0.25},
         "--ema": {"ema": 0.75},
+        "--schedule": {"rates": [1.0, 0.7, 0.4]},
         "--engine": {"engine": "loop"},
         "--microbatch": {"microbatch": 8},
         "--model": {"model": "logistic", "weights": {"1.weight": (10, 64), "1.bias": (10,)}, "start": ...},
@@ -245,6 +248,7 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "--lr": ("--lr", "0.125"),
     "--momentum": ("--momentum", "0.25"),
     "--ema": ("--ema", "0.75"),
+    "--schedule": ("--schedule", "linear:last=0.1"),
     "--engine": ("--engine", "loop"),
     "--microbatch": ("--microbatch", "8"),
     "--model": ("--model", "logistic"),

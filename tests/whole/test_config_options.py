@@ -55,6 +55,7 @@ SETTINGS = {
     "lr": ({"lr": 0.1}, {}, "weights"),
     "momentum": ({"momentum": 0.1}, {}, "weights"),
     "ema": ({"ema": 0.15}, {"ema": 0.1}, "weights"),
+    "schedule": ({"schedule": "linear:last=0.1"}, {}, "weights"),
     "twin": ({"twin": True}, {}, "secrets"),
     "twin_lr": ({"twin_lr": 0.2}, {"twin": True, "twin_lr": 0.1}, "twin"),
     "engine": ({"engine": "loop"}, {}, "weights"),  # by rounding

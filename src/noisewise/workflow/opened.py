@@ -82,6 +82,11 @@ class Run:
                 f"optimizer={self.config.optimizer!r}: this audit is about the learning rate of plain gradient steps. Train "
                 "with --optimizer sgd to ask it."
             )
+        if self.config.schedule is not None:
+            raise ConfigError(
+                f"schedule={self.config.schedule!r}: this audit is about one learning rate for all steps. Train without "
+                "--schedule to ask it."
+            )
         return self.config.lr
 
     @property

@@ -41,6 +41,7 @@ class Config:
     lr: float
     momentum: float
     ema: float | None = None
+    schedule: str | None = None
     twin: bool
     twin_lr: float
     engine: str
