@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "states: those of a run that is not private are released",
+        "runs/states.py",
+        'if status.status == "private" and folder.kept.exists():',
+        "if folder.kept.exists():",
+        ("test_recipe.py::test_states_are_kept_over_all_phases_and_released_only_if_private[True]",),
+    ),
+    Mutant(
+        "states: those of earlier phases are lost",
+        "recipe.py",
+        "            join_states(folder, work)",
+        "            pass",
+        ("test_recipe.py::test_states_are_kept_over_all_phases_and_released_only_if_private[True]",),
+    ),
+    Mutant(
         "recipe: the schedule begins anew in each phase",
         "recipe.py",
         "first += phase.mechanism.steps",

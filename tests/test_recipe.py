@@ -20,6 +20,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import read_states
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
 
@@ -187,6 +188,37 @@ def test_a_run_that_was_stopped_between_or_inside_phases_goes_on_as_it_was(at, t
     for name in ("model.safetensors", "ledger.json", "summary.json", "metrics.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert {path.name for path in (out / "sensitive").iterdir()} == {"identity.json", "lock"}
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_states_are_kept_over_all_phases_and_released_only_if_private(secret, tmp_path):
+    """6 + 12 steps, 4 states: beside the model of a private run, else among the secrets; the same after a stop."""
+    settings = {"progress": False, "checkpoint_seconds": 1000, "keep_states": 4}
+    settings |= {"insecure_seed": 3} if secret else {}
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        fit(recipe(phase()), out=folder.path, recorders=[StopAt(10)], **settings)
+    assert folder.kept.exists()
+    assert not folder.states.exists()  # nothing is released before the run has ended
+    trained = fit(recipe(phase()), out=folder.path, resume=True, **settings)
+    assert (folder.kept.exists(), folder.states.exists()) == (secret, not secret)
+    assert trained.status.status == ("not-private" if secret else "private")
+    states = read_states(folder)
+    assert [step for step, _ in states] == [step for step, _ in trained.states] == [0, 4, 9, 14]
+    assert all(torch.equal(states[0][1][name], weight) for name, weight in tiny.model().state_dict().items())
+    if secret:
+        whole = fit(recipe(phase()), **settings)  # without a folder
+        for (step, kept), (other, expected) in zip(states, whole.states, strict=True):
+            assert step == other
+            assert all(torch.equal(kept[name], expected[name]) for name in expected)
+        short = fit(recipe(phase(), steps=3), **settings | {"keep_states": 0})  # 9 steps: as far as the third state
+        assert all(torch.equal(states[2][1][name], weight) for name, weight in short.model.state_dict().items())
+        assert short.states == ()
+
+
+def test_more_states_than_steps_are_refused():
+    with pytest.raises(ConfigError, match="keep_states=13 of 12 steps"):
+        fit(recipe(), keep_states=13, progress=False)
 
 
 COSINE = LearningRate("cosine", last=0.1, warmup=0.2)

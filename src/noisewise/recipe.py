@@ -21,6 +21,7 @@ from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import Keep, join_states
 from noisewise.runs.summary import read_ledger
 from noisewise.runs.tensors import read_weights
 from noisewise.sampling import Poisson, steps_for
@@ -219,11 +220,13 @@ def fit(
     resume: bool = False,
     about: Any = None,
     ablation: Ablation = "private",
+    keep_states: int = 0,
     **settings: Any,
 ) -> Trained:
     """Train by a recipe: its phases, then its mechanism, with one ledger; the recipe and its model stay as they are.
 
     `ablation`: how everything is trained that the recipe would train privately; phases without privacy stay as they are.
+    `keep_states`: so many states at equal distances over the whole run, the start first, for audits (`Trained.states`).
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
     `out`, a run that was interrupted in any phase goes on with `resume=True`.
     """
@@ -238,6 +241,7 @@ def fit(
     if recipe.schedule is not None and settings.get("scheduler") is not None:
         raise ConfigError("scheduler= of a recipe that has a schedule: leave one of them out.")
     course, total, first = recipe.schedule, recipe.steps, 0
+    keep, states = Keep.evenly(keep_states, total), dict[int, Any]()
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
@@ -248,17 +252,22 @@ def fit(
             moves = make(model.parameters())
             how = ablation if phase.ablation == "private" else phase.ablation
             try:
-                ledger = train(
+                part = train(
                     model, recipe.data.train, recipe.loss_fn, phase.mechanism, moves,
                     out=work and work.path, resume=resume and _begun(work), ledger=ledger, ablation=how,
-                    augment=recipe.augment, about=about, **_scheduled(course, moves, total, first), **settings,
-                ).ledger  # fmt: skip
+                    augment=recipe.augment, about=about, keep=keep.part(first, phase.mechanism.steps),
+                    **_scheduled(course, moves, total, first), **settings,
+                )  # fmt: skip
+                ledger = part.ledger
+                states |= dict(part.states)
             except Interrupted:
                 raise Interrupted(
                     f"stopped in phase {number} of {len(recipe.phases) + 1}; nothing is lost. Resume with resume=True "
                     f"(command line: the same command with --resume), folder {out}."
                 ) from None
         first += phase.mechanism.steps
+        if folder is not None and work is not None:
+            join_states(folder, work)
         recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
     model = copy.deepcopy(recipe.model)
     moves = recipe.optimizer(model.parameters())
@@ -266,11 +275,11 @@ def fit(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, moves, out=out,
         resume=resume and _begun(folder), ledger=ledger, ablation=ablation, augment=recipe.augment, ema=recipe.ema,
         about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]},
-        **_scheduled(course, moves, total, first), **settings,
+        keep=keep.part(first, recipe.mechanism.steps), **_scheduled(course, moves, total, first), **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
-    return trained
+    return replace(trained, states=tuple(sorted((states | dict(trained.states)).items()))) if states else trained
 
 
 def _scheduled(course: LearningRate | None, moves: torch.optim.Optimizer, steps: int, first: int) -> dict[str, Any]:

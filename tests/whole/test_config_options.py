@@ -56,6 +56,7 @@ SETTINGS = {
     "momentum": ({"momentum": 0.1}, {}, "weights"),
     "ema": ({"ema": 0.15}, {"ema": 0.1}, "weights"),
     "schedule": ({"schedule": "linear:last=0.1"}, {}, "weights"),
+    "keep_states": ({"keep_states": 2}, {}, "secrets"),
     "twin": ({"twin": True}, {}, "secrets"),
     "twin_lr": ({"twin_lr": 0.2}, {"twin": True, "twin_lr": 0.1}, "twin"),
     "engine": ({"engine": "loop"}, {}, "weights"),  # by rounding

@@ -178,6 +178,13 @@ def train(
     engine: Annotated[
         Engine | None, option(TRAINING, "Gradients per row: auto (default), ghost, dense or loop.", metavar="NAME")
     ] = None,
+    keep_states: Annotated[
+        int | None,
+        option(
+            TRAINING,
+            "Keep so many states along the run for audits; released with the model, since the ledger covers them.",
+        ),
+    ] = None,
     microbatch: Annotated[int | None, option(TRAINING, "Rows in memory at once; does not change the result.")] = None,
     twin: Annotated[
         bool | None,

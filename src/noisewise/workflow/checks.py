@@ -22,6 +22,7 @@ WHOLE = {
     "seed": 0,
     "insecure_seed": 0,
     "seeds": 1,
+    "keep_states": 1,
 }  # and the least each may be
 ABOVE_ZERO = {"epsilon": "3", "epochs": "20", "lr": "0.1", "twin_lr": "0.1", "bound": "1", "screen": "10"}
 CHOICES = {

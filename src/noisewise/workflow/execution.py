@@ -53,7 +53,7 @@ def execute(
     if folder.complete:
         folder.forget_checkpoint()  # killed between its last two acts
     else:
-        _fit(config, recipe, folder, resume, progress)
+        _fit(config, recipe, folder, resume, progress, keep_states=config.keep_states or 0)
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
@@ -113,7 +113,7 @@ def finished(config: Config, out: str | os.PathLike[str]) -> bool:
     return folder.complete and (folder.twin_weights.exists() or not config.twin)
 
 
-def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, **ablation: Any) -> None:
+def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, **how: Any) -> None:
     fit(
         recipe,
         runtime=config.runtime(),
@@ -135,5 +135,5 @@ def _fit(config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progre
             "model": config.model,
         },
         progress=progress,
-        **ablation,
+        **how,
     )

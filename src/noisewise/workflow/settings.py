@@ -42,6 +42,7 @@ class Config:
     momentum: float
     ema: float | None = None
     schedule: str | None = None
+    keep_states: int | None = None
     twin: bool
     twin_lr: float
     engine: str
