@@ -295,7 +295,7 @@ def _signed(gain: dict) -> str:
 
 def decision(decided: dict, first_seeds: int) -> list[str]:
     """What more seeds decided, with the power that was stated before, and the same from new seeds alone."""
-    new = [run for run in decided["runs"] if run["seed"] >= first_seeds]
+    new, seeds = [run for run in decided["runs"] if run["seed"] >= first_seeds], len(decided["seeds"])
     lines = [
         "## Decided with more seeds",
         "",
@@ -305,7 +305,7 @@ def decision(decided: dict, first_seeds: int) -> list[str]:
         f"{decided['power']:.2f}, the {decided['comparisons']} comparisons of this page allowed for. The first {first_seeds} "
         "seeds are those that suggested the question; the last column leaves them out.",
         "",
-        f"| epsilon | gain, {len(decided['seeds'])} seeds | verdict | gain, the {len(decided['seeds']) - first_seeds} new seeds |",
+        f"| epsilon | gain, {seeds} seeds | verdict | gain, the {seeds - first_seeds} new seeds |",
         "|---|---|---|---|",
     ]
     for epsilon in EPSILONS:
@@ -323,9 +323,9 @@ def page(results: dict, tuning: dict, decided: dict) -> str:
         f"Fashion-MNIST, DP-CNN/S (26,010 weights), delta {DELTA:g}, batch {BATCH}, {EPOCHS} epochs, flat clipping at "
         f"{BOUND:g}, SGD without momentum; {len(results['seeds'])} seeds, all 60,000 training images, official test images, "
         "accuracy after the last epoch in % (95 % intervals, Student t). Equal seeds have equal initial weights, batches and "
-        f"noise: gains are paired. The {COMPARISONS} gains of the two tables are looked at side by side, so their intervals hold "
-        f"together at 95 % (each at {100 * each(0.95, COMPARISONS):.2f} %, Bonferroni); what excludes 0 is called a gain or a "
-        "loss, nothing else is.",
+        f"noise: gains are paired. The {COMPARISONS} gains of the two tables are looked at side by side, so their intervals "
+        f"hold together at 95 % (each at {100 * each(0.95, COMPARISONS):.2f} %, Bonferroni); what excludes 0 is called a "
+        "gain or a loss, nothing else is.",
         "",
     ]
     verdicts = {}

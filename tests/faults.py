@@ -4,13 +4,6 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
-        "states: those of a run that is not private are released",
-        "runs/states.py",
-        'if status.status == "private" and folder.kept.exists():',
-        "if folder.kept.exists():",
-        ("test_recipe.py::test_states_are_kept_over_all_phases_and_released_only_if_private[True]",),
-    ),
-    Mutant(
         "states: those of earlier phases are lost",
         "recipe.py",
         "            join_states(folder, work)",
@@ -425,8 +418,8 @@ FAULTS = [
     Mutant(
         "seen: phases are not augmented",
         "recipe.py",
-        "                    augment=recipe.augment, about=about, **settings,",
-        "                    about=about, **settings,",
+        "                    augment=recipe.augment, about=about, keep=keep",
+        "                    about=about, keep=keep",
         ("whole/test_options.py::test_every_setting_of_fit_reaches_every_phase[-augment]",),
     ),
     Mutant(
@@ -439,8 +432,8 @@ FAULTS = [
     Mutant(
         "seen: the last phase is not augmented",
         "recipe.py",
-        "ledger=ledger, augment=recipe.augment, ema",
-        "ledger=ledger, ema",
+        "ablation=ablation, augment=recipe.augment, ema",
+        "ablation=ablation, ema",
         ("repairs/test_changes.py::test_batch_level_mixing_is_refused_before_training",),
     ),
     Mutant(

@@ -89,13 +89,6 @@ FAULTS = [
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[over_steps-resamples]",),
     ),
     Mutant(
-        "canaries: all in one block of a rule by layer",
-        "attacks/canaries.py",
-        "of_canaries = blocks if len(blocks) == len(names) else [largest] * len(names)",
-        "of_canaries = [largest] * len(names)",
-        ("audits/test_one_run.py::test_canaries_of_a_rule_by_layer_use_its_whole_bound",),
-    ),
-    Mutant(
         "smoothness: four rounds are enough",
         "audits/convergence.py",
         "settled = len(largest) >= LEAST and max(recent)",
