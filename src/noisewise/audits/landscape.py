@@ -17,7 +17,7 @@ from noisewise.audits.people import owners
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
 from noisewise.audits.states import (
-    CLOUD,
+    cloud_rows,
     distance,
     flat,
     gradient_cloud,
@@ -425,7 +425,7 @@ def _gradient_norms(model: nn.Module, data: Data, loss_fn: LossFn) -> np.ndarray
 
 
 def _symmetry(model: nn.Module, data: Data, loss_fn: LossFn, generator: np.random.Generator) -> Symmetry:
-    part = some_rows(data, CLOUD, generator)
+    part = cloud_rows(data, generator)
     cloud = gradient_cloud(model, part, loss_fn, generator)
     apart, asymmetry = energy_asymmetry(cloud)
     return Symmetry(apart, asymmetry, symmetry_p_value(cloud, generator, owner=owners(part)), len(cloud))
