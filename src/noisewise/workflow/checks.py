@@ -49,6 +49,8 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"momentum={said['momentum']}: must be in [0, 1), e.g. 0.9, or 0 for none.")
     if "ema" in said and not 0 < said["ema"] < 1:
         raise ConfigError(f"ema={said['ema']}: a decay in (0, 1), e.g. 0.9999, or none.")
+    if "keep_states" in said and said["keep_states"] > said.get("steps", math.inf):
+        raise ConfigError(f"keep_states={said['keep_states']} of {said['steps']} steps: at most as many as steps.")
     if "schedule" in said:
         LearningRate.parse(said["schedule"])
     if "screen" in said and "clip" in said and not takes(said["clip"], "screen"):
