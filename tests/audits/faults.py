@@ -128,7 +128,7 @@ FAULTS = [
         "audits/confidence.py",
         "near = from_zero(drawn, chance, level)",
         "near = drawn",
-        ("audits/test_over_steps.py::test_the_change_of_calibration_error_is_that_of_calibration",),
+        ("audits/test_over_steps.py::test_a_change_to_perfect_calibration_reaches_as_far_as_both_intervals_do",),
     ),
     Mutant(
         "people: landscape counts rows on a segment",

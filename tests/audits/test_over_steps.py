@@ -196,6 +196,14 @@ def test_the_change_of_calibration_error_is_that_of_calibration() -> None:
         assert (ece.low, ece.high) == (pytest.approx(excess.low, abs=0.01), pytest.approx(excess.high, abs=0.01))
 
 
+def test_a_change_to_perfect_calibration_reaches_as_far_as_both_intervals_do() -> None:
+    """The error after is nothing but bias: its interval starts at 0, so the change may be all of the error before."""
+    data, states, _ = with_gap(np.random.default_rng(3), 300, 0.1, 0.0)
+    result = over_steps(Memory(states[0][1]["logits"]), data, states, change=0, resamples=300)
+    before = calibration(Memory(states[0][1]["logits"]), data, resamples=300).headline["ECE"]
+    assert result.headline["calibration error after − before"].low <= -before.high + 0.005
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gaps", [(0.1, 0.0), (0.0, 0.0), (0.0, 0.1), (0.15, 0.05)])
 def test_intervals_of_changes_of_calibration_cover(gaps: tuple[float, float]) -> None:
