@@ -55,7 +55,7 @@ def timed_lira() -> dict[str, float]:
 
     def fit(part: sets.Data, seed: int) -> torch.nn.Module:
         model = build("lenet", (1, 28, 28), 10, seed)
-        return train_openly(model, part, cross_entropy, epochs=8, batch_size=128, lr=0.1, seed=seed)
+        return train_openly(model, part, cross_entropy, epochs=8, batch_size=128, lr=0.1, momentum=0.9, seed=seed)
 
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()

@@ -6,7 +6,8 @@
     NOISEWISE_DATA=FOLDER python benchmarks/repairs.py decide --tuning benchmarks/results/fashion_mnist_tuning.json \
         --out benchmarks/results/fashion_mnist_sparsification.json
     python benchmarks/repairs.py table --results benchmarks/results/fashion_mnist_repairs.json \
-        --tuning benchmarks/results/fashion_mnist_tuning.json --out docs/repairs_measured.md
+        --tuning benchmarks/results/fashion_mnist_tuning.json \
+        --decided benchmarks/results/fashion_mnist_sparsification.json --out docs/repairs_measured.md
 
 `tune` trains on 55,000 images and looks at 5,000 held-out ones: the learning rate of the baseline, then, at that learning
 rate, one setting of each repair. `final` trains on all 60,000 with five seeds and reads the official test images once per
@@ -274,15 +275,57 @@ PUBLISHED = {  # test accuracy of DP-CNN/S, baseline and random sparsification: 
 }  # fmt: skip
 
 
-def page(results: dict, tuning: dict) -> str:
-    """The one-page table, in Markdown."""
+DECIDED = "random sparsification"
+
+
+def verdict_of(gain: dict) -> str:
+    """From an interval."""
+    return "gain" if gain["low"] > 0 else "loss" if gain["high"] < 0 else "cannot be told"
+
+
+def gain_of(runs: list[dict], epsilon: float, method: str, other: str, together: int) -> dict:
+    """Paired difference of accuracies, one of so many comparisons that hold together at 95 %."""
+    first, second = (accuracies(runs, epsilon, which) for which in (method, other))
+    return vars(mean_difference(first, second, each(0.95, together)))
+
+
+def _signed(gain: dict) -> str:
+    return f"{100 * gain['value']:+.2f} ({100 * gain['low']:+.2f}, {100 * gain['high']:+.2f})"
+
+
+def decision(decided: dict, first_seeds: int) -> list[str]:
+    """What more seeds decided, with the power that was stated before, and the same from new seeds alone."""
+    new, seeds = [run for run in decided["runs"] if run["seed"] >= first_seeds], len(decided["seeds"])
+    lines = [
+        "## Decided with more seeds",
+        "",
+        f"Five seeds could not decide whether {DECIDED} gains, so it and the baseline were trained with "
+        f"{len(decided['seeds'])}. Stated before: a gain of {100 * decided['smallest gain looked for']:.2f} points with a "
+        f"standard deviation of {100 * decided['standard deviation assumed']:.2f} between seeds is found with probability "
+        f"{decided['power']:.2f}, the {decided['comparisons']} comparisons of this page allowed for. The first {first_seeds} "
+        "seeds are those that suggested the question; the last column leaves them out.",
+        "",
+        f"| epsilon | gain, {seeds} seeds | verdict | gain, the {seeds - first_seeds} new seeds |",
+        "|---|---|---|---|",
+    ]
+    for epsilon in EPSILONS:
+        gain = decided["gains"][str(epsilon)]
+        again = gain_of(new, epsilon, DECIDED, "baseline", decided["comparisons"])
+        lines.append(f"| {epsilon:g} | {_signed(gain)} | {verdict_of(gain)} | {_signed(again)} |")
+    return [*lines, ""]
+
+
+def page(results: dict, tuning: dict, decided: dict) -> str:
+    """The one-page table, in Markdown. All gains of its table hold together: its comparisons are allowed for (Bonferroni)."""
     lines = [
         "# Which repairs give back accuracy?",
         "",
         f"Fashion-MNIST, DP-CNN/S (26,010 weights), delta {DELTA:g}, batch {BATCH}, {EPOCHS} epochs, flat clipping at "
         f"{BOUND:g}, SGD without momentum; {len(results['seeds'])} seeds, all 60,000 training images, official test images, "
-        "accuracy after the last epoch in %. Equal seeds have equal initial weights, batches and noise: gains are paired, with "
-        "95 % intervals (Student t).",
+        "accuracy after the last epoch in % (95 % intervals, Student t). Equal seeds have equal initial weights, batches and "
+        f"noise: gains are paired. The {COMPARISONS} gains of the two tables are looked at side by side, so their intervals "
+        f"hold together at 95 % (each at {100 * each(0.95, COMPARISONS):.2f} %, Bonferroni); what excludes 0 is called a "
+        "gain or a loss, nothing else is.",
         "",
     ]
     verdicts = {}
@@ -295,36 +338,33 @@ def page(results: dict, tuning: dict) -> str:
             "|---|---|---|---|---|---|",
         ]
         for row in rows:
-            method, gain = row["method"], row.get("gain")
-            verdict = (
-                "" if gain is None else "gain" if gain["low"] > 0 else "loss" if gain["high"] < 0 else "cannot be told"
-            )
+            method = row["method"]
+            gain = None if method == "baseline" else gain_of(results["runs"], epsilon, method, "baseline", COMPARISONS)
+            verdict = "" if gain is None else verdict_of(gain)
             verdicts[method, epsilon] = verdict
             chosen = results["chosen"][str(epsilon)]
             setting = {"baseline": f"lr {chosen['lr']:g}", CONTROL: _words(chosen["pruning, public"])}
-            shown = (
-                ""
-                if gain is None
-                else f"{100 * gain['value']:+.2f} ({100 * gain['low']:+.2f}, {100 * gain['high']:+.2f})"
-            )
+            shown = "" if gain is None else _signed(gain)
             lines.append(
                 f"| {method} | {setting.get(method) or _words(chosen[method])} | {_percent(row['accuracy'])} | {shown} | "
                 f"{verdict} | {PUBLISHED.get((method, epsilon), '')} |"
             )
-        control = next(row["gain over random mask"] for row in rows if "gain over random mask" in row)
-        low, high = 100 * control["low"], 100 * control["high"]
+        control = gain_of(results["runs"], epsilon, "pruning, public", CONTROL, len(EPSILONS))
         lines += [
             "",
-            "Pruning from a public set against a random mask of equal size: "
-            f"{100 * control['value']:+.2f} ({low:+.2f}, {high:+.2f}).",
+            f"Pruning from a public set against a random mask of equal size: {_signed(control)}, one of two such comparisons, "
+            "allowed for.",
             "",
         ]
+    lines += decision(decided, len(results["seeds"]))
+    verdicts |= {(DECIDED, epsilon): verdict_of(decided["gains"][str(epsilon)]) for epsilon in EPSILONS}
     lines += ["## Plainly", ""]
     for method in (*SEARCH, CONTROL):
         found = [verdicts[method, epsilon] for epsilon in EPSILONS]
         words = {"gain": "gains", "loss": "loses", "cannot be told": "cannot be told from the baseline"}
         said = ", ".join(f"{words[v]} at epsilon {e:g}" for v, e in zip(found, EPSILONS, strict=True))
-        lines.append(f"- **{method}**: {said}.")
+        seeds = len(decided["seeds"] if method == DECIDED else results["seeds"])
+        lines.append(f"- **{method}**: {said} ({seeds} seeds).")
     searched = {key: value for key, value in tuning["searched"].items() if key != "lr"}
     lines += [
         "",
@@ -345,7 +385,8 @@ def page(results: dict, tuning: dict) -> str:
         "",
         f"`{results['command']}` on {', '.join(results['hardware']['gpus']) or 'CPU'}, torch {results['versions']['torch']}, "
         f"commit {results['commit']}; every run is in `benchmarks/results/fashion_mnist_repairs.json`, the search in "
-        "`benchmarks/results/fashion_mnist_tuning.json`.",
+        "`benchmarks/results/fashion_mnist_tuning.json`; "
+        f"`{decided['command']}`, commit {decided['commit']}: `benchmarks/results/fashion_mnist_sparsification.json`.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -370,6 +411,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tuning", type=Path)
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--decided", type=Path)
     parser.add_argument("--workers", type=int, default=8)
     given = parser.parse_args()
     if given.what == "tune":
@@ -379,7 +421,10 @@ def main() -> None:
     elif given.what == "decide":
         decide(given.tuning, given.out, given.workers)
     else:
-        given.out.write_text(page(json.loads(given.results.read_text()), json.loads(given.tuning.read_text())))
+        results, tuning, decided = (
+            json.loads(path.read_text()) for path in (given.results, given.tuning, given.decided)
+        )
+        given.out.write_text(page(results, tuning, decided))
 
 
 if __name__ == "__main__":

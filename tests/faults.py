@@ -4,6 +4,41 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "states: those of earlier phases are lost",
+        "recipe.py",
+        "            join_states(folder, work)",
+        "            pass",
+        ("test_recipe.py::test_states_are_kept_over_all_phases_and_released_only_if_private[True]",),
+    ),
+    Mutant(
+        "recipe: the schedule begins anew in each phase",
+        "recipe.py",
+        "first += phase.mechanism.steps",
+        "first += 0",
+        ("test_recipe.py::test_a_schedule_runs_over_all_phases_and_a_resumed_run_follows_it",),
+    ),
+    Mutant(
+        "recipe: phases are private in an ablation",
+        "recipe.py",
+        'how = ablation if phase.ablation == "private" else phase.ablation',
+        "how = phase.ablation",
+        ("test_recipe.py::test_phases_can_be_ablated[plain]",),
+    ),
+    Mutant(
+        "rates: the rise is forgotten",
+        "rates.py",
+        "if step < rising:",
+        "if step < 0:",
+        ("test_rates.py::test_rates_are_those_of_torch",),
+    ),
+    Mutant(
+        "groups: noise on counts that drowns small ones",
+        "adaptive.py",
+        "return min(_std(None, batch_size), math.sqrt(batch_size / 10)) if self.noise is None else self.noise",
+        "return _std(self.noise, batch_size)",
+        ("test_adaptive.py::test_counts_of_small_groups_are_not_drowned_by_default",),
+    ),
+    Mutant(
         "capture: units beyond the sensitivity are kept",
         "promises.py",
         "return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()",
@@ -400,8 +435,8 @@ FAULTS = [
     Mutant(
         "seen: phases are not augmented",
         "recipe.py",
-        "                    augment=recipe.augment, about=about, team=team, **settings,",
-        "                    about=about, team=team, **settings,",
+        "                    augment=recipe.augment, about=about, team=team, keep=keep",
+        "                    about=about, team=team, keep=keep",
         ("whole/test_options.py::test_every_setting_of_fit_reaches_every_phase[-augment]",),
     ),
     Mutant(
@@ -414,8 +449,8 @@ FAULTS = [
     Mutant(
         "seen: the last phase is not augmented",
         "recipe.py",
-        "ledger=ledger, augment=recipe.augment, ema",
-        "ledger=ledger, ema",
+        "ablation=ablation, augment=recipe.augment, ema",
+        "ablation=ablation, ema",
         ("repairs/test_changes.py::test_batch_level_mixing_is_refused_before_training",),
     ),
     Mutant(

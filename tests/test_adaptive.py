@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -269,3 +270,23 @@ def test_training_with_huge_noise_on_the_question_goes_on(rule):
 def test_a_group_of_which_endlessly_many_are_clipped_gets_more_room():
     counts = torch.tensor([[0.0, math.inf], [1.0, 0.0]], dtype=torch.float64)
     assert GroupBounds("team", 2).update({"counts": counts}, 100).bounds == pytest.approx((2.0, 1.0))
+
+
+def test_counts_of_small_groups_are_not_drowned_by_default():
+    """Of 1,000 units 5 % are in a group of whom 4 in 5 are clipped, of the others 1 in 5: the default noise shows it."""
+    rule, generator = GroupBounds("g", 2), torch.Generator().manual_seed(0)
+    std = rule.query_std(1000)
+    assert std == pytest.approx(10)  # what drawing 100 of many does to their count, at most
+    assert GroupBounds("g", 2).query_std(20) == 1.0  # a small batch: a twentieth, as of other rules
+    assert GroupBounds("g", 2, noise=7.0).query_std(1000) == 7.0
+    counts = torch.tensor([[760.0, 190.0], [10.0, 40.0]])
+    more, bounds = 0, []
+    for _ in range(300):
+        said = counts + std * torch.randn(2, 2, generator=generator)
+        after = rule.update({"counts": said}, 1000)
+        more += after.bounds[1] > 1.5 * after.bounds[0]
+        bounds.append(after.bounds[1])
+    assert more / 300 > 0.95
+    assert np.median(bounds) == pytest.approx(1 + 0.8 / 0.23, rel=0.1)
+    spread = np.quantile(bounds, 0.9) - np.quantile(bounds, 0.1)
+    assert spread < 2.5  # with a twentieth of the batch as noise: above 4

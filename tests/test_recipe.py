@@ -16,9 +16,11 @@ from noisewise.accounting import Ledger, Line
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import read_states
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
 
@@ -188,6 +190,87 @@ def test_a_run_that_was_stopped_between_or_inside_phases_goes_on_as_it_was(at, t
     assert {path.name for path in (out / "sensitive").iterdir()} == {"identity.json", "lock"}
 
 
+@pytest.mark.parametrize("secret", [True, False])
+def test_states_are_kept_over_all_phases_and_released_only_if_private(secret, tmp_path):
+    """6 + 12 steps, 4 states: beside the model of a private run, else among the secrets; the same after a stop."""
+    settings = {"progress": False, "checkpoint_seconds": 1000, "keep_states": 4}
+    settings |= {"insecure_seed": 3} if secret else {}
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        fit(recipe(phase()), out=folder.path, recorders=[StopAt(10)], **settings)
+    assert folder.kept.exists()
+    assert not folder.states.exists()  # nothing is released before the run has ended
+    trained = fit(recipe(phase()), out=folder.path, resume=True, **settings)
+    assert (folder.kept.exists(), folder.states.exists()) == (secret, not secret)
+    assert trained.status.status == ("not-private" if secret else "private")
+    states = read_states(folder)
+    assert [step for step, _ in states] == [step for step, _ in trained.states] == [0, 4, 9, 14]
+    assert all(torch.equal(states[0][1][name], weight) for name, weight in tiny.model().state_dict().items())
+    if secret:
+        whole = fit(recipe(phase()), **settings)  # without a folder
+        for (step, kept), (other, expected) in zip(states, whole.states, strict=True):
+            assert step == other
+            assert all(torch.equal(kept[name], expected[name]) for name in expected)
+        short = fit(recipe(phase(), steps=3), **settings | {"keep_states": 0})  # 9 steps: as far as the third state
+        assert all(torch.equal(states[2][1][name], weight) for name, weight in short.model.state_dict().items())
+        assert short.states == ()
+
+
+def test_more_states_than_steps_are_refused():
+    with pytest.raises(ConfigError, match="keep_states=13 of 12 steps"):
+        fit(recipe(), keep_states=13, progress=False)
+
+
+COSINE = LearningRate("cosine", last=0.1, warmup=0.2)
+
+
+def test_a_schedule_runs_over_all_phases_and_a_resumed_run_follows_it(tmp_path):
+    """6 + 6 + 12 steps; secret noise too is what it would have been, since the chain hashes the learning rates."""
+    settings = {"insecure_seed": 3, "progress": False, "checkpoint_seconds": 1000}
+
+    def planned():
+        return replace(recipe(phase(), phase(plan={"clip": Flat(0.5)})), schedule=COSINE)
+
+    rates = []
+
+    class Noting(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    noted = replace(planned(), optimizer=lambda parameters: Noting(parameters, lr=0.5))
+    fit(noted, **settings)
+    assert rates == pytest.approx([0.5 * COSINE.factor(step, 24) for step in range(24)])
+    whole = fit(planned(), out=tmp_path / "whole", **settings)
+    constant = fit(recipe(phase(), phase(plan={"clip": Flat(0.5)})), **settings)
+    assert not tiny.same(whole.model, constant.model)
+    for at in (3, 6, 9, 18):
+        out = tmp_path / f"parts {at}"
+        with pytest.raises(Interrupted):
+            fit(planned(), out=out, recorders=[StopAt(at)], **settings)
+        assert tiny.same(fit(planned(), out=out, resume=True, **settings).model, whole.model)
+
+
+def test_a_schedule_is_a_learning_rate_and_the_only_one():
+    with pytest.raises(ConfigError, match=r"must be noisewise\.LearningRate"):
+        replace(recipe(), schedule="cosine")
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        fit(replace(recipe(), schedule=COSINE), scheduler=object(), progress=False)
+
+
+@pytest.mark.parametrize("ablation", ["plain", "clip-only", "noise-only"])
+def test_phases_can_be_ablated(ablation):
+    """What the recipe would train privately is trained in that way; the same as its phases one by one."""
+    trained = fit(recipe(phase()), ablation=ablation, insecure_seed=1, progress=False)
+    assert trained.status.status == "not-private"
+    assert {line.purpose for line in trained.ledger.lines} == {f"{ablation} (not private)"}
+    assert sum(line.count for line in trained.ledger.lines) == 18
+    by_hand = fit(recipe(phase(ablation=ablation)), ablation=ablation, insecure_seed=1, progress=False)
+    assert tiny.same(trained.model, by_hand.model)
+    private = fit(recipe(phase()), insecure_seed=1, progress=False)
+    assert not tiny.same(trained.model, private.model)
+
+
 def test_a_run_killed_before_it_forgot_its_secrets_is_taken_up(tmp_path):
     """run.json says complete, but the checkpoint and the phase are still there."""
     settings = {"insecure_seed": 3, "progress": False, "checkpoint_seconds": 1000}
@@ -251,12 +334,12 @@ def test_a_cut_plan_is_the_plan():
 def test_open_training_leaves_its_model_and_the_random_state_alone():
     model, state = tiny.model(), torch.get_rng_state()
     data = Data(*tiny.data())
-    trained = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    trained = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3, momentum=0.9)
     assert tiny.same(model, tiny.model())
     assert torch.equal(torch.get_rng_state(), state)
     losses = [tiny.loss_fn(own, tiny.data()).mean().item() for own in (model, trained)]
     assert losses[1] < 0.7 * losses[0]
-    again = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3)
+    again = train_openly(model, data, tiny.loss_fn, epochs=60, batch_size=8, lr=0.3, momentum=0.9)
     assert tiny.same(trained, again)
 
 

@@ -22,6 +22,7 @@ _HOMES = {
     "Shuffle": "sampling",
     "steps_for": "sampling",
     "Schedule": "schedule",
+    "LearningRate": "rates",
     "Ledger": "accounting",
     "clipped_sum": "persample",
     "release": "bounded",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from noisewise.estimators import PrivateRegressor as PrivateRegressor
     from noisewise.mechanism import Mechanism as Mechanism
     from noisewise.persample.clipped_sum import clipped_sum as clipped_sum
+    from noisewise.rates import LearningRate as LearningRate
     from noisewise.recipe import Recipe as Recipe
     from noisewise.recipe import fit as fit
     from noisewise.repairs import repaired as repaired

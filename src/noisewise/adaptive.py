@@ -148,7 +148,10 @@ class GroupBounds(OneBlock):
 
     b_k: noised number of units of group k in the batch before, m_k: how many of them had norms above C0; together one
     vector of counts to which a unit adds 1 in one place. Guarantee: n f(n) <= max_k C_k, to which noise is scaled.
-    A unit's group is part of its record. Reference: DPSGD-F, Xu, Du, Wu 2021, arXiv:2003.03699.
+    A unit's group is part of its record. noise: standard deviation of each count, by default `min(B / 20, sqrt(B / 10))`: no
+    more than what drawing the batch does to the count of a tenth of it, so that noise at most doubles the variance of what a
+    small group is judged by, while the question stays cheap (B = 1000, sigma = 1: half a percent of the noise).
+    Reference: DPSGD-F, Xu, Du, Wu 2021, arXiv:2003.03699.
     Deviation: counts of the step before, so that the rule is known before the batch is drawn; noised shares are cut to
     [0, 1] (counts to 1e12), and no bound exceeds `limit` times C0.
     """
@@ -192,8 +195,8 @@ class GroupBounds(OneBlock):
         return {"counts": counts.index_put_((self._groups(samples), above), ones, accumulate=True)}
 
     def query_std(self, batch_size: int) -> float:
-        """Noise of each count."""
-        return _std(self.noise, batch_size)
+        """Noise of each count: as given, or that of drawing a tenth of the batch."""
+        return min(_std(None, batch_size), math.sqrt(batch_size / 10)) if self.noise is None else self.noise
 
     def update(self, answer: Mapping[str, Tensor], batch_size: int) -> GroupBounds:
         """Groups that are clipped more often get more room."""

@@ -22,7 +22,9 @@ from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
+from noisewise.rates import LearningRate
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import Keep, join_states
 from noisewise.runs.summary import read_ledger
 from noisewise.runs.tensors import read_weights
 from noisewise.sampling import Poisson, steps_for
@@ -61,7 +63,8 @@ class Phase:
 class Recipe:
     """Everything that decides what training does; `fit` carries it out and changes none of it.
 
-    `optimizer` builds one from a model's parameters. `ledger`: what was already released about the same people; it adds up
+    `optimizer` builds one from a model's parameters; `schedule` multiplies its learning rate over the steps of all phases
+    together. `ledger`: what was already released about the same people; it adds up
     with this run. `phases` come before the `mechanism`. `repairs`: those that were applied, for summary.json.
     """
 
@@ -72,6 +75,7 @@ class Recipe:
     optimizer: MakeOptimizer
     augment: Augment | None = None
     ema: float | None = None
+    schedule: LearningRate | None = None
     ledger: Ledger | None = None
     phases: tuple[Phase, ...] = ()
     repairs: tuple[Any, ...] = ()
@@ -89,6 +93,11 @@ class Recipe:
             raise ConfigError(
                 f"optimizer is {kind(self.optimizer)}: must be a function that makes one, e.g. "
                 "lambda parameters: torch.optim.SGD(parameters, lr=0.1), since each phase needs its own."
+            )
+        if self.schedule is not None and not isinstance(self.schedule, LearningRate):
+            raise ConfigError(
+                f"schedule is {kind(self.schedule)}: must be noisewise.LearningRate('cosine'), or None. A torch scheduler "
+                "belongs to one optimizer, and each phase has its own."
             )
         for mechanism in [self.mechanism, *(phase.mechanism for phase in self.phases)]:
             Ledger(mechanism.adjacency, unit=mechanism.unit).claim(self.mechanism.adjacency, self.mechanism.unit)
@@ -110,6 +119,11 @@ class Recipe:
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything together by PLD; infinite as soon as one release is not private."""
         return Ledger(self.mechanism.adjacency, self.lines()).epsilon(delta)
+
+    @property
+    def steps(self) -> int:
+        """Of all phases and the last plan."""
+        return sum(phase.mechanism.steps for phase in self.phases) + self.mechanism.steps
 
     @property
     def steps_per_epoch(self) -> int:
@@ -209,10 +223,14 @@ def fit(
     resume: bool = False,
     about: Any = None,
     team: Team | None = None,
+    ablation: Ablation = "private",
+    keep_states: int = 0,
     **settings: Any,
 ) -> Trained:
     """Train by a recipe: its phases, then its mechanism, with one ledger; the recipe and its model stay as they are.
 
+    `ablation`: how everything is trained that the recipe would train privately; phases without privacy stay as they are.
+    `keep_states`: so many states at equal distances over the whole run, the start first, for audits (`Trained.states`).
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
     `out`, a run that was interrupted in any phase goes on with `resume=True`.
     """
@@ -225,34 +243,52 @@ def fit(
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     if resume and folder is not None and not (_begun(folder) or folder.run.exists() or folder.phase(1).path.exists()):
         raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume.")
+    if recipe.schedule is not None and settings.get("scheduler") is not None:
+        raise ConfigError("scheduler= of a recipe that has a schedule: leave one of them out.")
+    course, total, first = recipe.schedule, recipe.steps, 0
+    keep, states = Keep.evenly(keep_states, total), dict[int, Any]()
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
         if team.said(work is not None and work.complete):
             ledger = _taken_over(model, work, phase.mechanism.unit, team)
         else:
+            moves = make(model.parameters())
+            how = ablation if phase.ablation == "private" else phase.ablation
             try:
-                ledger = train(
-                    model, recipe.data.train, recipe.loss_fn, phase.mechanism, make(model.parameters()),
+                part = train(
+                    model, recipe.data.train, recipe.loss_fn, phase.mechanism, moves,
                     out=None if out is None else RunFolder(out).phase(number).path,
-                    resume=team.said(resume and _begun(work)), ledger=ledger, ablation=phase.ablation,
-                    augment=recipe.augment, about=about, team=team, **settings,
-                ).ledger  # fmt: skip
+                    resume=team.said(resume and _begun(work)), ledger=ledger, ablation=how,
+                    augment=recipe.augment, about=about, team=team, keep=keep.part(first, phase.mechanism.steps),
+                    **_scheduled(course, moves, total, first), **settings,
+                )  # fmt: skip
+                ledger = part.ledger
+                states |= dict(part.states)
             except Interrupted:
                 raise Interrupted(
                     f"stopped in phase {number} of {len(recipe.phases) + 1}; nothing is lost. Resume with resume=True "
                     f"(command line: the same command with --resume), folder {out}."
                 ) from None
+        first += phase.mechanism.steps
+        if folder is not None and work is not None:
+            join_states(folder, work)
         recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
     model = copy.deepcopy(recipe.model)
+    moves = recipe.optimizer(model.parameters())
     trained = train(
-        model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), out=out,
-        resume=team.said(resume and _begun(folder)), ledger=ledger, augment=recipe.augment, ema=recipe.ema, team=team,
-        about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]}, **settings,
+        model, recipe.data.train, recipe.loss_fn, recipe.mechanism, moves, out=out,
+        resume=team.said(resume and _begun(folder)), ledger=ledger, ablation=ablation, augment=recipe.augment,
+        ema=recipe.ema, team=team, about={**(about or {}), "repairs": [repair.describe() for repair in recipe.repairs]},
+        keep=keep.part(first, recipe.mechanism.steps), **_scheduled(course, moves, total, first), **settings,
     )  # fmt: skip
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
-    return trained
+    return replace(trained, states=tuple(sorted((states | dict(trained.states)).items()))) if states else trained
+
+
+def _scheduled(course: LearningRate | None, moves: torch.optim.Optimizer, steps: int, first: int) -> dict[str, Any]:
+    return {} if course is None else {"scheduler": course.on(moves, steps, first)}
 
 
 def _taken_over(model: nn.Module, work: RunFolder | None, unit: str, team: Team) -> Ledger:
@@ -323,7 +359,7 @@ def train_openly(
     epochs: float,
     batch_size: int,
     lr: float,
-    momentum: float = 0.9,
+    momentum: float = 0.0,
     augment: Augment | None = None,
     seed: int = 0,
     progress: bool = False,

@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "canaries: all in one block of a rule by layer",
+        "attacks/canaries.py",
+        "of_canaries = blocks if len(blocks) == len(names) else [largest] * len(names)",
+        "of_canaries = [largest] * len(names)",
+        ("audits/test_one_run.py::test_canaries_of_a_rule_by_layer_use_its_whole_bound",),
+    ),
     # audits, option by option
     Mutant(
         "seen: shadows, all from one seed",

@@ -3,13 +3,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.audits.convergence import Convergence, convergence, hessian_product, smoothness
 from noisewise.clipping import Automatic, Flat
@@ -32,6 +33,27 @@ def regression(n: int = 64, weights: int = 6) -> Data:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, weights, generator=generator, dtype=torch.float64)
     return Data(x, x @ torch.arange(weights).double() / 3 + torch.randn(n, generator=generator, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("top", [1.2, 2.0])
+def test_smoothness_is_found_where_the_spectrum_is_flat(sign: int, top: float) -> None:
+    """3,000 eigenvalues between 0.9 and 1 and a single one above: every start is stretched by about 0.95."""
+    values = torch.cat([torch.linspace(0.9, 1.0, 3000, dtype=torch.float64), torch.tensor([top], dtype=torch.float64)])
+    values = sign * values
+
+    def product(parameters: Sequence[Tensor], direction: Sequence[Tensor]) -> list[Tensor]:
+        return [values * direction[0]]
+
+    for seed in range(5):
+        found = smoothness(product, [torch.zeros(3001, dtype=torch.float64)], np.random.default_rng(seed))
+        assert found == pytest.approx(top, rel=2e-3)
+        assert found <= top * (1 + 1e-9)
+
+
+def test_smoothness_of_nothing_is_zero() -> None:
+    product = lambda parameters, direction: [0 * direction[0]]  # noqa: E731
+    assert smoothness(product, [torch.zeros(7)], np.random.default_rng(0)) == 0
 
 
 def test_smoothness_of_a_quadratic_is_its_largest_eigenvalue() -> None:

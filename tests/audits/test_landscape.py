@@ -247,3 +247,45 @@ def test_growth_from_a_start_at_the_origin_is_left_out() -> None:
     assert "growth" not in result.to_dict()["values"]["norms"]["private"]
     assert "The weights of private have norm 5.00, 5.00 from its start." in result.sentences()
     assert Landscape.from_dict(result.to_dict()) == result
+
+
+# People with several rows ----------------------------------------------------------------------------------------------
+
+
+def tilted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A bump in the middle of the segment from -1 to 1, whose height is the row's own."""
+    return batch[0][:, 0] * (1 - model(batch[0])[:, 0] ** 2) + 0.3 * model(batch[0])[:, 1] * batch[0][:, 1]
+
+
+def heights(generator: np.random.Generator, people: int = 60, each: int = 20) -> Data:
+    """All rows of a person are alike; heights are 2 on average."""
+    owner = torch.arange(people).repeat_interleave(each)
+    x = torch.from_numpy(generator.standard_normal((people, 2)))[owner] + 2
+    return Data(x, torch.zeros(len(x)), unit=owner)
+
+
+ENDS = {"twin": Point(1.0, 0.0), "loss_fn": tilted, "points": 3, "directions": 0}
+
+
+def test_intervals_hold_for_people_with_many_rows() -> None:
+    """As if each had one row."""
+    data = heights(np.random.default_rng(0))
+    seen = landscape(Point(-1.0, 0.0), data, **ENDS)
+    alone = landscape(Point(-1.0, 0.0), data.take(torch.arange(0, 1200, 20)), **ENDS)
+    for name, e in seen.headline.items():
+        assert e.n == 60
+        assert (e.low, e.high) == (
+            pytest.approx(alone.headline[name].low, abs=1e-9), pytest.approx(alone.headline[name].high, abs=1e-9),
+        )  # fmt: skip
+    assert (seen.settings["rows"], seen.settings["people"]) == (1200, 60)
+    with pytest.raises(DataError, match="1 person"):
+        landscape(Point(-1.0, 0.0), data.take(torch.arange(20)), **ENDS)
+
+
+def test_symmetry_is_that_of_people() -> None:
+    """Few symmetric people with many rows are a lopsided cloud, which is no sign of asymmetry."""
+    generator, alarms = np.random.default_rng(0), 0
+    for _ in range(20):
+        data = heights(generator, 12, 10)
+        alarms += landscape(Point(-1.0, 0.5), data, loss_fn=tilted).symmetry["private"].p_value <= 0.05
+    assert alarms <= 4

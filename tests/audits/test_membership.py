@@ -223,7 +223,7 @@ def test_people_that_do_not_fit_are_refused(leak, tmp_path) -> None:
         membership(model, members, members=Data(members.x.clone(), members.y))
     with pytest.raises(DataError, match="at least 40 people of each kind"):
         membership(model, people(39, 5), members=members)
-    with pytest.raises(DataError, match="without a probability"):
+    with pytest.raises(DataError, match="not finite"):
         membership(
             Table(torch.full((400, 2), math.nan)),
             numbered(torch.zeros(50).long(), 50),

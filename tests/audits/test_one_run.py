@@ -12,11 +12,16 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from noisewise.adaptive import Quantile
+from noisewise.attacks.canaries import canary_loss, with_canaries
 from noisewise.audits.one_run import OneRun, one_run
+from noisewise.clipping import Flat, per_layer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError
+from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
+from noisewise.persample import clipped_sum
 from noisewise.sampling import FullBatch, Poisson
+from noisewise.schedule import Schedule
 from noisewise.training.loop import train
 
 
@@ -97,6 +102,41 @@ def linear_map(inputs, classes):
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         return nn.Linear(inputs, classes)
+
+
+LAYERS = {"0.*": Flat(0.3), "2.*": Flat(0.4)}
+
+
+def by_layer(clip, sigma):
+    plan = Mechanism(sampler=Poisson(200, 100), steps=8, noise_multiplier=sigma, clip=clip)
+    result = one_run(linear(), rows(200), mechanism=plan, generator=np.random.default_rng(0), canaries=200)
+    assert result.claimed == plan.epsilon(result.settings["delta"])
+    return result
+
+
+@pytest.mark.parametrize("by", ["parameter", "layer", "pattern"])
+def test_one_run_audits_rules_by_layer(by):
+    """A canary moves in every block, together as far as the whole bound: a leak is found, noise hides it."""
+    rule = per_layer([name for name, _ in linear().named_parameters()], LAYERS, by)
+    assert by_layer(rule, 1e-3).headline["lower bound"].low > 2
+    assert not by_layer(rule, 1.0).exceeds
+
+
+def test_one_run_audits_rules_by_layer_that_come_and_go():
+    rule = per_layer([name for name, _ in linear().named_parameters()], LAYERS, "layer")
+    for clip in (Schedule(((0, rule), (4, Flat(0.5)))), Schedule(((0, Flat(0.5)), (4, rule)))):
+        assert by_layer(clip, 1e-3).headline["lower bound"].low > 2
+
+
+def test_canaries_of_a_rule_by_layer_use_its_whole_bound():
+    model, rule = linear(), per_layer([name for name, _ in linear().named_parameters()], LAYERS, "layer")
+    plan = Mechanism(sampler=Poisson(8, 4), steps=1, noise_multiplier=1.0, clip=rule)
+    units = with_canaries(rows(8), torch.arange(8), np.ones(8, bool), "gradient", np.random.default_rng(0))
+    loss, with_them = canary_loss(model, cross_entropy, "gradient", 8, plan)
+    assert with_them.clip.sensitivity == rule.sensitivity == pytest.approx(0.5)
+    grads = clipped_sum(model, loss, units, with_them.clip).grads._values
+    moved = torch.cat([grad for name, grad in grads.items() if name.startswith("canary")], 1)
+    assert moved.norm(dim=1).tolist() == pytest.approx([0.5] * 8, rel=1e-3)
 
 
 def test_a_rule_that_asks_questions_is_refused():

@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "augmentation: features are taken for images",
+        "repairs/augmentation.py",
+        "MOST_CHANNELS = 4  #",
+        "MOST_CHANNELS = 400  #",
+        ("repairs/test_changes.py::test_features_are_not_augmented_like_images",),
+    ),
     # repairs
     Mutant(
         "repair: counts are cut off, not rounded",
@@ -184,6 +191,13 @@ FAULTS = [
         "epochs=source.epochs, batch_size=source.batch_size, lr=source.lr,",
         "epochs=20, batch_size=128, lr=0.1,",
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[PrivateRecords-epochs]",),
+    ),
+    Mutant(
+        "seen: pruning, momentum of open training ignored",
+        "repairs/pruning.py",
+        "momentum=source.momentum, seed=source.seed,",
+        "momentum=0.9, seed=source.seed,",
+        ("repairs/test_changes.py::test_a_mask_from_private_records_is_that_of_plain_gradient_descent",),
     ),
     Mutant(
         "seen: public training, momentum ignored",

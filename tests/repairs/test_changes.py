@@ -15,6 +15,8 @@ from noisewise.accounting import Ledger
 from noisewise.adaptive import Quantile
 from noisewise.batches import Views
 from noisewise.clipping import Flat, Global
+from noisewise.data import Data
+from noisewise.data.scatter import scatter
 from noisewise.errors import ConfigError, CoupledSamples, PrivacyError
 from noisewise.persample import clipped_sum
 from noisewise.recipe import fit
@@ -40,6 +42,37 @@ def parameters(model):
 def masks_of(recipe):
     support = recipe.mechanism.support.support
     return {name: support[name] for name in LAYERS}
+
+
+def test_features_are_not_augmented_like_images():
+    data = Data(torch.rand(20, 1, 12, 12), torch.arange(20) % 3, classes=("a", "b", "c"))
+    base = compose.recipe()
+    scattered = scatter(data.x)
+    assert scattered.shape[1] == 81
+    features = replace(base, data=base.data._replace(train=replace(data, x=scattered)))
+    with pytest.raises(ConfigError, match="81 channels are features"):
+        r.Augmentation().apply(features)
+    chosen = r.Augmentation(function=lambda rows, generator: rows).apply(features)
+    assert chosen.augment.views == 4
+    for channels in (1, 3, 4):
+        images = replace(base, data=base.data._replace(train=replace(data, x=data.x.expand(-1, channels, -1, -1))))
+        assert r.Augmentation().apply(images).augment is not None
+
+
+def test_a_mask_from_private_records_is_that_of_plain_gradient_descent():
+    """The paper's SGD has no momentum; with all rows in each batch it is a loop over one mean."""
+    before, steps = compose.recipe(), 12
+    model, data = copy.deepcopy(before.model), before.data.train
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        before.loss_fn(model, (data.x, data.y)).mean().backward()
+        optimizer.step()
+    source = r.PrivateRecords(1.0, True, epochs=steps, batch_size=len(data), lr=0.5)
+    found = masks_of(r.repaired(before, r.MagnitudePruning(source, 0.5)))
+    trained = parameters(model)
+    for name, mask in found.items():
+        assert trained[name].abs()[mask].min() >= trained[name].abs()[~mask].max()
 
 
 @pytest.mark.parametrize("source", ["public", "random", "model", "records"])

@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "states: those of a run that is not private are released",
+        "runs/states.py",
+        'if status.status == "private" and folder.kept.exists():',
+        "if folder.kept.exists():",
+        ("test_recipe.py::test_states_are_kept_over_all_phases_and_released_only_if_private[True]",),
+    ),
     # options, crossings, draws and files of a run
     Mutant(
         "seen: no fsync of a file",
@@ -171,8 +178,8 @@ FAULTS = [
     Mutant(
         "verify: the ledger of held-out people has no digest",
         "runs/folder.py",
-        '"ledger.json", "valid_ledger.json",',
-        '"ledger.json",',
+        '    "valid_ledger.json", "metrics.jsonl"',
+        '    "metrics.jsonl"',
         ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
     ),
     Mutant(

@@ -41,3 +41,17 @@ def test_the_largest_cosine_is_that_of_the_directions_that_were_gone() -> None:
     found = largest_cosine(7, [np.random.default_rng(seed) for seed in range(6)], chunk=4)
     assert found == pytest.approx(max(pairs))
     assert largest_cosine(7, [np.random.default_rng(0)]) is None
+
+
+def test_instability_covers_for_people_with_many_rows() -> None:
+    """A bump 2 high, the same in all 20 rows of each of 60 people: rows counted as people would cover a third."""
+    generator, at, owner = np.random.default_rng(1), np.array([0.0, 0.5, 1.0]), np.repeat(np.arange(60), 20)
+    covered = {"people": 0, "rows": 0}
+    for _ in range(300):
+        bump = (2 + generator.standard_normal(60))[owner]
+        losses = np.stack([0 * bump, bump, 0 * bump])
+        for name, whose in (("people", owner), ("rows", None)):
+            e = instability(losses, at, owner=whose).barrier
+            covered[name] += e.low <= 2 <= e.high
+    assert 0.95 <= covered["people"] / 300 <= 1  # Bonferroni over three points, two of which cannot differ
+    assert covered["rows"] / 300 < 0.6

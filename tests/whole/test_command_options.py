@@ -152,6 +152,9 @@ class Door:
                 **{name: how[name] for name in ("delta", "seed", "insecure_seed", "secure", "resume", "ema", "progress")},
                 "ablation": how.get("ablation", "private"), "out": Path(how["out"]), "repairs": how["about"]["repairs"],
                 "device": next(model.parameters()).device.type,
+                "kept": sorted(how["keep"].steps),
+                "rates": [round(rate(step), 6) for rate in how["scheduler"].lr_lambdas for step in range(3)]
+                if "scheduler" in how else None,
             }
         )  # fmt: skip
         folder = RunFolder(how["out"])
@@ -218,6 +221,8 @@ def changed(option: str) -> dict[str, Any]:
         "--lr": {"lr": 0.125},
         "--momentum": {"momentum": 0.25},
         "--ema": {"ema": 0.75},
+        "--schedule": {"rates": [1.0, 0.7, 0.4]},
+        "--keep-states": {"kept": [0, 2]},
         "--engine": {"engine": "loop"},
         "--microbatch": {"microbatch": 8},
         "--memory": {"memory": "small"},
@@ -247,6 +252,8 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "--lr": ("--lr", "0.125"),
     "--momentum": ("--momentum", "0.25"),
     "--ema": ("--ema", "0.75"),
+    "--schedule": ("--schedule", "linear:last=0.1"),
+    "--keep-states": ("--keep-states", "2"),
     "--engine": ("--engine", "loop"),
     "--microbatch": ("--microbatch", "8"),
     "--memory": ("--memory", "small"),
@@ -273,9 +280,12 @@ def test_options_of_train(noisewise, door: Door, unchanged: list[dict[str, Any]]
         assert twins == []
         return
     (twin,) = twins
-    of_twin = {"--lr": {}, "--optimizer": {"optimizer": "RMSprop", "lr": 0.01}, "--twin-lr": {"lr": 0.0625}}.get(
-        option, expected
-    )
+    of_twin = {
+        "--lr": {},
+        "--optimizer": {"optimizer": "RMSprop", "lr": 0.01},
+        "--twin-lr": {"lr": 0.0625},
+        "--keep-states": {},
+    }.get(option, expected)
     of_twin = of_twin | ({"out": Path("b/sensitive/twin")} if option == "--out" else {})
     assert twin | {name: ... for name, value in of_twin.items() if value is ...} == twin_before | of_twin
     assert twin_before == before | TWIN | {"out": Path("a/sensitive/twin")}

@@ -11,6 +11,7 @@ from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import read_states
 from noisewise.workflow.config import Config, configure, plan
 from noisewise.workflow.execution import execute, prepare
 from noisewise.workflow.opened import audit, open_run
@@ -55,6 +56,8 @@ SETTINGS = {
     "lr": ({"lr": 0.1}, {}, "weights"),
     "momentum": ({"momentum": 0.1}, {}, "weights"),
     "ema": ({"ema": 0.15}, {"ema": 0.1}, "weights"),
+    "schedule": ({"schedule": "linear:last=0.1"}, {}, "weights"),
+    "keep_states": ({"keep_states": 2}, {}, "secrets"),
     "twin": ({"twin": True}, {}, "secrets"),
     "twin_lr": ({"twin_lr": 0.2}, {"twin": True, "twin_lr": 0.1}, "twin"),
     "engine": ({"engine": "loop"}, {}, "weights"),  # by rounding
@@ -118,6 +121,26 @@ def test_momentum_is_that_of_every_optimizer_that_has_one(tmp_path):
     for optimizer in ("sgd", "rmsprop"):
         runs = [ran(tmp_path, optimizer=optimizer, momentum=momentum)["weights"] for momentum in (0.0, 0.9)]
         assert runs[0] != runs[1]
+
+
+def test_kept_states_are_the_path_of_a_run(tmp_path):
+    """The start, then what was kept: audits along the run get models that differ."""
+    run = open_run(execute(configure(**{**BASE, "keep_states": 2}), tmp_path / "run", progress=False).path)
+    states = read_states(run.folder)
+    assert [step for step, _ in states] == [0, 1]
+    assert run.status.status == "not-private"  # so they are among the secrets
+    assert run.folder.kept.exists()
+    for model, (_, state) in zip(run.path, states, strict=True):
+        assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
+    assert not torch.equal(states[0][1]["1.weight"], states[1][1]["1.weight"])
+    with pytest.raises(ConfigError, match="keep_states=3 of 2 steps"):
+        configure(**{**BASE, "keep_states": 3})
+
+
+def test_a_schedule_has_no_single_learning_rate(tmp_path):
+    run = open_run(execute(configure(**{**BASE, "schedule": "cosine"}), tmp_path / "run", progress=False).path)
+    with pytest.raises(ConfigError, match="one learning rate for all steps"):
+        audit(run, "convergence")
 
 
 def test_held_out_rows_are_measured(tmp_path):

@@ -108,7 +108,8 @@ def test_measured_pages_are_those_of_their_results():
         "import json, sys; sys.path.insert(0, sys.argv[1]); from repairs import page; "
         "print(page(*(json.load(open(name)) for name in sys.argv[2:])), end='')"
     )
-    names = [results / "fashion_mnist_repairs.json", results / "fashion_mnist_tuning.json"]
+    parts = ("repairs", "tuning", "sparsification")
+    names = [results / f"fashion_mnist_{part}.json" for part in parts]
     written = subprocess.run(
         [sys.executable, "-c", code, PROJECT / "benchmarks", *names], check=True, capture_output=True, text=True
     ).stdout

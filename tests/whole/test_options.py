@@ -25,9 +25,11 @@ from noisewise.data import Data, Splits
 from noisewise.errors import Interrupted, NoisewiseError
 from noisewise.mechanism import Mechanism
 from noisewise.persample import clipped_sum, examine
+from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, fit
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import Keep
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
@@ -153,6 +155,7 @@ def watched_training(tmp_path, capsys, **given):
         "ledger": trained.ledger.to_dict(),
         "history": trained.history,
         "status": trained.status,
+        "states": [step for step, _ in trained.states],
         "sizes": watch.sizes,
         "recorded": len(watch.observations),
         "checkpoints": len(watch.checkpoints),
@@ -165,6 +168,7 @@ def watched_training(tmp_path, capsys, **given):
 ABOUT = {"task": "regression", "data": {"name": "tiny"}, "model": "two layers"}
 SPENT = {"out": True, "progress": True, "insecure_seed": None}
 TRAIN = {
+    "keep": both({}, {"keep": Keep(frozenset({2}))}, "states"),
     "model": both({}, {"model": lambda: tiny.model(dropout=0.6)}, "weights"),
     "data": both({}, {"data": SMALL}, "weights"),
     "loss_fn": both({}, {"loss_fn": doubled}, "weights"),
@@ -388,6 +392,7 @@ def watched_fit(tmp_path, capsys, **given):
         "ledger": trained.ledger.to_dict(),
         "history": trained.history,
         "status": trained.status,
+        "states": [step for step, _ in trained.states],
         "sizes": watch.sizes,
         "steps": [observation.step for observation in watch.observations],
         "checkpoints": len(watch.checkpoints) > 2,  # more than the first of each phase
@@ -401,6 +406,8 @@ FIT = {
     "recipe": both({}, {"recipe": {"model": tiny.model(dropout=0.6)}}, "weights", "first phase"),
     "out": both({}, {"out": True}, "files"),
     "about": both({}, {"about": ABOUT}, "summary", out=True),
+    "ablation": both({}, {"ablation": "plain"}, "weights", "first phase", "status"),
+    "keep_states": both({}, {"keep_states": 3}, "states"),
 }
 HANDED_ON = {
     "runtime": both({}, {"runtime": Runtime(microbatch=2)}, "sizes"),
@@ -428,6 +435,7 @@ RECIPE = {
     "augment": both({}, {"recipe": {"augment": Augment(shrunk, 2)}}, "weights", "first phase"),
     "ema": both({"recipe": {"ema": 0.1}}, {"recipe": {"ema": 0.15}}, "averaged", "files", out=True),
     "ledger": both({}, {"recipe": {"ledger": EARLIER}}, "ledger"),
+    "schedule": both({}, {"recipe": {"schedule": LearningRate("linear")}}, "weights", "first phase"),
     "phases": both({}, {"recipe": {"phases": ()}}, "weights", "ledger"),
 }
 PHASE = {
@@ -547,4 +555,4 @@ def test_no_option_is_without_a_proof(function, shown):
 
 
 def test_fit_hands_on_every_option_of_train_that_a_recipe_does_not_have():
-    assert options_of(train) == {*HANDED_ON, *FIT, *OF_THE_RECIPE, "resume", "team"} - {"recipe"}
+    assert options_of(train) == {*HANDED_ON, *FIT, *OF_THE_RECIPE, "resume", "team", "keep"} - {"recipe", "keep_states"}

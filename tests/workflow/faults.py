@@ -85,8 +85,8 @@ FAULTS = [
     Mutant(
         "reason: the start is the end",
         "workflow/opened.py",
-        "return (self.start,)",
-        "return (self.model,)",
+        "return (self.start, *along)",
+        "return (self.model, *along)",
         ("cli/test_audit.py::test_convergence_is_about_gradient_steps_from_the_start",),
     ),
     # options of the command line

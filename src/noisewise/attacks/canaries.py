@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from noisewise.accounting import Ledger
 from noisewise.adaptive import Adaptive
 from noisewise.batches import map_tensors, take
-from noisewise.clipping import Samples
+from noisewise.clipping import PerLayer, Samples
 from noisewise.errors import ConfigError, DataError
 from noisewise.evaluation import BATCH, device_of, evaluating
 from noisewise.losses import cross_entropy
 from noisewise.randomness import Entropy
+from noisewise.schedule import Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = 256  # canaries of the built-in model, each in a coordinate of its own
 CANARIES = ("gradient", "mislabelled", "blank")
+COORDINATES = "canary_coordinates"
 
 
 def weighted(loss_fn: LossFn) -> LossFn:
@@ -227,27 +230,59 @@ def with_canaries(data: Data, rows: Tensor, coins: np.ndarray, canary: str, rng:
     return (x, y), (numbers, dirac), weight
 
 
-def canary_loss(model: nn.Module, loss_fn: LossFn, canary: str, count: int, mechanism: Mechanism) -> LossFn:
-    """The units' loss; Dirac canaries have `scale * coordinate`, a parameter that is put on the model for them."""
+def canary_loss(
+    model: nn.Module, loss_fn: LossFn, canary: str, count: int, mechanism: Mechanism
+) -> tuple[LossFn, Mechanism]:
+    """The units' loss, and the plan that trains with it.
+
+    Dirac canaries have `sum over blocks of scale * coordinate`, where each block of the clipping rule has a parameter of its
+    own that is put on the model for them: so a canary may move as far as the rule allows in all blocks together. The plan's
+    rule knows these parameters; its bounds, noise and epsilon are as they were.
+    """
     import torch
     import torch.nn.functional as F
 
     if canary != "gradient":
-        return weighted(lambda trained, batch: loss_fn(trained, batch[0]))
-    name = "canary_coordinates"
-    if name in dict(model.named_parameters()):
-        raise ConfigError(f"the model has a parameter {name!r} already: rename it.")
+        return weighted(lambda trained, batch: loss_fn(trained, batch[0])), mechanism
+    rule = mechanism.clip_at(0)
+    rules = rule.rules if isinstance(rule, PerLayer) else {"": rule}
+    names = [COORDINATES if len(rules) == 1 else f"{COORDINATES}_{number}" for number in range(len(rules))]
+    taken = [name for name in names if name in dict(model.named_parameters())]
+    if taken:
+        raise ConfigError(f"the model has a parameter {taken[0]!r} already: rename it.")
     device = device_of(model)
-    model.register_parameter(name, torch.nn.Parameter(torch.zeros(count, 1, device=device)))
     others = {other: 0.0 for other, p in model.named_parameters() if p.requires_grad}
-    scale = loudest(mechanism.clip_at(0), {**others, name: 1.0})
+    for name in names:
+        model.register_parameter(name, torch.nn.Parameter(torch.zeros(count, 1, device=device)))
+    if isinstance(rule, PerLayer):
+        scales = [loudest(of_block, {name: 1.0}) for name, of_block in zip(names, rules.values(), strict=True)]
+    else:
+        scales = [loudest(rule, {**others, names[0]: 1.0})]
 
     def loss(trained: Any, batch: Nest) -> Tensor:
         rows, (numbers, dirac) = batch
-        coordinate = F.embedding(numbers, trained.get_parameter(name)).squeeze(1)
-        return torch.where(dirac, scale * coordinate, loss_fn(trained, rows))
+        moved = [
+            scale * F.embedding(numbers, trained.get_parameter(name)).squeeze(1)
+            for name, scale in zip(names, scales, strict=True)
+        ]
+        return torch.where(dirac, torch.stack(moved).sum(0), loss_fn(trained, rows))
 
-    return weighted(loss)
+    clip = mechanism.clip
+    known = (
+        clip.map(lambda each: _with_members(each, names)) if isinstance(clip, Schedule) else _with_members(clip, names)
+    )
+    return weighted(loss), replace(mechanism, clip=known)
+
+
+def _with_members(clip: Clip, names: list[str]) -> Clip:
+    """The rule with the canaries' parameters in its blocks: one in each, or all in the largest where these are others."""
+    if not isinstance(clip, PerLayer):
+        return clip
+    blocks = list(clip.rules)
+    largest = max(blocks, key=lambda block: clip.rules[block].sensitivity)
+    members = {name: name for name in blocks} if clip.members is None else dict(clip.members)
+    of_canaries = blocks if len(blocks) == len(names) else [largest] * len(names)
+    return PerLayer(clip.rules, members | dict(zip(names, of_canaries, strict=True)))
 
 
 def scores_of(model: nn.Module, loss_fn: LossFn, units: Nest, rows: Tensor) -> np.ndarray:

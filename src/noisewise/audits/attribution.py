@@ -14,7 +14,7 @@ import numpy as np
 
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
-from noisewise.audits.outputs import logits, row_losses
+from noisewise.audits.outputs import check_state, logits, row_losses
 from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, people, several, who_pays
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
@@ -359,8 +359,9 @@ def _refuse_adaptive(mechanism: Mechanism) -> None:
 def _parts_of(data: Sequence[Data]) -> tuple[Data, Data]:
     if isinstance(data, datasets.Data) or len(data) < 2 or not all(isinstance(part, datasets.Data) for part in data):
         raise DataError("attribution retrains: give (train, test), both noisewise.Data.")
-    if not len(data[-1]):
-        raise DataError("the test part has no rows: attribution compares models on it.")
+    for name, part in (("training", data[0]), ("test", data[-1])):
+        if not len(part):
+            raise DataError(f"the {name} part has no rows: attribution trains on the first and compares on the last.")
     return data[0], data[-1]
 
 
@@ -389,12 +390,14 @@ def _start(model: nn.Module | Callable[[int], nn.Module], seed: int) -> nn.Modul
     import torch
 
     if isinstance(model, torch.nn.Module):
+        check_state("the model", model.state_dict())
         return model
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = model(seed)
     if not isinstance(made, torch.nn.Module):
         raise ConfigError(f"model({seed}) gave {type(made).__name__}: must be an nn.Module.")
+    check_state(f"model({seed})", made.state_dict())
     return made
 
 

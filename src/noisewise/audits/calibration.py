@@ -21,14 +21,12 @@ from noisewise.audits.confidence import (
     answers_of,
     binned_by_score,
     bins_of,
-    bootstrapped,
-    chance_of,
-    from_zero,
+    errors_of,
     largest_errors,
     sides_of,
     with_unseen,
 )
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import check_subject, logits, status_of
 from noisewise.audits.people import (
     HOLD,
     SMALLEST,
@@ -317,6 +315,7 @@ def calibration(
     The generator draws the bootstrap (default: seed 0). Does not retrain; seconds for 10,000 rows, under a minute for
     100,000.
     """
+    check_subject(data, private=model, twin=twin)
     for name, value in {"bins": bins, "smallest_bin": smallest_bin, "resamples": resamples}.items():
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} {value!r}: must be a whole number above 0.")
@@ -330,14 +329,7 @@ def calibration(
     answers = {which: answers_of(z, data.y, owner, which) for which, z in spoken.items()}
     binned = binned_by_score(answers, bins)
     with Bar(progress, resamples * (1 + len(answers)), "resampling") as advance:
-        drawn = bootstrapped(binned, owner, generator, level, resamples, advance)
-        by_model = {
-            which: chance_of(a, {name: of[which][1] for name, of in binned.items()}, generator, resamples, advance)
-            for which, a in answers.items()
-        }
-    chance = {name: {which: of[name] for which, of in by_model.items()} for name in binned}
-    near = from_zero(drawn, chance, level)
-    ece = {name: with_unseen(estimates, answers, level, signed=False) for name, estimates in near.items()}
+        ece, chance = errors_of(answers, binned, generator, level, resamples, advance)
     scores = _scores(answers, ece, owner, level, bins, smallest_bin)
     status, scaling = status_of(data, twin), None
     if temperature is not None:

@@ -23,6 +23,7 @@ from noisewise.audits.gradients import (
     measure,
     partitions,
 )
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.people import SMALLEST, titled
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dot, dress, fixed_cell, name_rows, share_cell
@@ -331,6 +332,7 @@ def clipping_bias(
     """
     import torch
 
+    check_subject(data, private=model, twin=twin)
     rule, support = chosen_rule(mechanism, clip, support)
     loss = chosen_loss(loss_fn, data)
     draw = np.random.default_rng(0) if generator is None else generator

@@ -167,6 +167,30 @@ def with_unseen(estimates: Estimates, answers: dict[str, Answers], level: float,
     return widened
 
 
+def errors_of(
+    answers: dict[str, Answers],
+    binned: Binned,
+    generator: np.random.Generator,
+    level: float,
+    resamples: int,
+    advance: Advance,
+) -> tuple[Scores, dict[str, dict[str, Chance]]]:
+    """Calibration errors of every binning and model, with paired differences; and what chance alone would show.
+
+    Intervals: the bootstrap over people (`bootstrapped`), from 0 where perfect calibration is not rejected (`from_zero`),
+    as far as that of the accuracy for a model that is always right or wrong (`with_unseen`).
+    """
+    owner = next(iter(answers.values())).owner
+    drawn = bootstrapped(binned, owner, generator, level, resamples, advance)
+    by_model = {
+        which: chance_of(a, {name: of[which][1] for name, of in binned.items()}, generator, resamples, advance)
+        for which, a in answers.items()
+    }
+    chance = {name: {which: of[name] for which, of in by_model.items()} for name in binned}
+    near = from_zero(drawn, chance, level)
+    return {name: with_unseen(estimates, answers, level, signed=False) for name, estimates in near.items()}, chance
+
+
 def bootstrapped(
     binned: Binned, owner: np.ndarray, generator: np.random.Generator, level: float, resamples: int, advance: Advance
 ) -> Scores:

@@ -14,7 +14,7 @@ import numpy as np
 
 from noisewise.audits.audit import Audit
 from noisewise.audits.gradients import batch_of, chosen_loss, chosen_rule, gradient_status, measure
-from noisewise.audits.outputs import BATCH, device_of, evaluating
+from noisewise.audits.outputs import BATCH, check_subject, device_of, evaluating
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress
 from noisewise.batches import map_tensors
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from noisewise.support import Support
 
 TAKES = "Does not retrain; a few passes over the data and some Hessian products, seconds to minutes."
-ITERATIONS = 50  # of the power method, at most
-SETTLED = 1e-3  # relative change at which it stops
+ITERATIONS = 60  # of Lanczos' method, at most
+LEAST, CALM = 20, 5  # rounds at least; rounds in a row that must agree
+SETTLED = 1e-3  # relative change that is none
+EXHAUSTED = 1e-6  # relative length of what is left when all directions were seen
 
 
 @dataclass(frozen=True)
@@ -64,23 +66,44 @@ def smoothness(
     generator: np.random.Generator,
     iterations: int = ITERATIONS,
 ) -> float:
-    """Largest `|eigenvalue|` of the Hessian at these weights, by the power method on Hessian-vector products.
+    """Largest `|eigenvalue|` of the Hessian at these weights, by Lanczos' method on Hessian-vector products.
 
-    Guarantee: `||H x||` of a unit x is at most ||H||, so this is a lower bound of the local and of the global constant G.
+    Guarantee: what it gives is `|x^T H x|` of a unit x (up to rounding), at most ||H||: a lower bound of the local and of the
+    global constant G. It stops after `LEAST` rounds at the earliest, once `CALM` of them in a row have changed little: of a
+    flat spectrum every start is stretched alike, so that two equal answers say nothing.
+    Reference: Lanczos 1950; without reorthogonalisation, which extreme values do not need (Paige 1980).
     """
     import torch
 
-    direction = [torch.from_numpy(generator.standard_normal(tuple(p.shape))).to(p) for p in parameters]
-    stretch = 0.0
+    before = [torch.zeros_like(p) for p in parameters]
+    now = _scaled([torch.from_numpy(generator.standard_normal(tuple(p.shape))).to(p) for p in parameters])
+    along: list[float] = []
+    beside: list[float] = []
+    largest: list[float] = []
+    back = 0.0
     for _ in range(iterations):
-        length = _length(direction)
-        if length == 0:
-            return 0.0
-        direction = gradient(parameters, [part / length for part in direction])
-        before, stretch = stretch, _length(direction)
-        if abs(stretch - before) <= SETTLED * stretch:
+        product = gradient(parameters, now)
+        along.append(_inner(product, now))
+        rest = [h - along[-1] * x - back * last for h, x, last in zip(product, now, before, strict=True)]
+        matrix = np.diag(along) + np.diag(beside, 1) + np.diag(beside, -1)
+        largest.append(float(np.abs(np.linalg.eigvalsh(matrix)).max()))
+        back = _length(rest)
+        recent = largest[-CALM - 1 :]
+        settled = len(largest) >= LEAST and max(recent) - min(recent) <= SETTLED * largest[-1]
+        if settled or back <= EXHAUSTED * largest[-1]:
             break
-    return stretch
+        beside.append(back)
+        before, now = now, _scaled(rest)
+    return largest[-1]
+
+
+def _scaled(parts: Sequence[Tensor]) -> list[Tensor]:
+    length = _length(parts)
+    return [part / length for part in parts]
+
+
+def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+    return sum(float((a.double() * b.double()).sum()) for a, b in zip(first, second, strict=True))
 
 
 def _length(parts: Sequence[Tensor]) -> float:
@@ -258,13 +281,14 @@ def convergence(
         support: which coordinates learn, where the mechanism's changes from step to step.
         path: models along the run, the start first; without it the bounds are of T steps that start at the model.
         twin: not part of these bounds: refused.
-        generator: draws the start of the power method and its units; a fixed one by default.
+        generator: draws the start of Lanczos' method and its units; a fixed one by default.
         progress: show a bar.
         hessian_units: units whose mean loss gives the smoothness.
         level: of the intervals, all of them without end or exact here.
     """
     import torch
 
+    check_subject(data, private=model)
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")
     rule, support = chosen_rule(mechanism, None, support)

@@ -17,7 +17,7 @@ from noisewise.audits.audit import Audit
 from noisewise.audits.difficulty import DECILES, Difficulty, difficulty_of, largest_rise, tenths_of
 from noisewise.audits.error_disparity import ErrorDisparity, error_disparity
 from noisewise.audits.fairness import ODDS, PARITY, Fairness, between_groups
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.outputs import check_subject, logits, status_of
 from noisewise.audits.people import (
     ALLOWING,
     HOLD,
@@ -391,6 +391,7 @@ def disparity(
     Nothing is drawn at random (`generator` is not used) and nothing takes long enough to show (`progress`).
     Does not retrain; seconds.
     """
+    check_subject(data, private=model, twin=twin)
     if data.task == "regression" and data.y.dim() == 1:
         if reference:
             raise ConfigError(

@@ -14,6 +14,7 @@ from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
 from noisewise.audits.exact_ratio import noise_of_a_step
 from noisewise.audits.gradients import chosen_loss, chosen_rule, gradient_status, partitions
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.part_gradients import PartGradients, part_gradients
 from noisewise.audits.people import SMALLEST, Hidden
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
@@ -294,6 +295,7 @@ def feature_noise(
     """
     import torch
 
+    check_subject(data, private=model, twin=twin)
     rule, kept = _in_force(mechanism, clip, support)
     sigma = noise_of_a_step(mechanism, rule)
     if not sigma > 0:

@@ -12,10 +12,12 @@ import numpy as np
 
 from noisewise._moved import old_names
 from noisewise.audits.audit import Audit
-from noisewise.audits.outputs import device_of, evaluating, status_of
+from noisewise.audits.outputs import check_subject, device_of, evaluating, status_of
+from noisewise.audits.people import owners
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
 from noisewise.audits.states import (
+    cloud_rows,
     distance,
     flat,
     gradient_cloud,
@@ -113,7 +115,7 @@ class Histograms:
 
 @dataclass(frozen=True)
 class Symmetry:
-    """`energy_asymmetry` of the gradients' deviations and the p-value of symmetry, of so many rows."""
+    """`energy_asymmetry` of the gradients' deviations and the p-value of symmetry (by person), of so many rows."""
 
     distance: float
     asymmetry: float
@@ -139,8 +141,8 @@ class Landscape(Result):
     `max_a E((1-a) w0 + a w1) - (E(w0) + E(w1))/2`, `barrier` (the same above the line between the ends) and `steep random
     directions`: the share of random directions of the segment's length at whose end the loss is above three times its
     value at w0.
-    Guarantee: intervals of instability and barrier hold for all points of the segment together (t over rows, Bonferroni);
-    they speak of the sampled rows' population, for these weights.
+    Guarantee: intervals of instability and barrier hold for all points of the segment together (t over people, Bonferroni);
+    they speak of the population of the people whose rows were sampled, for these weights.
     Reference: Frankle et al. 2020, arXiv:1912.05671 (instability); Watson et al. 2023 (random directions, norms);
     Zhu et al. 2023 (deviations); Székely, Rizzo 2013 (energy distance).
     """
@@ -318,19 +320,22 @@ def landscape(
     no mean of anything), other buffers of real numbers are interpolated like weights, others must be equal.
     Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes.
     """
+    check_subject(data, private=model, twin=twin, start=start)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)
     if type(points) is not int or points < 3:
         raise ConfigError(f"points={points!r}: a segment needs at least 3, its ends and one between.")
     if type(directions) is not int or directions < 0:
         raise ConfigError(f"directions={directions!r}: must be a whole number >= 0.")
-    if len(data) < 2:
-        raise DataError(f"{len(data)} rows: intervals need at least two.")
+    if data.units < 2:
+        one = "row" if data.unit is None else "person"
+        raise DataError(f"1 {one}: intervals need at least two. Give a larger part of the data.")
     models = {"private": model, "twin": twin, "start": start}
     given = {name: candidate for name, candidate in models.items() if candidate is not None}
     for name, candidate in given.items():
         refuse_running_statistics(name, candidate)
     part = some_rows(data, rows, generator)
+    owner = owners(part)
     scratch = copy.deepcopy(model)
     pairs = [pair for pair in (("private", "twin"), ("start", "private"), ("start", "twin")) if set(pair) <= set(given)]
     segments: dict[str, Segment] = {}
@@ -339,7 +344,7 @@ def landscape(
             ends = (given[first].state_dict(), given[second].state_dict())
             at = np.linspace(0, 1, points)
             columns = [losses_at(scratch, interpolated(*ends, float(a)), part, loss_fn, step) for a in at]
-            between = instability(np.stack(columns), at, level)
+            between = instability(np.stack(columns), at, level, owner)
             length = distance(*ends, parameter_names(model))
             segments[f"{first} to {second}"] = Segment(
                 at=at.tolist(),
@@ -353,7 +358,7 @@ def landscape(
     weights = {name: flat(candidate.state_dict(), parameter_names(candidate)) for name, candidate in given.items()}
     symmetry = {name: _symmetry(candidate, part, loss_fn, generator) for name, candidate in given.items()}
     norms = {name: _norms(candidate, start) for name, candidate in given.items()}
-    headline = {"gradient norm": intervals.mean(gradients["private"], level, floor=0.0)}
+    headline = {"gradient norm": intervals.mean(gradients["private"], level, floor=0.0, owner=owner)}
     if pairs:
         leading = next(iter(segments.values()))
         headline |= {"instability": leading.instability, "barrier": leading.barrier}
@@ -363,8 +368,8 @@ def landscape(
         headline=headline,
         values=Values(segments, norms, Histograms(_histograms(weights), _histograms(gradients, log=True)), symmetry),
         settings={
-            "rows": len(part), "of_rows": len(data), "points": points, "directions": directions, "steep": STEEP,
-            "flips": FLIPS, "level": level, "buffers": "interpolated", "formula": "max_a E_a - (E_0 + E_1)/2",
+            "rows": len(part), "of_rows": len(data), "people": part.units, "points": points, "directions": directions,
+            "steep": STEEP, "flips": FLIPS, "level": level, "buffers": "interpolated", "formula": "max_a E_a - (E_0 + E_1)/2",
         },
         status=status_of(data, twin),
     )  # fmt: skip
@@ -420,9 +425,10 @@ def _gradient_norms(model: nn.Module, data: Data, loss_fn: LossFn) -> np.ndarray
 
 
 def _symmetry(model: nn.Module, data: Data, loss_fn: LossFn, generator: np.random.Generator) -> Symmetry:
-    cloud = gradient_cloud(model, data, loss_fn, generator)
+    part = cloud_rows(data, generator)
+    cloud = gradient_cloud(model, part, loss_fn, generator)
     apart, asymmetry = energy_asymmetry(cloud)
-    return Symmetry(apart, asymmetry, symmetry_p_value(cloud, generator), len(cloud))
+    return Symmetry(apart, asymmetry, symmetry_p_value(cloud, generator, owner=owners(part)), len(cloud))
 
 
 def _histograms(columns: Mapping[str, np.ndarray], *, log: bool = False) -> dict[str, Histogram]:

@@ -26,6 +26,7 @@ from noisewise.attacks.members import (
 )
 from noisewise.attacks.shadows import Shadows, digest_of, lira_offline, lira_online, rmia_scores
 from noisewise.audits.audit import Audit
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress, tracked
 from noisewise.errors import ConfigError, DataError
@@ -257,6 +258,7 @@ def membership(
         level: of the intervals.
         rows: most members, and most others, that are looked at.
     """
+    check_subject(data, private=model, twin=twin)
     generator = np.random.default_rng(0) if generator is None else generator
     inside, outside = balanced(members, data, rows, generator)
     shift = class_shift(inside.y, outside.y)
@@ -303,6 +305,7 @@ def lira(
     is `(phi - m_out) / s_out`, which has the same order.
     Retrains: `train_shadows` once, minutes to hours; then seconds.
     """
+    check_subject(data, private=model, twin=twin)
     scores = lira_online if online else lira_offline
 
     def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
@@ -338,6 +341,7 @@ def rmia(
     Reference: Zarifzadeh et al. 2024, arXiv:2312.03262, offline form.
     Retrains: `train_shadows` once, minutes to hours; then seconds.
     """
+    check_subject(data, private=model, twin=twin)
     if not 0 <= a < 1 or not gamma > 0:
         raise ConfigError(f"a={a!r}, gamma={gamma!r}: a is at least 0 and below 1 (0.3), gamma above 0 (2).")
     if digest_of(population) == shadows.data:

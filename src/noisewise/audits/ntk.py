@@ -24,7 +24,7 @@ from noisewise.audits.gradients import (
     group_labels,
     rule_factors,
 )
-from noisewise.audits.outputs import evaluating
+from noisewise.audits.outputs import check_subject, evaluating
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError, DataError
@@ -201,6 +201,7 @@ def ntk(
     """
     import torch
 
+    check_subject(data, private=model, twin=twin)
     rule, support = chosen_rule(mechanism, clip, support)
     loss = chosen_loss(loss_fn, data)
     if data.unit is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from noisewise.accounting.defaults import default_delta
 from noisewise.attacks.canaries import canary_loss, check_canaries, scores_of, with_canaries
 from noisewise.attacks.distinguishing import guess
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress
 from noisewise.errors import DataError
@@ -158,7 +159,8 @@ def one_run(
     units, the batches and the claimed epsilon are exactly those of `mechanism` (rules that ask questions are refused).
     Guarantee: see `OneRun`.
     Reference: Steinke, Nasr, Jagielski 2023, arXiv:2305.08846. Deviation: Dirac canaries live in coordinates of their own,
-    one more parameter of the copy that is trained, so that no other record's gradient is in their way.
+    one more parameter of the copy that is trained (one for each block of a per-layer rule), so that no other record's
+    gradient is in their way.
 
     Args:
         model: where training starts; a copy is trained.
@@ -183,6 +185,7 @@ def one_run(
 
     from noisewise.training.loop import train
 
+    check_subject(data, private=model)
     rng = np.random.default_rng() if generator is None else generator
     delta = default_delta(mechanism.sampler.n) if delta is None else delta
     check_canaries(data, mechanism, canaries, canary)
@@ -190,8 +193,8 @@ def one_run(
     coins = rng.integers(0, 2, canaries).astype(bool)
     audited = copy.deepcopy(model)
     units = with_canaries(data, rows, coins, canary, rng)
-    loss = canary_loss(audited, loss_fn or cross_entropy, canary, canaries, mechanism)
     claimed = mechanism.epsilon(delta)
+    loss, mechanism = canary_loss(audited, loss_fn or cross_entropy, canary, canaries, mechanism)
     assert claimed is not None
     before = scores_of(audited, loss, units, rows)
     (trainer or train)(

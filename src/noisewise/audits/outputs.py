@@ -4,17 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noisewise.evaluation import BATCH, device_of, evaluating, logits, outputs
+from noisewise.errors import DataError
+from noisewise.evaluation import BATCH, check_data, device_of, evaluating, logits, outputs
 from noisewise.losses import unit_losses
 from noisewise.runs.folder import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor, nn
 
     from noisewise.data import Data
     from noisewise.losses import LossFn
 
-__all__ = ["BATCH", "device_of", "evaluating", "logits", "outputs", "row_losses", "status_of"]
+__all__ = [
+    "BATCH",
+    "check_state",
+    "check_subject",
+    "device_of",
+    "evaluating",
+    "logits",
+    "outputs",
+    "row_losses",
+    "status_of",
+]
+
+
+def check_subject(data: Data, **models: nn.Module | None) -> None:
+    """Refuse data without rows, and models (by name, None for one that is not there) whose weights are not finite."""
+    check_data(data)
+    if not len(data):
+        raise DataError("the data has no rows: there is nobody to audit the model on. Give a part that has some.")
+    for name, model in models.items():
+        if model is not None:
+            device_of(model)  # refuses what is no model
+            check_state(f"the {name} model", dict(model.named_parameters()) | dict(model.named_buffers()))
+
+
+def check_state(which: str, state: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite: training has diverged, and nothing that is measured there means anything."""
+    import torch
+
+    for name, tensor in state.items():
+        broken = tensor.numel() - int(torch.isfinite(tensor).sum())
+        if broken:
+            raise DataError(
+                f"{which}: {broken:,} of the {tensor.numel():,} values of {name} are not finite, so training diverged. "
+                "Lower the learning rate, or begin anew from weights that are finite."
+            )
 
 
 def row_losses(model: nn.Module, data: Data, loss_fn: LossFn, batch_size: int = BATCH) -> Tensor:

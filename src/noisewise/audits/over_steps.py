@@ -6,13 +6,14 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from noisewise.audits.calibration import BINS as ECE_BINS
-from noisewise.audits.confidence import calibration_error, equal_width
-from noisewise.audits.outputs import logits, status_of
+from noisewise.audits.confidence import Answers, answers_of, calibration_error, equal_width, errors_of
+from noisewise.audits.outputs import check_state, check_subject, logits, status_of
+from noisewise.audits.people import owners
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, cell, dress
 from noisewise.audits.states import (
@@ -153,10 +154,12 @@ def over_steps(
     """Loss, accuracy, calibration error (15 bins), weight norm and gradients' asymmetry of a classifier at saved states.
 
     `states` are `(step, state_dict)` of one run; `change` is the last step that the old rule made, e.g. where local clipping
-    became global. The model's own weights are not used and not changed. Intervals of the changes are paired over rows:
-    t for the loss, Tango's for accuracy, the basic bootstrap's (`resamples`) for the calibration error.
+    became global. The model's own weights are not used and not changed. Intervals of the changes are paired over people:
+    t for the loss, Tango's for accuracy, and for the calibration error that of `calibration`'s excess ECE, the bootstrap of
+    so many `resamples`, which errs on the wide side.
     If the run was not private, neither are its states: this cannot be seen from here. Does not retrain; seconds.
     """
+    check_subject(data)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)
     ordered = sorted(states, key=lambda state: state[0])
@@ -166,56 +169,59 @@ def over_steps(
     if not steps or not steps[0] <= change < steps[-1]:
         raise ConfigError(f"states at steps {steps}, change={change}: needs states both before and after the change.")
     refuse_running_statistics("the model", model)
-    scratch, measured, outcomes = copy.deepcopy(model), [], []
+    for step, state in ordered:
+        check_state(f"the state of step {step:,}", state)
+    scratch, owner = copy.deepcopy(model), owners(data)
+    measured: list[State] = []
+    outcomes: list[tuple[np.ndarray, Answers]] = []
     projection = int(generator.integers(1 << 32))  # the same rows and the same plane for every state
     with Bar(progress, len(ordered), "landscape") as tick:
         for step, state in ordered:
             losses = losses_at(scratch, state, data, loss_fn, tick)
-            sure, hits = _confidences(scratch, data)
-            outcomes.append((losses, sure, hits))
+            answers = _answers(scratch, data, step)
+            outcomes.append((losses, answers))
             cloud = gradient_cloud(scratch, data, loss_fn, np.random.default_rng(projection))
             measured.append(
                 State(
                     step=step,
-                    loss=intervals.mean(losses, level),
-                    accuracy=intervals.share(hits, level),
-                    ece=_ece(sure, hits),
+                    loss=intervals.mean(losses, level, owner=owner),
+                    accuracy=intervals.share(answers.hits, level, owner),
+                    ece=calibration_error(answers.confidence, answers.hits, equal_width(answers.confidence, ECE_BINS)),
                     weight_norm=length_of(state, parameter_names(scratch)),
                     asymmetry=energy_asymmetry(cloud)[1],
                 )
             )
     last = max(index for index, step in enumerate(steps) if step <= change)
-    before, after = outcomes[last], outcomes[-1]
+    (losses_before, before), (losses_after, after) = outcomes[last], outcomes[-1]
     changes = {
-        "loss after − before": intervals.mean_difference(after[0], before[0], level),
-        "accuracy after − before": intervals.share_difference(after[2], before[2], level),
-        "calibration error after − before": _ece_change(after[1:], before[1:], generator, resamples, level),
+        "loss after − before": intervals.mean_difference(losses_after, losses_before, level, owner),
+        "accuracy after − before": intervals.share_difference(after.hits, before.hits, level, owner),
+        "calibration error after − before": _ece_change(after, before, generator, resamples, level, progress),
     }
     return OverSteps(
         headline=changes,
         values=Values(states=measured, before=measured[last], after=measured[-1]),
-        settings={"change": change, "rows": len(data), "level": level, "resamples": resamples, "bins": ECE_BINS},
+        settings={
+            "change": change, "rows": len(data), "people": data.units, "level": level, "resamples": resamples,
+            "bins": ECE_BINS,
+        },
         status=status_of(data, None),
-    )
+    )  # fmt: skip
 
 
-def _ece(confidence: np.ndarray, hits: np.ndarray) -> float:
-    return calibration_error(confidence, hits, equal_width(confidence, ECE_BINS))
+def _ece_change(
+    after: Answers, before: Answers, generator: np.random.Generator, resamples: int, level: float, progress: bool
+) -> Estimate:
+    """Calibration error after - before, as `calibration` compares a model (here: after) with its twin (before)."""
+    answers = {"private": after, "twin": before}
+    binned = {"ECE": {which: (of, equal_width(of.confidence, ECE_BINS)) for which, of in answers.items()}}
+    with Bar(progress, resamples * (1 + len(answers)), "resampling") as advance:
+        errors, _ = errors_of(answers, binned, generator, level, resamples, advance)
+    return errors["ECE"]["difference"]
 
 
-def _ece_change(after: Any, before: Any, generator: np.random.Generator, resamples: int, level: float) -> Estimate:
-    value = _ece(*after) - _ece(*before)
-    n = len(after[0])
-    drawn = []
-    for _ in range(resamples):
-        index = generator.integers(n, size=n)
-        again = [_ece(sure[index], hits[index]) for sure, hits in (after, before)]
-        drawn.append(again[0] - again[1])
-    tails = np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2])
-    low, high = (2 * value - float(tail) for tail in tails)  # resampling adds to both errors: reflect it at the value
-    return Estimate(value, min(low, value), max(high, value), n, level, "paired basic bootstrap")
-
-
-def _confidences(model: nn.Module, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    sure, answers = logits(model, data).softmax(1).max(1)
-    return sure.numpy(), (answers == data.y).numpy()
+def _answers(model: nn.Module, data: Data, step: int) -> Answers:
+    """What the model says of every row; people are numbered from 0."""
+    whose = owners(data)
+    numbered = np.arange(len(data)) if whose is None else np.unique(whose, return_inverse=True)[1]
+    return answers_of(logits(model, data), data.y, numbered, f"step {step:,}")

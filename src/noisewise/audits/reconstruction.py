@@ -20,6 +20,7 @@ from noisewise.attacks.inversion import (
     zeros,
 )
 from noisewise.audits.audit import Audit
+from noisewise.audits.outputs import check_subject
 from noisewise.audits.people import owners
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.audits.show import Bar, cell
@@ -226,6 +227,7 @@ def reconstruction(
 
     Does not retrain; about a minute for four small images. Shows records: sensitive unless the data is public.
     """
+    check_subject(data, private=model)
     if not data.x.is_floating_point():
         raise DataError(f"inputs of type {data.x.dtype}: only real-valued inputs can be searched for by gradients.")
     if type(images) is not int or not 1 <= images <= len(data):

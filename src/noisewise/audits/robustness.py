@@ -20,7 +20,7 @@ from noisewise.attacks.pgd import NOISE_DRAWS, NORMS, Numbers, Space
 from noisewise.audits import declared
 from noisewise.audits.audit import Audit
 from noisewise.audits.misled import Point, Robustness, Values
-from noisewise.audits.outputs import status_of
+from noisewise.audits.outputs import check_subject, status_of
 from noisewise.audits.people import (
     SMALLEST,
     Estimates,
@@ -92,6 +92,7 @@ def robustness(
     """
     import torch
 
+    check_subject(data, private=model, twin=twin)
     schema = data.schema if box is None and scale is None else None
     norms = (NORMS_OF_PIXELS if schema is None else declared.NORMS) if norms is None else norms
     radius = (RADIUS if schema is None else declared.RADIUS) if radius is None else radius

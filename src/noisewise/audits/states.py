@@ -149,9 +149,14 @@ def projected_gradients(
     return np.stack(columns, 1)
 
 
+def cloud_rows(data: Data, generator: np.random.Generator) -> Data:
+    """The rows that a cloud of gradients is made of, at most 500."""
+    return some_rows(data, CLOUD, generator)
+
+
 def gradient_cloud(model: nn.Module, data: Data, loss_fn: LossFn, generator: np.random.Generator) -> np.ndarray:
     """Deviations of gradients from their mean in a random plane; of at most 500 rows, since pairs are compared."""
-    part = some_rows(data, CLOUD, generator)
+    part = cloud_rows(data, generator)
     device = device_of(model)
     cloud = projected_gradients(model, (part.x.to(device), part.y.to(device)), loss_fn, generator)
     return cloud - cloud.mean(0)

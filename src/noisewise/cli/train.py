@@ -177,12 +177,27 @@ def train(
         Optimizer | None, option(TRAINING, f"{_FIRST} (default), {', '.join(_OTHERS)} or {_LAST}.", metavar="NAME")
     ] = None,
     lr: Annotated[float | None, option(TRAINING, "Learning rate.")] = None,
+    schedule: Annotated[
+        str | None,
+        option(
+            TRAINING,
+            "Learning rate over the steps: constant (default), linear or cosine, e.g. cosine:last=0.1,warmup=0.05.",
+            metavar="SHAPE[:KEY=VALUE,...]",
+        ),
+    ] = None,
     momentum: Annotated[float | None, option(TRAINING, f"For {' and '.join(WITH_MOMENTUM)}. Default: 0.9.")] = None,
     ema: Annotated[
         float | None, option(TRAINING, "Decay of a moving average of the weights; costs no privacy.")
     ] = None,
     engine: Annotated[
         Engine | None, option(TRAINING, "Gradients per row: auto (default), ghost, dense or loop.", metavar="NAME")
+    ] = None,
+    keep_states: Annotated[
+        int | None,
+        option(
+            TRAINING,
+            "Keep so many states along the run for audits; released with the model, since the ledger covers them.",
+        ),
     ] = None,
     microbatch: Annotated[int | None, option(TRAINING, "Rows in memory at once; does not change the result.")] = None,
     memory: Annotated[

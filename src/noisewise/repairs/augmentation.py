@@ -12,6 +12,8 @@ from noisewise.recipe import Recipe
 from noisewise.repairs.base import Repair
 from noisewise.training.augmentation import Augment
 
+MOST_CHANNELS = 4  # of an image: grey or colours, with or without transparency
+
 
 @dataclass(frozen=True)
 class Augmentation(Repair):
@@ -20,6 +22,7 @@ class Augmentation(Repair):
     `function(rows, generator)` changes each row on its own; what mixes rows, such as mixup, couples units and is refused
     before training. None: for images of more than 28 pixels flips and crops by 4 as in the paper,
     for smaller ones crops by 1 without flips, chosen on held-out Fashion-MNIST images (docs/repairs_measured.md).
+    Inputs of more than four channels are features, not images, and need a `function`.
     Cost: free. Reference: De et al. 2022, arXiv:2204.13650, figure 3. Deviation: none.
     """
 
@@ -41,6 +44,12 @@ class Augmentation(Repair):
                 raise ConfigError(
                     f"augmentation: flips and crops need images [n, channels, height, width], the inputs have shape "
                     f"{list(recipe.data.train.x.shape)}. Pass function=."
+                )
+            if recipe.data.train.x.shape[1] > MOST_CHANNELS:
+                raise ConfigError(
+                    f"augmentation: inputs of {recipe.data.train.x.shape[1]} channels are features, not images, e.g. of "
+                    "scattering: a mirrored map is no map of a mirrored image. Leave this repair out, or pass function=, which "
+                    "knows what such a row is."
                 )
             small = recipe.data.train.x.shape[-1] <= 28
             function = flip_and_crop(pad=1, flips=False) if small else flip_and_crop(pad=4)

@@ -40,7 +40,8 @@ class PrivateModel:
 class PrivateRecords:
     """The mask comes from training without privacy on the private records themselves: no guarantee is left.
 
-    `share`: of the records that are looked at; also a few of them void the guarantee, for those few.
+    `share`: of the records that are looked at; also a few of them void the guarantee, for those few. The other settings are
+    those of the paper's SGD (batches of 128, learning rate 0.1, no momentum), as in `PublicTraining`.
     """
 
     share: float = 1.0
@@ -48,6 +49,7 @@ class PrivateRecords:
     epochs: float = 20
     batch_size: int = 128
     lr: float = 0.1
+    momentum: float = 0.0
     seed: int = 0
     progress: bool = False
 
@@ -182,6 +184,6 @@ def _from_records(recipe: Recipe, source: PrivateRecords) -> dict[str, Tensor]:
     some = data.take(order[: max(1, round(source.share * len(data)))])
     trained = train_openly(
         recipe.model, some, recipe.loss_fn, epochs=source.epochs, batch_size=source.batch_size, lr=source.lr,
-        seed=source.seed, progress=source.progress,
+        momentum=source.momentum, seed=source.seed, progress=source.progress,
     )  # fmt: skip
     return {name: parameter.detach().abs() for name, parameter in trained.named_parameters()}

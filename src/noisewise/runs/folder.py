@@ -24,8 +24,8 @@ from noisewise.runs.files import finite, hold, read_json, temporary, write_atomi
 
 FORMAT = 1
 RELEASED = (  # files outside of `sensitive/`, beside run.json
-    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "model.py", "ledger.json", "valid_ledger.json",
-    "metrics.jsonl", "summary.json", "scores.json", "README.md",
+    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "states.safetensors", "model.py", "ledger.json",
+    "valid_ledger.json", "metrics.jsonl", "summary.json", "scores.json", "README.md",
 )  # fmt: skip
 
 
@@ -55,7 +55,9 @@ class RunFolder:
         self.recorders = self.sensitive / "recorders"
         self.report = self.sensitive / "report.html"
         self.suggestions = self.sensitive / "suggestions.json"  # drawn from audits
+        self.kept = self.sensitive / "states.safetensors"  # of a run that is not private, or not finished
         self.model = self.path / "model.safetensors"
+        self.states = self.path / "states.safetensors"  # along a private run, where somebody asked for them
         self.ledger = self.path / "ledger.json"
         self.valid_ledger = self.path / "valid_ledger.json"  # of readings that held-out people paid for
         self.summary = self.path / "summary.json"

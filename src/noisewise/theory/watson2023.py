@@ -66,17 +66,20 @@ class Instability(NamedTuple):
     losses: list[float]
 
 
-def instability(losses: np.ndarray, at: np.ndarray, level: float = LEVEL) -> Instability:
+def instability(
+    losses: np.ndarray, at: np.ndarray, level: float = LEVEL, owner: np.ndarray | None = None
+) -> Instability:
     """`max_a E_a - (E_0 + E_1)/2` and `max_a E_a - (1-a) E_0 - a E_1`, from losses `[points, rows]` on a segment.
 
-    Guarantee: both intervals allow for the choice of the highest point (paired t over rows, Bonferroni over points).
+    Guarantee: both intervals allow for the choice of the highest point (paired t, Bonferroni over points), over
+    rows, or over people where `owner` says whose row each is.
     Reference: Frankle et al. 2020, arXiv:1912.05671, section 2.
     """
     single = intervals.each(level, len(at))
     middle = (losses[0] + losses[-1]) / 2
     lines = np.outer(1 - at, losses[0]) + np.outer(at, losses[-1])
-    above_mean = [intervals.mean_difference(of, middle, single) for of in losses]
-    above_line = [intervals.mean_difference(of, line, single) for of, line in zip(losses, lines, strict=True)]
+    above_mean = [intervals.mean_difference(of, middle, single, owner) for of in losses]
+    above_line = [intervals.mean_difference(of, line, single, owner) for of, line in zip(losses, lines, strict=True)]
     return Instability(
         intervals.largest(above_mean, level), intervals.largest(above_line, level), losses.mean(1).tolist()
     )

@@ -180,17 +180,21 @@ def energy_asymmetry(cloud: np.ndarray) -> tuple[float, float]:
     return math.sqrt(squared), squared / (2 * sums) if sums > 0 else 0.0
 
 
-def symmetry_p_value(cloud: np.ndarray, generator: np.random.Generator, flips: int = FLIPS) -> float:
+def symmetry_p_value(
+    cloud: np.ndarray, generator: np.random.Generator, flips: int = FLIPS, owner: np.ndarray | None = None
+) -> float:
     """P-value of symmetry about the centre: `(1 + #{D(flipped) >= D}) / (1 + flips)`.
 
-    A symmetric cloud looks the same after every point is mirrored with probability 1/2. Deviation from an exact test: the
-    centre is the sample's mean, so each flipped cloud is centred again, and the level holds for many points only.
+    A symmetric cloud looks the same after every point is mirrored with probability 1/2; rows of one person (`owner`)
+    are mirrored together, since they are not independent. Deviation from an exact test: the centre is the sample's mean, so
+    each flipped cloud is centred again, and the level holds for many people only.
     """
     centred = cloud - cloud.mean(0)
     observed = energy_asymmetry(centred)[0]
+    whose = np.arange(len(centred)) if owner is None else np.unique(owner, return_inverse=True)[1]
     as_large = 0
     for _ in range(flips):
-        flipped = centred * generator.choice([-1.0, 1.0], size=(len(centred), 1))
+        flipped = centred * generator.choice([-1.0, 1.0], size=(int(whose.max()) + 1, 1))[whose]
         as_large += energy_asymmetry(flipped - flipped.mean(0))[0] >= observed * (1 - 1e-12)
     return (1 + as_large) / (1 + flips)
 

@@ -31,6 +31,7 @@ from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.progress import Bar
 from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.states import Keep, read_states
 from noisewise.runtime import Runtime
 from noisewise.training import lineage
 from noisewise.training.ablation import Ablation, step_of
@@ -65,7 +66,8 @@ READINGS = 20  # of epsilon in a run's metrics
 class Trained:
     """What training gives back. `model` is the user's own object; `averaged` its moving average, if asked for.
 
-    `stopped`: the step at which a callback stopped it; None where the plan was carried out.
+    `stopped`: the step at which a callback stopped it; None where the plan was carried out. `states`: those that were kept,
+    `(step, state_dict)`, as released as the model.
     """
 
     model: nn.Module
@@ -74,6 +76,7 @@ class Trained:
     status: Status
     averaged: dict[str, Tensor] | None = None
     stopped: int | None = None
+    states: tuple[tuple[int, dict[str, Tensor]], ...] = ()
 
 
 def train(
@@ -102,6 +105,7 @@ def train(
     augment: Augment | None = None,
     team: Team | None = None,
     about: Mapping[str, Any] | None = None,
+    keep: Keep | None = None,
     progress: bool = True,
     checkpoint_seconds: float = 30.0,
 ) -> Trained:
@@ -136,6 +140,8 @@ def train(
         team: the processes that train this model together, `noisewise.distributed.begin()` under torchrun: each computes a
             part of every batch, there is one release and one ledger, and the first of them writes `out`.
         about: what summary.json says of the task, the data and the model: public facts only.
+        keep: after which steps the weights are kept for audits, `Keep.evenly(10, steps)`: beside the model if the run is
+            private, since the ledger covers every step, else in `sensitive/`.
         progress: show a bar with the epsilon so far and the time left.
         checkpoint_seconds: least time between checkpoints.
     """
@@ -165,7 +171,8 @@ def train(
     folder = None if out is None or not team.first else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure, team=team)
-    run = Run(model, optimizer, scheduler, state, folder, ablation, ema)
+    kept = Keep() if keep is None or (out is not None and not team.first) else keep
+    run = Run(model, optimizer, scheduler, state, folder, ablation, ema, keep=kept)
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
@@ -187,6 +194,7 @@ def train(
         with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
             per_reading, (told,) = reading_interval(mechanism), team.any(bool(callbacks))
             stopped = run.tell(callbacks, run.history)
+            run.keep_state()
             while state.step < mechanism.steps and not stopped:
                 make_step(
                     model, data, loss_fn, optimizer, state, runtime,
@@ -195,6 +203,7 @@ def train(
                 if scheduler is not None:
                     scheduler.step()
                 run.average()
+                run.keep_state()
                 shown.advance()
                 last = state.step == mechanism.steps
                 if state.step % per_epoch == 0 or last:
@@ -217,7 +226,9 @@ def train(
             lineage.end(model, run.averaged)
         if folder:
             run.finish(status, delta, about or {})
-    return Trained(model, state.ledger, run.history, status, run.averaged, run.history[-1]["step"] if stopped else None)
+    ended = run.history[-1]["step"] if stopped else None
+    states = read_states(folder) if folder else sorted(run.states.items())
+    return Trained(model, state.ledger, run.history, status, run.averaged, ended, tuple(states))
 
 
 def _check_plan(state: State, ablation: Ablation) -> None:

@@ -17,6 +17,7 @@ from noisewise.errors import DataError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.states import Keep, keep_state, release_states
 from noisewise.runs.tensors import save_weights
 from noisewise.training.ablation import Ablation
 from noisewise.training.batches import count_of, rows_at
@@ -46,6 +47,8 @@ class Run:
     captured: bool = False  # are its steps?
     resumed: bool = False  # has it taken up a checkpoint?
     where: Any = None  # the folder's path, also on ranks that do not write
+    keep: Keep = field(default_factory=Keep)
+    states: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)  # kept, where there is no folder
 
     def __post_init__(self) -> None:
         """The average begins where the weights do."""
@@ -65,6 +68,18 @@ class Run:
             for name, parameter in self.model.named_parameters():
                 self.averaged[name].lerp_(parameter, 1 - decay)
             self.state.course.prune(self.averaged)
+
+    def keep_state(self) -> None:
+        """Keep the weights as they are, if somebody asked for those of this step."""
+        step = self.state.step
+        if step not in self.keep.steps:
+            return
+        self.state.captured.settle()
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        if self.folder:
+            keep_state(self.folder, self.keep.first + step, weights)
+        else:
+            self.states[self.keep.first + step] = weights
 
     def log(
         self, valid: Data | Indexed | Nest, loss_fn: LossFn, epsilon: float | None, paid: PaidAccuracy | None = None
@@ -111,6 +126,7 @@ class Run:
             tied = self.model.named_parameters(remove_duplicate=False)  # one tensor, several names
             weights |= {name: averages[id(parameter)] for name, parameter in tied}
         save_weights(self.folder.model, weights)
+        release_states(self.folder, status)
         assert self.state.ledger.identity is not None
         write_json(self.folder.identity, self.state.ledger.identity.to_dict())
         write_json(self.folder.ledger, self.state.ledger.to_dict())

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from noisewise.accounting.accountants import ADJACENCIES, check_delta
 from noisewise.errors import ConfigError
+from noisewise.rates import LearningRate
 from noisewise.runtime import Engine, Memory
 from noisewise.sampling import SAMPLERS
 from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, REPAIR_NAMES, takes
@@ -22,6 +23,7 @@ WHOLE = {
     "insecure_seed": 0,
     "seeds": 1,
     "processes": 1,
+    "keep_states": 1,
 }  # and the least each may be
 ABOVE_ZERO = {"epsilon": "3", "epochs": "20", "lr": "0.1", "twin_lr": "0.1", "bound": "1", "screen": "10"}
 CHOICES = {
@@ -48,6 +50,10 @@ def check_settings(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"momentum={said['momentum']}: must be in [0, 1), e.g. 0.9, or 0 for none.")
     if "ema" in said and not 0 < said["ema"] < 1:
         raise ConfigError(f"ema={said['ema']}: a decay in (0, 1), e.g. 0.9999, or none.")
+    if "keep_states" in said and said["keep_states"] > said.get("steps", math.inf):
+        raise ConfigError(f"keep_states={said['keep_states']} of {said['steps']} steps: at most as many as steps.")
+    if "schedule" in said:
+        LearningRate.parse(said["schedule"])
     if "screen" in said and "clip" in said and not takes(said["clip"], "screen"):
         raise ConfigError(f"screen={said['screen']} with clip={said['clip']!r}: only global clipping screens.")
     if "delta" in said:

@@ -53,7 +53,7 @@ def execute(
         if recipe.data.train.schema is not None:
             write_json(folder.schema, recipe.data.train.schema.to_dict())
     if not _says(team, lambda: folder.complete):
-        _fit(config, recipe, folder, resume, progress, team)
+        _fit(config, recipe, folder, resume, progress, team, keep_states=config.keep_states or 0)
     if team.first:
         folder.forget_checkpoint()  # killed between its last two acts
         _describe(folder, config, recipe, renewed)
@@ -141,7 +141,7 @@ def finished(config: Config, out: str | os.PathLike[str]) -> bool:
 
 
 def _fit(
-    config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, team: Team, **ablation: Any
+    config: Config, recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, team: Team, **how: Any
 ) -> None:
     fit(
         recipe,
@@ -165,5 +165,5 @@ def _fit(
             "model": config.model,
         },
         progress=progress,
-        **ablation,
+        **how,
     )

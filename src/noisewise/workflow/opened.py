@@ -27,6 +27,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.recipe import load_weights
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.states import read_states
 from noisewise.runs.summary import read_status
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.plan import Planned
@@ -82,6 +83,11 @@ class Run:
                 f"optimizer={self.config.optimizer!r}: this audit is about the learning rate of plain gradient steps. Train "
                 "with --optimizer sgd to ask it."
             )
+        if self.config.schedule is not None:
+            raise ConfigError(
+                f"schedule={self.config.schedule!r}: this audit is about one learning rate for all steps. Train without "
+                "--schedule to ask it."
+            )
         return self.config.lr
 
     @property
@@ -109,8 +115,13 @@ class Run:
 
     @property
     def path(self) -> tuple[nn.Module, ...]:
-        """Models along the run: the start."""
-        return (self.start,)
+        """Models along the run: the start, and those that were kept (`--keep-states`)."""
+        along = []
+        for step, state in read_states(self.folder):
+            if step:
+                along.append(copy.deepcopy(self.start))
+                along[-1].load_state_dict(state)
+        return (self.start, *along)
 
     def needed(self, what: str) -> Any:
         """What an audit needs, by its name."""

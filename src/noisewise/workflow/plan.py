@@ -20,6 +20,7 @@ from noisewise.data.tables.schema import Schema, protected
 from noisewise.errors import ConfigError, DataError, OddRows, PrivacyError
 from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Mechanism
+from noisewise.rates import LearningRate
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.repairs import repaired
 from noisewise.runs.folder import Status
@@ -130,6 +131,7 @@ def _base(config: Config, data: Splits) -> Recipe:
         mechanism=replace(plan, clip=rule_for(config.clip, config.bound, config.screen, names)),
         optimizer=optimizer_of(config, config.lr),
         ema=config.ema,
+        schedule=None if config.schedule is None else LearningRate.parse(config.schedule),
         ledger=None if data.train.schema is None else data.train.schema.ledger,
     )
 

@@ -48,7 +48,8 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "- `model.safetensors`: the weights. `ledger.json`: every release of private data. `summary.json`, `run.json`,",
         "  `metrics.jsonl`, `mechanism.json`: what was done and spent."
         + (" `model.py`: modules of the model." if own_code(recipe.model) else "")
-        + (" `schema.json`: how columns become numbers." if table else ""),
+        + (" `schema.json`: how columns become numbers." if table else "")
+        + (" `states.safetensors`: the weights along the run." if folder.states.exists() else ""),
         "- `config.toml`: all settings; `noisewise train --config DIR/config.toml --out NEW` trains anew, with fresh noise.",
         "- `sensitive/`: **never publish this folder.** The twin, audits, what resuming needs.",
     ]

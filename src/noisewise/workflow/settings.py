@@ -41,6 +41,8 @@ class Config:
     lr: float
     momentum: float
     ema: float | None = None
+    schedule: str | None = None
+    keep_states: int | None = None
     twin: bool
     twin_lr: float
     engine: str
