@@ -129,8 +129,8 @@ FAULTS = [
     Mutant(
         "fresh: PLD ends at a coarse reading",
         "accounting/accountants.py",
-        "if left * (coarser - epsilon) <= 1e-3 * epsilon:",
-        "if left * (coarser - epsilon) <= 1e-1 * epsilon:",
+        "left * (coarser - epsilon) / (1e-3 * epsilon)",
+        "left * (coarser - epsilon) / (1e-1 * epsilon)",
         ("accounting/test_accountants.py::test_coarse_readings_end_where_the_finest_would",),
     ),
     Mutant(

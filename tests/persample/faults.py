@@ -323,7 +323,7 @@ FAULTS = [
     Mutant(
         "norm too short: one position's products cut to fewer bits",
         "persample/gradients.py",
-        "self._lengths[0] * self._lengths[1] * (1 + roundoff(self.left, 1))",
+        "self._lengths[0] * self._lengths[1] * longer",
         "self._lengths[0] * self._lengths[1]",
         ("persample/test_rounding.py::test_a_lone_unit_stays_within_the_bound_with_fewer_bits",),
     ),
@@ -419,9 +419,23 @@ FAULTS = [
         ("persample/test_rounding.py::test_models_in_every_type_are_measured_and_summed_in_float32_at_least",),
     ),
     Mutant(
+        "autocast: weights that an earlier pass has cast are used",
+        "persample/engines.py",
+        "    torch.clear_autocast_cache()  # a weight",
+        "    pass  # a weight",
+        ("persample/test_rounding.py::test_an_autocast_around_everything_is_fast_and_sees_weights_that_move",),
+    ),
+    Mutant(
+        "masked norms: sums that float16 rounds down",
+        "persample/gradients.py",
+        "alpha=1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21",
+        "alpha=1 - 2.0**-9",
+        ("persample/test_kernels.py::test_masked_norms_of_single_products_are_never_short",),
+    ),
+    Mutant(
         "bias sees one position only",
         "persample/layers.py",
-        "Formed(left.sum(1))",
+        "Formed(left.squeeze(1) if left.shape[1] == 1 else left.sum(1))",
         "Formed(left[:, 0])",
         ("persample/test_engines.py::test_every_rule_equals_the_oracle[linear-3d-gram-auto-everything]",),
     ),
@@ -1082,7 +1096,7 @@ FAULTS = [
     Mutant(
         "fresh: examine: another autocast is the same situation",
         "persample/layout.py",
-        "return (shapes, autocast, modes, types, loss_fn)",
+        "return (shapes, autocasts(), modes, types, loss_fn)",
         "return (shapes, modes, types, loss_fn)",
         ("persample/test_layout.py::test_whatever_an_examination_depends_on_makes_it_anew",),
     ),

@@ -12,10 +12,24 @@ FAULTS = [
         ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
     ),
     Mutant(
+        "moves: another learning rate is not noticed",
+        "training/moves.py",
+        "if known is None or known != self._known:",
+        "if known is None or self._known is None:",
+        ("training/test_moves.py::test_steps_of_sgd_are_those_of_sgd_and_captured_when_nothing_changes",),
+    ),
+    Mutant(
+        "moves: what is observed is a sum",
+        "training/moves.py",
+        "        if observed:\n",
+        "        if False:\n",
+        ("training/test_moves.py::test_what_is_observed_is_the_mean",),
+    ),
+    Mutant(
         "capture: another bound is not noticed",
         "training/captured.py",
-        "sums.clip == clip and seen.still",
-        "seen.still",
+        "(sums.clip, sums.most) == (clip, self._most)",
+        "sums.most == self._most",
         ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[scheduled bounds-None]",),
     ),
     Mutant(
@@ -694,7 +708,7 @@ FAULTS = [
     ),
     Mutant(
         "fresh: a frozen parameter keeps an old gradient",
-        "training/step.py",
+        "training/moves.py",
         "if name in grads else None",
         "if name in grads else parameter.grad",
         ("training/test_loop.py::test_frozen_parameters_stay_and_lose_stale_gradients",),
