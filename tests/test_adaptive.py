@@ -51,12 +51,22 @@ def test_group_bounds_keep_the_largest_bound():
     assert torch.equal(contributions, torch.minimum(NORMS.flatten(), torch.tensor([1.0, 2.5, 0.5]).double()[GROUPS]))
 
 
-@pytest.mark.parametrize("rule", [Quantile, GlobalAdapt, lambda **given: GroupBounds("team", 3, **given)])
-def test_questions_have_the_noise_that_is_said(rule):
-    """By default a twentieth of the batch, as a standard deviation of the count."""
-    assert [rule().query_std(size) for size in (20, 100, 256)] == [1.0, 5.0, 12.8]
+TWENTIETH, COUNTED = [1.0, 5.0, 12.8], [1.0, math.sqrt(10), math.sqrt(25.6)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "noise"),
+    [
+        (Quantile, TWENTIETH),
+        (GlobalAdapt, TWENTIETH),
+        (lambda **given: GroupBounds("team", 3, **given), COUNTED),
+    ],
+)
+def test_questions_have_the_noise_that_is_said(rule, noise):
+    """By default a twentieth of the batch, as a standard deviation of the count; of groups, what drawing a tenth has."""
+    assert [rule().query_std(size) for size in (20, 100, 256)] == pytest.approx(noise)
     assert rule(noise=3.0).query_std(256) == 3.0
-    assert query_multiplier(rule(), 100) == 5.0 / rule().query_sensitivity
+    assert query_multiplier(rule(), 100) == pytest.approx(noise[1] / rule().query_sensitivity)
 
 
 def test_factors_are_the_papers_formulas():

@@ -452,7 +452,7 @@ class Bare(nn.Module):
         self.body, self.scale = network(), nn.Parameter(torch.ones(3, dtype=torch.float64))
 
     def forward(self, x):
-        return self.body(x) * self.scale
+        return torch.einsum("nk,k->nk", self.body(x), self.scale)
 
 
 def step(data, *, runtime=None, augment=None, model=None, **plan):

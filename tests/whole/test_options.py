@@ -247,6 +247,7 @@ RUNTIME = {
     "engine": both({}, {"runtime": Runtime(engine="loop")}, "sizes"),
     "microbatch": both({"runtime": Runtime(microbatch=3)}, {"runtime": Runtime(microbatch=2)}, "sizes"),
     "padded": both({}, {"runtime": Runtime(padded=True)}, "sizes", mechanism=ROOMY),
+    "memory": both({}, {"runtime": Runtime(memory="small")}, "sizes"),
 }
 MECHANISM = {
     "sampler": both({}, {"mechanism": tiny.mechanism(sampler=Poisson(tiny.N, 20))}, "sizes", "ledger"),
