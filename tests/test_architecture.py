@@ -88,8 +88,13 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "reproduce/bu2022/images.py": "reproduce/test_papers.py",  # quick tiers, and what their claims say of known numbers
     "reproduce/bu2022/protocols.py": "reproduce/test_papers.py",
     "reproduce/bu2022/theory.py": "reproduce/test_papers.py",
+    "reproduce/watson2023/gradients.py": "reproduce/test_papers.py",
+    "reproduce/watson2023/landscapes.py": "reproduce/test_papers.py",
+    "reproduce/watson2023/pruned.py": "reproduce/test_papers.py",
     "reproduce/watson2023/theory.py": "reproduce/test_papers.py",
     "reproduce/watson2023/training.py": "reproduce/test_papers.py",
+    "reproduce/zhu2023/grids.py": "reproduce/test_papers.py",
+    "reproduce/zhu2023/looks.py": "reproduce/test_papers.py",
     "reproduce/zhu2023/theory.py": "reproduce/test_papers.py",
     "reproduce/zhu2023/training.py": "reproduce/test_papers.py",
     "reproduce/xu2026/images.py": "reproduce/test_papers.py",

@@ -8,7 +8,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from noisewise.clipping import Flat, Global, PerLayer
 from noisewise.errors import ConfigError
 from noisewise.reproduce.images import (
-    _parts,
+    parts_of,
     _turned,
     calibration_errors,
     hard_images,
@@ -53,17 +53,17 @@ def test_the_test_part_is_not_read_while_tuning(monkeypatch):
     """Held-out training images are looked at, and are not trained on."""
     final, tuned = train_images(seed=0, **QUICK), train_images(seed=0, tuning=True, **QUICK)
     assert final["n"] == tuned["n"] + 60
-    assert len(_parts("digits", 60, 0.0, "cpu").valid) == 60
-    broken = _parts("digits", 60, 0.0, "cpu")
+    assert len(parts_of("digits", 60, 0.0, "cpu").valid) == 60
+    broken = parts_of("digits", 60, 0.0, "cpu")
     broken.test.x.fill_(float("nan"))
     try:
         assert train_images(seed=0, tuning=True, **QUICK)["loss"] == tuned["loss"]
     finally:
-        _parts.cache_clear()
+        parts_of.cache_clear()
 
 
 def test_turned_images_that_are_trained_on_are_not_tested_on():
-    parts = _parts("digits", 0, 0.0, "cpu")
+    parts = parts_of("digits", 0, 0.0, "cpu")
     train, test = _turned("digits", parts, {"degrees": 0.0, "rows": 200}, tuning=False)
     fitted, held = _turned("digits", parts, {"degrees": 0.0, "rows": 200}, tuning=True)
     assert (len(train), len(test), len(fitted), len(held)) == (200, 159, 160, 40)

@@ -43,6 +43,7 @@ def train_images(
     lr: float,
     momentum: float = 0.0,
     adam: bool = False,
+    beta: float | None = None,
     options: dict[str, Any] | None = None,
     rows: int | None = None,
     sizes: dict[str, int] | None = None,
@@ -51,6 +52,7 @@ def train_images(
     sigma: float | None = None,
     epsilon: float | None = None,
     ablation: str = "private",
+    sampler: str = "poisson",
     repair: dict[str, Any] | None = None,
     start: dict[str, Any] | None = None,
     turned: dict[str, Any] | None = None,
@@ -74,6 +76,7 @@ def train_images(
         lr: learning rate of SGD.
         momentum: of SGD.
         adam: DP-Adam in place of SGD.
+        beta: its momentum, 0.9 by default.
         options: of the model.
         rows: that are trained on; all by default.
         sizes: of classes, others in full.
@@ -82,6 +85,7 @@ def train_images(
         sigma: noise multiplier; without one, that of `epsilon` at delta 1e-5.
         epsilon: see sigma; 3 by default.
         ablation: private, plain, clip-only or noise-only.
+        sampler: poisson, or shuffle (`sigma` must be given: what it costs is another question).
         repair: see `repairs_of`.
         start: public pretraining: epochs, batch, lr on the images that are not turned.
         turned: degrees, and how many of the turned test images are trained on; the others are the test part.
@@ -95,7 +99,7 @@ def train_images(
     """
     if device == "cpu":
         torch.set_num_threads(1)
-    parts = _parts(data, valid if tuning else 0, padding, device)
+    parts = parts_of(data, valid if tuning else 0, padding, device)
     train, look = parts.train, parts.valid if tuning else parts.test
     public = train
     if turned is not None:
@@ -118,9 +122,11 @@ def train_images(
     plan = nw.Mechanism(
         sampler=nw.Poisson(n, size), clip=rule_of(rule or {}, network), steps=steps, noise_multiplier=sigma
     )
+    if sampler == "shuffle":
+        plan = replace(plan, sampler=nw.Shuffle(n, size), adjacency="zero-out")
     recipe = Recipe(
         model=network, data=Splits(train, look.take(torch.arange(0)), look), loss_fn=cross_entropy, mechanism=plan,
-        optimizer=partial(torch.optim.Adam, lr=lr) if adam else partial(torch.optim.SGD, lr=lr, momentum=momentum),
+        optimizer=optimizer_of(lr, momentum, adam, beta),
     )  # fmt: skip
     recipe = repairs.repaired(recipe, *repairs_of(repair, seed, device))
     watched = _Curve(curve, plan.steps, look, train)
@@ -128,7 +134,7 @@ def train_images(
     if keep is not None:
         keep(trained)
     seen = _seen(trained, look, data, radius or {}, attacked, seed)
-    seen["train_accuracy"] = _plain(trained, watched.fitted)["accuracy"]
+    seen["train_accuracy"] = scores_of(trained, watched.fitted)["accuracy"]
     seen |= {"steps": plan.steps, "noise_multiplier": float(plan.noise_at(0)), "n": n, "curve": watched.points}
     if ablation == "private" and plan.noise_at(0) > 0:
         seen["epsilon"] = plan.epsilon(DELTA)
@@ -144,7 +150,7 @@ def hard_images(
 
     Images are ranked by the mean loss of `ensemble` models and cut into `parts`, the easiest first.
     """
-    test = _parts(settings["data"], 0, 0.0, device).test
+    test = parts_of(settings["data"], 0, 0.0, device).test
     openly = {**settings, "ablation": "plain", "lr": open_lr, "epochs": open_epochs, "momentum": 0.0}
     losses = torch.stack([_losses(_model(seed * 100 + 50 + k, device, openly), test) for k in range(ensemble)])
     order = losses.mean(0).argsort(stable=True)
@@ -167,7 +173,7 @@ def _losses(model: nn.Module, data: Data) -> Tensor:
 
 
 @cache
-def _parts(data: str, valid: int, padding: float, device: str) -> Splits:
+def parts_of(data: str, valid: int, padding: float, device: str) -> Splits:
     """A set of images on the device, padded."""
     split = nw.load(data, 0, valid)
     made = []
@@ -200,6 +206,13 @@ def _pretrained(model: nn.Module, public: Data, start: dict[str, Any], seed: int
     return model
 
 
+def optimizer_of(lr: float, momentum: float, adam: bool, beta: float | None) -> Callable[..., torch.optim.Optimizer]:
+    """SGD, or Adam with `beta` for its first moment."""
+    if adam:
+        return partial(torch.optim.Adam, lr=lr, betas=(0.9 if beta is None else beta, 0.999))
+    return partial(torch.optim.SGD, lr=lr, momentum=momentum)
+
+
 def rule_of(given: dict[str, Any], model: nn.Module) -> Clip:
     """`{"kind": "local" | "global" | "local layerwise" | "global layerwise", "bound": C, "screen": Z, "bias": C of biases}`."""
     kind, bound = given.get("kind", "local"), float(given.get("bound", 1.0))
@@ -216,16 +229,21 @@ def rule_of(given: dict[str, Any], model: nn.Module) -> Clip:
 
 
 def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> list[repairs.Repair]:
-    """A repair by `kind`: freeze, prune, random mask, magnitude mask, random or ranked sparsification, local then global."""
+    """A repair by `kind`: freeze, prune, random or magnitude mask, random or ranked sparsification, ..., `several` of them."""
     match given:
         case None:
             return []
+        case {"kind": "several", "repairs": each}:
+            return [made for one in each for made in repairs_of(one, seed, device)]
+        case {"kind": "average", "decay": decay}:
+            return [repairs.MovingAverage(decay)]
         case {"kind": "freeze" | "prune" as mode, "at": at, "shares": shares}:
             return [repairs.StagewiseFreezing(at=tuple(at), shares=tuple(shares), mode=mode)]
         case {"kind": "random mask", "share": share}:
             return [repairs.MagnitudePruning(repairs.AtRandom(seed), share)]
         case {"kind": "magnitude mask", "share": share, "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
-            return [repairs.MagnitudePruning(_source(source, seed, device, epochs, batch, lr), share)]
+            training = {"epochs": epochs, "batch_size": batch, "lr": lr, "seed": seed}
+            return [repairs.MagnitudePruning(_source(source, device, given.get("records", 1.0), training), share)]
         case {"kind": "random sparsification", "final": final, "refreshes": refreshes}:
             return [repairs.RandomSparsification(final, refreshes=refreshes)]
         case {"kind": "ranked sparsification", "final": final}:
@@ -235,12 +253,11 @@ def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> 
     raise ConfigError(f"repair {given!r}: none of those that the experiments use.")
 
 
-def _source(name: str, seed: int, device: str, epochs: float, batch: int, lr: float) -> Any:
-    """Whose weights a mask comes from: the private records themselves (no guarantee is left), or a public set by name."""
+def _source(name: str, device: str, records: float, training: dict[str, Any]) -> Any:
+    """Whose weights a mask comes from: a share of the private records (no guarantee is left), or a public set by name."""
     if name == "same":
-        return repairs.PrivateRecords(accept_not_private=True, epochs=epochs, batch_size=batch, lr=lr, seed=seed)
-    public = _parts(name, 0, 0.0, device).train
-    return repairs.PublicTraining(public, epochs=epochs, batch_size=batch, lr=lr, seed=seed)
+        return repairs.PrivateRecords(accept_not_private=True, share=records, **training)
+    return repairs.PublicTraining(parts_of(name, 0, 0.0, device).train, **training)
 
 
 class _Curve:
@@ -256,7 +273,7 @@ class _Curve:
         before = self.points[-1]["step"] if self.points else -math.inf
         if self.every == math.inf or (step - before < self.every and not last):
             return
-        test, fitted = _plain(model, self.look), _plain(model, self.fitted)
+        test, fitted = scores_of(model, self.look), scores_of(model, self.fitted)
         self.points.append({"step": step, **test, "train_loss": fitted["loss"]})
 
 
@@ -264,16 +281,19 @@ def _carried_out(recipe: Recipe, seed: int, ablation: Any, watched: _Curve, devi
     """A trained copy of a recipe's model; recipes here have one phase."""
     model = copy.deepcopy(recipe.model)
     watched.note(0, model)
-    nw.train(
+    trained = nw.train(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, recipe.optimizer(model.parameters()), seed=seed,
-        insecure_seed=seed, delta=DELTA, progress=False, ablation=ablation,
+        insecure_seed=seed, delta=DELTA, progress=False, ablation=ablation, ema=recipe.ema, augment=recipe.augment,
         runtime=nw.Runtime(capture=False if device == "cpu" else None),
         callbacks=[lambda told: watched.note(told.step, model, told.step == told.steps)],
     )  # fmt: skip
+    if trained.averaged is not None:
+        model.load_state_dict(trained.averaged, strict=False)
     return model
 
 
-def _plain(model: nn.Module, data: Data) -> dict[str, float]:
+def scores_of(model: nn.Module, data: Data) -> dict[str, float]:
+    """Mean loss and accuracy."""
     logits = outputs(model, data.x, BATCH)
     y = data.y.cpu()
     return {
@@ -287,7 +307,7 @@ def _seen(
 ) -> dict[str, Any]:
     logits, y = outputs(model, look.x, BATCH), look.y.cpu()
     right = (logits.argmax(1) == y).double()
-    seen: dict[str, Any] = _plain(model, look)
+    seen: dict[str, Any] = scores_of(model, look)
     seen["classes"] = [float(right[y == label].mean()) for label in range(logits.shape[1])]
     seen["balanced"] = float(np.mean(seen["classes"]))
     seen |= calibration_errors(logits, y)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from noisewise.reproduce.experiment import Paper, Unrun
+from noisewise.reproduce.zhu2023.grids import BATCHES, GRID, MOMENTUM
+from noisewise.reproduce.zhu2023.looks import INVERSION, MASKS, SYMMETRY
 from noisewise.reproduce.zhu2023.theory import THEORY
 from noisewise.reproduce.zhu2023.training import SWEEP, TABLE2, TABLE2_CIFAR
 
@@ -10,16 +12,10 @@ PAPER = Paper(
     name="zhu2023",
     title="Improving Differentially Private SGD via Randomly Sparsified Gradients",
     reference="Zhu, Blaschko 2023, TMLR, arXiv:2112.00845",
-    experiments=(THEORY, TABLE2, TABLE2_CIFAR, SWEEP),
+    experiments=(THEORY, TABLE2, TABLE2_CIFAR, SWEEP, GRID, MOMENTUM, BATCHES, MASKS, SYMMETRY, INVERSION),
     unrun=(
-        Unrun("Z1", "gain(r* = .7) grows with sigma and with C", "Figure 2", "the grid is not written yet"),
         Unrun("Z3.hcnn", "gains of H-CNN", "+0.3 and +0.8 on CIFAR-10", "not written yet"),
         Unrun("Z3.svhn", "gains on SVHN", "+0.9 to +3.1", "SVHN cannot be had here"),
-        Unrun("Z4", "shuffled and Poisson batches reach the same accuracy", "Table 3", "not written yet"),
-        Unrun("Z6", "inversion errors grow with r", "Figure 5", "not written yet"),
-        Unrun("Z7.masks", "counts of ranked masks are those of random ones", "Figure 12", "not written yet"),
-        Unrun("Z8", "deviations of gradients become symmetric", "appendix F", "not written yet"),
-        Unrun("Z9", "the best C / (1 - mu) is constant", "Figures 10, 11", "not written yet"),
         Unrun("Z10", "no gain for linear probing", "appendix J", "the pretrained weights cannot be had here"),
     ),
     errata=(
