@@ -180,7 +180,12 @@ def plain_graph(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    return graph.replay
+
+    def replay() -> Callable[[], Any]:
+        graph.replay()
+        return step  # which holds the weights that the graph writes to
+
+    return replay
 
 
 WAYS: dict[str, Callable[[nn.Module, Tensor, Tensor], Callable[[], Any]]] = {

@@ -425,11 +425,12 @@ def _shared_layers() -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
         shared = m.layer(torch.tanh(m.table[:, : x.shape[1]]))
         hidden = 2 * torch.tanh(x * shared + shared / 2 - m.slope.view(4, 1) * m.layer.weight.norm())
-        places = m.position(torch.arange(x.shape[1]))
+        order = torch.arange(x.shape[1], device=x.device)
+        places = m.position(order)
         hidden += places
         places *= 3
-        hidden = hidden * places + m.position(torch.arange(x.shape[1]).unsqueeze(1)).squeeze(1)
-        return m.head(hidden.flatten(0, 1) - m.position(torch.tensor(1))).unflatten(0, x.shape[:2])
+        hidden = hidden * places + m.position(order.unsqueeze(1)).squeeze(1)
+        return m.head(hidden.flatten(0, 1) - m.position(order[1])).unflatten(0, x.shape[:2])
 
     return Apply(
         forward,
@@ -549,7 +550,7 @@ def _cross_attention() -> nn.Module:
 
     def forward(m: Any, x: Tensor) -> Tensor:
         time = x.transpose(0, 1)
-        causal = torch.ones(len(time), len(time), dtype=torch.bool).triu(1)
+        causal = torch.ones(len(time), len(time), dtype=torch.bool, device=x.device).triu(1)
         first, weights = m.attend(torch.tanh(time), time, time, attn_mask=causal)
         second, _ = m.attend(first, time, time.cos(), key_padding_mask=x[:, :, 0] > 1.5, need_weights=False)
         return m.head(second.mean(0)) * (1 + weights[:, 2, :2])

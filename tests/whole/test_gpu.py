@@ -15,6 +15,7 @@ from helpers.oracles import PROBLEMS, lone
 from helpers.self_seeding import SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
 from noisewise import Ledger, Poisson, Runtime
 from noisewise.adaptive import Quantile
+from noisewise.attacks.pgd import Space, pgd
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
@@ -23,6 +24,8 @@ from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
 from noisewise.repairs.random_sparsification import random_subset
+from noisewise.reproduce.papers import names
+from noisewise.reproduce.running import reproduce, result_path
 from noisewise.sampling import FullBatch
 from noisewise.testing import reveal
 from noisewise.training import moves
@@ -309,6 +312,27 @@ def test_random_masks_are_the_same_on_any_device():
     here, there = (random_subset(among.to(device), 40_000, -77) for device in ("cpu", "cuda"))
     assert torch.equal(here, there.cpu())
     assert int(here.sum()) == 40_000
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_attacks_find_on_a_gpu_what_they_find_on_a_cpu(norm):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).double(), torch.rand(40, 3, 4, 4).double()
+    y = model(x).argmax(1)
+    lost = []
+    for device in ("cpu", "cuda"):
+        here = x.to(device)
+        space = Space.of(here, ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]), [1.0, 0.5, 1.0])
+        answer = pgd(model.to(device), here, y.to(device), 0.2, norm, space, torch.Generator().manual_seed(3), steps=8)
+        lost.append(answer.loss.cpu())
+    torch.testing.assert_close(*lost)
+
+
+@pytest.mark.parametrize("name", names())
+def test_experiments_run_on_a_gpu(name, tmp_path):
+    (result,) = reproduce([name], tmp_path, tier="quick", device="cuda", progress=False)
+    assert result.measured.seeds
+    assert result_path(tmp_path, *name.split("."), "quick").exists()
 
 
 def test_kernels_agree_with_plain_arithmetic():

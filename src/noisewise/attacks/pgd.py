@@ -159,7 +159,7 @@ class Space:
 def _per_channel(value: Numbers, x: Tensor, name: str) -> Tensor:
     import torch
 
-    given = torch.as_tensor(value, dtype=x.dtype)
+    given = torch.as_tensor(value, dtype=x.dtype, device=x.device)
     if given.dim() > 1 or (given.dim() == 1 and (x.dim() < 2 or len(given) != x.shape[1])):
         raise ConfigError(
             f"{name} of shape {list(given.shape)} for inputs {list(x.shape)}: one number, or one for each of the "
