@@ -17,7 +17,7 @@ from noisewise.data import Data
 from noisewise.recipe import Recipe
 from noisewise.repairs.random_sparsification import masks_from_flat, random_subset
 from noisewise.reproduce.images import DELTA, repairs_of
-from noisewise.reproduce.starts import begun, planned, some
+from noisewise.reproduce.starts import begun, near, planned, some
 
 
 def turned_gradients(
@@ -58,7 +58,7 @@ def turned_gradients(
         options: of the model.
     """
     recipe = begun(seed, device, data, model, rows, options)
-    shown = some(recipe.data.train, looked, seed)
+    shown = near(some(recipe.data.train, looked, seed))
     bias = partial(_bias, data=shown, batches=batches, batch=batch, seed=seed)
     seen: dict[str, Any] = {"runs": {}, "magnitude": {}, "random": {}, "held": {}}
     for name, way in ways.items():
@@ -151,7 +151,7 @@ def asymmetries(
     cloud is symmetric. By the audit of landscapes, `looked` training images.
     """
     recipe = begun(seed, device, data, model, rows, options)
-    shown = some(recipe.data.train, looked, seed)
+    shown = near(some(recipe.data.train, looked, seed))
     seen = {}
     for name, way in ways.items():
         course = []

@@ -27,6 +27,11 @@ def some(data: Data, rows: int | None, seed: int) -> Data:
     return data.take(torch.from_numpy(np.random.default_rng(seed).permutation(len(data))[:rows]).to(data.y.device))
 
 
+def near(data: Data) -> Data:
+    """On the CPU, where audits count people; they carry rows to the model themselves."""
+    return replace(data, x=data.x.cpu(), y=data.y.cpu())
+
+
 def begun(seed: int, device: str, data: str, model: str, rows: int | None, options: Mapping[str, Any] | None) -> Recipe:
     """A model by name with initial weights, and the training rows of a set; how it is trained is `planned`."""
     if device == "cpu":

@@ -16,7 +16,7 @@ from noisewise.data import Data
 from noisewise.losses import cross_entropy
 from noisewise.recipe import Recipe, continued
 from noisewise.reproduce.images import DELTA, SHOWN, parts_of, scores_of
-from noisewise.reproduce.starts import begun, begun_on, planned
+from noisewise.reproduce.starts import begun, begun_on, near, planned
 from noisewise.training import Trained
 
 OTHER = 500  # added to the seed of the second of two runs
@@ -91,7 +91,7 @@ def two_phases(
         name: {**scores_of(network, test), "train_loss": scores_of(network, fitted)["loss"]}
         for name, network in models.items()
     }
-    seen |= {"curves": curves, **_between(models, fitted, seed, points, directions)}
+    seen |= {"curves": curves, **_between(models, near(fitted), seed, points, directions)}
     return seen
 
 
