@@ -8,10 +8,10 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from noisewise.clipping import Flat, Global, PerLayer
 from noisewise.errors import ConfigError
 from noisewise.reproduce.images import (
-    parts_of,
     _turned,
     calibration_errors,
     hard_images,
+    parts_of,
     repairs_of,
     rule_of,
     train_images,

@@ -47,7 +47,7 @@ def turned_gradients(
         model: a model by name, with `options`.
         ways: runs by name: batch, lr, ablation, sigma.
         epochs: of each run.
-        states: looked at in each run, the start first.
+        states: looked at in each run, the start first, the end last.
         bound: C.
         shares: of weights that masks remove, or of coordinates that they hold.
         mask: a magnitude mask, see `images.repairs_of`, without its share.
@@ -96,14 +96,14 @@ def _states(
     made = repairs.repaired(planned(recipe, {**way, "bound": bound}, epochs), *repairs_of(way.get("repair"), seed))
     trained = nw.fit(
         made, ablation=way.get("ablation", "private"), seed=seed, insecure_seed=seed, delta=DELTA, progress=False,
-        keep_states=states,
+        keep_states=states - 1,
     )  # fmt: skip
     found = []
     for step, state in trained.states:
         network = copy.deepcopy(recipe.model)
         network.load_state_dict(state)
         found.append((step, network))
-    return found
+    return [*found, (made.mechanism.steps, trained.model)]
 
 
 def _bias(network: nn.Module, *, data: Data, batches: int, batch: int, seed: int, **rule: Any) -> dict[str, Any]:
