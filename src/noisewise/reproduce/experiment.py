@@ -126,7 +126,7 @@ class Unrun:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its experiments, what cannot be run, and what is wrong in it."""
+    """A paper: its experiments, what cannot be run, and what is wrong in it. `ours`: questions of our own, counted apart."""
 
     name: str
     title: str
@@ -134,6 +134,7 @@ class Paper:
     experiments: tuple[Experiment, ...]
     unrun: tuple[Unrun, ...] = ()
     errata: tuple[str, ...] = ()
+    ours: bool = False
 
 
 def seeds_of(config: Config) -> range:

@@ -237,6 +237,11 @@ def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> 
             return [made for one in each for made in repairs_of(one, seed, device)]
         case {"kind": "average", "decay": decay}:
             return [repairs.MovingAverage(decay)]
+        case {"kind": "pretraining", "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
+            training = {"epochs": epochs, "batch_size": batch, "lr": lr, "seed": seed}
+            return [repairs.Pretraining(_source(source, device, 1.0, training))]
+        case {"kind": "global clipping", "screen": screen, "lr_factor": factor}:
+            return [repairs.GlobalClipping(screen, factor)]
         case {"kind": "freeze" | "prune" as mode, "at": at, "shares": shares}:
             return [repairs.StagewiseFreezing(at=tuple(at), shares=tuple(shares), mode=mode)]
         case {"kind": "random mask", "share": share}:
