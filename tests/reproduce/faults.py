@@ -8,7 +8,7 @@ FAULTS = [
         "reproduce/two_phases.py",
         "return continued(recipe, phase(recipe, first, first_epochs, number, name)) if first_epochs else recipe",
         "return recipe",
-        ("reproduce/test_two_phases.py::test_copies_are_nearer_than_runs_from_two_starts",),
+        ("reproduce/test_two_phases.py::test_the_first_phase_is_shared_and_the_second_goes_on_from_it",),
     ),
     Mutant(
         "starts: noise of a part is that of a run of its own",
