@@ -38,13 +38,17 @@ class Shift(Config):
     stop_at: int | None = None
 
 
+def tried(config, measured):
+    return measured.tried(config.shifts, "shift {:g}".format, "score")
+
+
 def tuning(config, measured):
-    arms = {f"shift {shift:g}": {"shift": shift, "trace": config.trace} for shift in config.shifts}
+    arms = {arm: {"shift": shift, "trace": config.trace} for shift, arm in tried(config, measured).items()}
     return grid(config, RUN, arms, seeds=[TUNING_SEED], tuning=True)
 
 
 def final(config, measured):
-    chosen = measured.best({shift: f"shift {shift:g}" for shift in config.shifts}, "score")
+    chosen = measured.best(tried(config, measured), "score")
     more = {"trace": config.trace, "stop_at": config.stop_at}
     return grid(config, RUN, {"chosen": {"shift": chosen, **more}, "zero": {"shift": 0.0, **more}})
 

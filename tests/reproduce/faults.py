@@ -75,6 +75,20 @@ FAULTS = [
         ("reproduce/test_claims.py::test_verdicts_and_their_reasons",),
     ),
     Mutant(
+        "measured: a grid stays as it is",
+        "reproduce/measured.py",
+        "if best == settings[-1]:",
+        "if False:",
+        ("reproduce/test_measured.py::test_a_grid_grows_where_its_end_is_best",),
+    ),
+    Mutant(
+        "running: a stage is asked once",
+        "reproduce/running.py",
+        "measured, done = _with(measured, wanted, config, cells), wanted\n",
+        "measured, done = _with(measured, wanted, config, cells), wanted\n                    break\n",
+        ("reproduce/test_running.py::test_a_stage_may_ask_for_more_when_it_has_seen_some",),
+    ),
+    Mutant(
         "measured: seeds that one arm lacks count",
         "reproduce/measured.py",
         "return sorted(set.intersection(*of_arms)) if of_arms else []",

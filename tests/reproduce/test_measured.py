@@ -1,5 +1,7 @@
 """Numbers by arm and seed."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -49,6 +51,31 @@ def test_it_is_written_and_read():
 
 def test_the_best_setting_is_that_of_the_largest_mean():
     assert MEASURED.best({1.0: "try 1", 2.0: "try 2"}, "score") == 2.0
+
+
+def test_a_run_that_diverged_is_never_the_best():
+    scores = {1.0: math.nan, 2.0: -3.0, 4.0: math.nan}
+    measured = Measured({}, {f"try {at:g}": {0: {"score": score}} for at, score in scores.items()})
+    assert measured.best({at: f"try {at:g}" for at in scores}, "score") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("best", "grid", "tried"),
+    [
+        (1.0, (0.3, 1.0, 3.0), [0.3, 1.0, 3.0]),
+        (3.0, (0.3, 1.0, 3.0), [0.3, 1.0, 3.0, 9.0]),
+        (0.02, (0.25, 0.5, 1.0), [0.0156, 0.0312, 0.0625, 0.125, 0.25, 0.5, 1.0]),
+        (100.0, (0.25, 0.5, 1.0), [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]),  # as far as it goes
+        (100.0, (0.5, 1.0), [0.5, 1.0]),
+    ],
+)
+def test_a_grid_grows_where_its_end_is_best(best, grid, tried):
+    measured = Measured({}, {})
+    arm = "lr {:g}".format
+    while (asked := measured.tried(grid, arm, "score")).keys() != {float(a[3:]) for a in measured.tuning}:
+        measured = Measured({}, {a: {0: {"score": -abs(math.log(lr / best))}} for lr, a in asked.items()})
+    assert list(asked) == tried
+    assert all(a == arm(lr) for lr, a in asked.items())
 
 
 def test_slopes_are_those_of_least_squares():

@@ -29,6 +29,13 @@ def traced(toy, monkeypatch, tmp_path):
     return made
 
 
+def test_a_stage_may_ask_for_more_when_it_has_seen_some(traced, tmp_path):
+    traced(shifts=(0.5, 0.75, 1.0))
+    (result,) = reproduce(["toy.coin"], tmp_path / "out", **QUIET)
+    assert set(result.measured.tuning) == {f"shift {at}" for at in ("0.5", "0.75", "1", "1.33", "1.77", "2.36")}
+    assert result.measured.column("chosen", "value").mean() == pytest.approx(1.77, abs=0.2)
+
+
 def test_a_result_has_what_the_contract_asks_for(toy, tmp_path, monkeypatch):
     monkeypatch.setenv(COMMIT, "abc1234")
     (result,) = reproduce(["toy.coin"], tmp_path, **QUIET)

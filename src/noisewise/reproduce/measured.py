@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from noisewise.estimates import intervals
 from noisewise.estimates.estimate import Estimate
 
 Values = Mapping[str, Any]
+FURTHER = 4  # settings that are tried beyond the ends of a grid, at most
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,35 @@ class Measured:
         return cls(arms, tuning)
 
     def best(self, choices: Mapping[float, str], *path: str | int) -> float:
-        """The setting whose tuning arm has the largest mean: `choices` says which arm tried which setting."""
+        """The setting whose tuning arm has the largest mean: `choices` says which arm tried which setting.
+
+        A run that ended in numbers that are none is the worst.
+        """
         means = {
             setting: float(np.mean([_at(values, path) for values in self.tuning[arm].values()]))
             for setting, arm in choices.items()
         }
-        return max(means, key=lambda setting: means[setting])
+        return max(means, key=lambda setting: -np.inf if np.isnan(means[setting]) else means[setting])
+
+    def tried(self, grid: Sequence[float], arm: Callable[[float], str], *path: str | int) -> dict[float, str]:
+        """Settings to choose from, with the arms that try them: a grid, and beyond it as long as the best lies at an end.
+
+        Each further setting is one step of the grid away, at most `FURTHER` of them. A grid of one or two stays as it is.
+        """
+        settings = sorted(grid)
+        while 2 < len(settings) < len(grid) + FURTHER and all(self.tuning.get(arm(s)) for s in settings):
+            best = self.best({setting: arm(setting) for setting in settings}, *path)
+            if best == settings[-1]:
+                settings.append(_rounded(best * best / settings[-2]))
+            elif best == settings[0]:
+                settings.insert(0, _rounded(best * best / settings[1]))
+            else:
+                break
+        return {setting: arm(setting) for setting in settings}
+
+
+def _rounded(setting: float) -> float:
+    return float(f"{setting:.3g}")
 
 
 def _at(values: Any, path: Iterable[str | int]) -> float:

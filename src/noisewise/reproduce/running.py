@@ -122,13 +122,14 @@ def reproduce(
         measured = Measured({}, {})
         try:
             for number, stage in enumerate(experiment.stages, 1):
-                wanted = list(stage(config, measured))
                 part = label if len(experiment.stages) == 1 else f"{label} {number}/{len(experiment.stages)}"
-                if not partial:
-                    carry_out(_jobs(wanted, config), cells, processes=jobs, progress=progress, label=part)
-                elif any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
-                    break
-                measured = _with(measured, wanted, config, cells)
+                done: list[Cell] = []
+                while (wanted := list(stage(config, measured))) != done:  # it may ask for more when it has seen some
+                    if not partial:
+                        carry_out(_jobs(wanted, config), cells, processes=jobs, progress=progress, label=part)
+                    measured, done = _with(measured, wanted, config, cells), wanted
+                if any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
+                    break  # partial: what would be chosen is not known
         except Interrupted as error:
             stopped = error
             measured = _with(measured, wanted, config, cells)

@@ -172,13 +172,17 @@ def _ablated(config: Ablation, way: str, lr: float, **more: Any) -> dict[str, An
     return given | more
 
 
+def _choices(config: Ablation, measured: Measured) -> dict[float, str]:
+    return measured.tried(config.rates, lambda lr: f"lr {lr:g}", "accuracy")
+
+
 def _ablation_rates(config: Ablation, measured: Measured) -> Sequence[Cell]:
-    arms = {f"lr {lr:g}": _ablated(config, CLIPPED, lr, tuning=True) for lr in config.rates}
+    arms = {arm: _ablated(config, CLIPPED, lr, tuning=True) for lr, arm in _choices(config, measured).items()}
     return grid(config, RUN, arms, seeds=[TUNING_SEED], tuning=True)
 
 
 def _ablation_cells(config: Ablation, measured: Measured) -> Sequence[Cell]:
-    best = measured.best({lr: f"lr {lr:g}" for lr in config.rates}, "accuracy")
+    best = measured.best(_choices(config, measured), "accuracy")
     arms = {way: _ablated(config, way, config.lr) for way in WAYS}
     return grid(config, RUN, {**arms, TUNED: _ablated(config, CLIPPED, best)})
 

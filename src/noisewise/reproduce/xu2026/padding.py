@@ -53,7 +53,7 @@ def _radius_arm(config: Padding) -> str:
 
 
 def _pad_rates(config: Padding, measured: Measured) -> Sequence[Cell]:
-    return tuning(config)
+    return tuning(config, measured)
 
 
 def _pad_radius(config: Padding, measured: Measured) -> Sequence[Cell]:

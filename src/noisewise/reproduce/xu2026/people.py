@@ -19,7 +19,7 @@ from noisewise.reproduce.xu2026.images import (
     TWIN,
     Images,
     best,
-    tried,
+    choices,
     tuning,
 )
 from noisewise.reproduce.xu2026.shared import value
@@ -55,10 +55,10 @@ def _class_sizes(config: ClassSize, size: int) -> dict[str, int]:
 
 def _class_rates(config: ClassSize, measured: Measured) -> Sequence[Cell]:
     arms = {
-        tried(kind, lr, f" {size}"): config.settings(kind, lr, sizes=_class_sizes(config, size), tuning=True)
+        arm: config.settings(kind, lr, sizes=_class_sizes(config, size), tuning=True)
         for kind in (PRIVATE, TWIN)
         for size in config.sizes
-        for lr in config.choices(kind)
+        for lr, arm in choices(config, measured, kind, f" {size}", "balanced").items()
     }
     return grid(config, RUN, arms, seeds=[TUNING_SEED], tuning=True)
 
@@ -169,7 +169,7 @@ PLAIN, FREEZE, PRUNE, RANDOM = "no mask", "freeze", "prune", "random mask"
 
 
 def _freeze_rates(config: Freezing, measured: Measured) -> Sequence[Cell]:
-    return tuning(config, (PRIVATE,))
+    return tuning(config, measured, (PRIVATE,))
 
 
 def _freeze_cells(config: Freezing, measured: Measured) -> Sequence[Cell]:

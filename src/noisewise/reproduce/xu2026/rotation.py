@@ -11,7 +11,7 @@ from noisewise.reproduce.claims import Claim, Finding, above, below
 from noisewise.reproduce.drawing import columns, curve, dress, sheet
 from noisewise.reproduce.experiment import TUNING_SEED, Cell, Experiment, grid
 from noisewise.reproduce.measured import Measured
-from noisewise.reproduce.xu2026.images import MISSING, POINT, PRIVATE, QUICK, RUN, TWIN, Images, best, tried
+from noisewise.reproduce.xu2026.images import MISSING, POINT, PRIVATE, QUICK, RUN, TWIN, Images, best, choices
 from noisewise.reproduce.xu2026.shared import value
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def arm(model: str, kind: str, degrees: float) -> str:
 def _rates(config: Rotation, measured: Measured) -> Sequence[Cell]:
     middle = config.angles[len(config.angles) // 2]
     arms = {
-        tried(kind, lr, f" {model}"): config.run(model, kind, lr, middle, tuning=True)
+        trial: config.run(model, kind, lr, middle, tuning=True)
         for model in config.models
         for kind in KINDS
-        for lr in config.choices(kind)
+        for lr, trial in choices(config, measured, kind, f" {model}").items()
     }
     return grid(config, RUN, arms, seeds=[TUNING_SEED], tuning=True)
 

@@ -74,15 +74,19 @@ def arm(epsilon: float, kind: str) -> str:
 
 def _rates(config: Sparse, measured: Measured) -> Sequence[Cell]:
     arms = {
-        _tried(epsilon, lr): config.run(place, lr, None, tuning=True)
+        trial: config.run(place, lr, None, tuning=True)
         for place, epsilon in enumerate(config.epsilons)
-        for lr in config.rates
+        for lr, trial in _choices(config, measured, epsilon).items()
     }
     return grid(config, RUN, arms, seeds=[TUNING_SEED], tuning=True)
 
 
+def _choices(config: Sparse, measured: Measured, epsilon: float) -> dict[float, str]:
+    return measured.tried(config.rates, lambda lr: _tried(epsilon, lr), "accuracy")
+
+
 def _best_rate(config: Sparse, measured: Measured, epsilon: float) -> float:
-    return measured.best({lr: _tried(epsilon, lr) for lr in config.rates}, "accuracy")
+    return measured.best(_choices(config, measured, epsilon), "accuracy")
 
 
 def _finals(config: Sparse, measured: Measured) -> Sequence[Cell]:
