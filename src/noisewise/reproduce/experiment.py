@@ -17,6 +17,7 @@ from noisewise.reproduce.tiers import Tier
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TOLD = ("seeds", "first_seed", "device")
 TUNING_SEED = 1000  # first seed of runs that choose settings; their numbers are no evidence
 
 
@@ -40,6 +41,11 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Settings by name, to hand to a run; without names all but those that every experiment is told."""
+        everything = {name: list(v) if isinstance(v, tuple) else v for name, v in self.to_dict().items()}
+        return {name: everything[name] for name in names or everything if names or name not in TOLD}
 
 
 def config_from(kind: type[Config], raw: Mapping[str, Any]) -> Config:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.reproduce.claims import Claim, Finding, above, below, within
+from noisewise.reproduce.claims import Claim, Finding, above, below, more, within
 from noisewise.reproduce.drawing import COLOURS, INK, bars, curve, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured, slope
@@ -22,17 +22,6 @@ ASKED = "not asked there"
 
 
 # Question 3: is pruning more than sparsity? ------------------------------------------------------------------------------
-
-
-def _over_random(mask: str) -> Any:
-    def check(config: Pruning, measured: Measured, level: float) -> list[Finding]:
-        return [above(f"accuracy, {mask} - {RANDOM}", measured.difference(level, mask, RANDOM, "accuracy"))]
-
-    return check
-
-
-def _random_gains(config: Pruning, measured: Measured, level: float) -> list[Finding]:
-    return [above(f"accuracy, {RANDOM} - {NONE}", measured.difference(level, RANDOM, NONE, "accuracy"))]
 
 
 def _draw_masks(config: Pruning, measured: Measured) -> Figure:
@@ -55,10 +44,10 @@ MASKS = Experiment(
             "Q3.public",
             "a mask from a public set is better than a random one of equal size",
             ASKED,
-            _over_random(PUBLIC),
+            more(PUBLIC, RANDOM),
         ),
-        Claim("Q3.same", "so is one from the private data themselves", ASKED, _over_random(SAME)),
-        Claim("Q3.random", "a random mask gains over none", ASKED, _random_gains),
+        Claim("Q3.same", "so is one from the private data themselves", ASKED, more(SAME, RANDOM)),
+        Claim("Q3.random", "a random mask gains over none", ASKED, more(RANDOM, NONE)),
     ),
     draw=_draw_masks,
     settings="The runs of watson2023.pruning: LeNet on Fashion-MNIST, epsilon 1, 70 % of the weights pruned. "
@@ -193,19 +182,8 @@ class Paying(Config):
         if which == "images":
             noise = {"epsilon": self.epsilon} if self.sigma is None else {"sigma": self.sigma}
             sizes = {str(label): round(self.smallest * self.growth**label) for label in range(10)}
-            return {
-                "data": self.data,
-                "model": self.model,
-                "batch": self.batch,
-                "epochs": self.epochs,
-                "lr": self.lr,
-                "open_lr": self.open_lr,
-                "by": "class",
-                "sizes": sizes,
-                "rows": self.rows,
-                "looked": self.looked,
-                **noise,
-            }
+            shared = self.given("data", "model", "batch", "epochs", "lr", "open_lr", "rows", "looked")
+            return {**shared, "by": "class", "sizes": sizes, **noise}
         noise = {"epsilon": self.table_epsilon} if self.sigma is None else {"sigma": self.sigma}
         return {
             "data": self.table,

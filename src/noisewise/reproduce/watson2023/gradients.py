@@ -39,9 +39,7 @@ class FewSteps(Config):
 
 
 def _few_cells(config: FewSteps, measured: Measured) -> Sequence[Cell]:
-    given = config.to_dict()
-    settings = {name: value for name, value in given.items() if name not in ("seeds", "first_seed", "device")}
-    return grid(config, "few_steps:few_steps", {WALK: settings})
+    return grid(config, "few_steps:few_steps", {WALK: config.given()})
 
 
 def _last(config: FewSteps, measured: Measured, level: float, start: str, of: str, one: str, other: str) -> Finding:
@@ -139,16 +137,11 @@ class Turning(Config):
     def run(self) -> dict[str, Any]:
         """Settings of the run."""
         return {
-            "data": self.data,
-            "model": self.model,
+            **self.given("data", "model", "epochs", "states", "bound", "shares", "rows", "looked", "batches"),
             "ways": {
                 SGD: {"batch": self.open_batch, "lr": self.open_lr, "ablation": "plain"},
                 PRIVATE: {"batch": self.batch, "lr": self.lr, "sigma": self.sigma},
             },
-            "epochs": self.epochs,
-            "states": self.states,
-            "bound": self.bound,
-            "shares": list(self.shares),
             "mask": {
                 "kind": "magnitude mask",
                 "source": "same",
@@ -156,9 +149,6 @@ class Turning(Config):
                 "batch": self.open_batch,
                 "lr": self.open_lr,
             },
-            "rows": self.rows,
-            "looked": self.looked,
-            "batches": self.batches,
             "batch": self.checked,
         }
 

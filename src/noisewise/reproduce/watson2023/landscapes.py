@@ -41,10 +41,7 @@ class Phases(Config):
         epsilon = more.pop("epsilon", self.epsilon)
         noise = {"epsilon": epsilon} if self.sigma is None else {"sigma": self.sigma / epsilon}
         return {
-            "data": self.data,
-            "model": self.model,
-            "rows": self.rows,
-            "points": self.points,
+            **self.given("data", "model", "epochs", "rows", "points"),
             "ways": {
                 SGD: {"batch": self.open_batch, "lr": self.open_lr},
                 DP: {"batch": self.batch, "lr": self.lr, "bound": 1.0, **noise},
@@ -52,7 +49,6 @@ class Phases(Config):
             "first": first,
             "seconds": list(seconds),
             "first_epochs": switch,
-            "epochs": self.epochs,
             **more,
         }
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTS, RANDOM, RANKED, CLEAR = "masks", "random", "ranked", "ranked without noise"
-OUTER = ("seeds", "first_seed", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +33,8 @@ class Masks(Config):
     rows: int | None = None
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in config.to_dict().items() if name not in OUTER}
-
-
 def _mask_cells(config: Masks, measured: Measured) -> Sequence[Cell]:
-    return grid(config, "masks:mask_counts", {COUNTS: _settings(config)})
+    return grid(config, "masks:mask_counts", {COUNTS: config.given()})
 
 
 def _as_random(config: Masks, measured: Measured, level: float) -> list[Finding]:
@@ -140,7 +135,7 @@ class Symmetry(Config):
 def _cloud_cells(config: Symmetry, measured: Measured) -> Sequence[Cell]:
     way = {"batch": config.batch, "lr": config.lr, "sigma": config.sigma}
     sparse = {**way, "repair": {"kind": SPARSE, "final": config.final, "refreshes": 1}}
-    given = {name: v for name, v in _settings(config).items() if name not in ("batch", "lr", "sigma", "final")}
+    given = {name: v for name, v in config.given().items() if name not in ("batch", "lr", "sigma", "final")}
     return grid(config, "gradients:asymmetries", {CLOUDS: {**given, "ways": {DENSE: way, SPARSE: sparse}}})
 
 
@@ -225,7 +220,7 @@ class Inversion(Config):
 
 
 def _attack_cells(config: Inversion, measured: Measured) -> Sequence[Cell]:
-    return grid(config, "inverted:inverted_images", {ATTACK: _settings(config)})
+    return grid(config, "inverted:inverted_images", {ATTACK: config.given()})
 
 
 def _grows(config: Inversion, measured: Measured, level: float) -> list[Finding]:

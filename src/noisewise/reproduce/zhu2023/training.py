@@ -40,13 +40,9 @@ class Sparse(Config):
 
     def run(self, place: int, lr: float, final: float | None, **more: Any) -> dict[str, Any]:
         """Settings of one run."""
-        given: dict[str, Any] = {
-            "data": self.data,
-            "model": self.model,
-            "batch": self.batch,
+        given = {
+            **self.given("data", "model", "batch", "rows", "valid"),
             "lr": lr,
-            "rows": self.rows,
-            "valid": self.valid,
             "epochs": self.epochs * (1.0 if final is None else self.longer),
             "rule": {"kind": "local", "bound": self.bound},
         }
@@ -273,15 +269,9 @@ def _swept(kind: str, final: float) -> str:
 
 
 def _sweep_cells(config: Sweep, measured: Measured) -> Sequence[Cell]:
-    shared: dict[str, Any] = {
-        "data": config.data,
-        "model": config.model,
-        "batch": config.batch,
-        "epochs": config.epochs,
-        "lr": config.lr,
-        "sigma": config.sigma,
+    shared = {
+        **config.given("data", "model", "batch", "epochs", "lr", "sigma", "rows"),
         "rule": {"kind": "local", "bound": config.bound},
-        "rows": config.rows,
     }
     last = config.finals[-1]
     steps = max(1, round((config.rows or 60_000) / config.batch))
