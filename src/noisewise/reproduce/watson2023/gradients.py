@@ -229,7 +229,17 @@ TURNING = Experiment(
             mask_epochs=0.5, rows=120, looked=60, batches=2, checked=16,
         ),
         "standard": Turning(
-            rows=5000, open_batch=64, batch=512, epochs=5, states=3, shares=(0.0, 0.7), mask_epochs=5, looked=1000, batches=50
+            data="fashion_mnist",
+            rows=5000,
+            open_batch=64,
+            batch=256,
+            epochs=4,
+            states=3,
+            shares=(0.0, 0.3, 0.7, 0.9),
+            mask_epochs=4,
+            looked=600,
+            batches=30,
+            checked=64,
         ),
         "full": Turning(seeds=8),
     },
@@ -252,7 +262,8 @@ TURNING = Experiment(
         "LeNet with tanh on CIFAR-10; R of 5,000 training images at five states of a run of SGD (batch 128, learning rate 0.1) "
         "and of DP-SGD (batch 1024, learning rate 0.5, C 1, sigma 1), ten epochs; bounds on 100 random batches of 128 at each, "
         "in the limit where everyone is clipped. Masks at the initial weights: by magnitude after ten epochs of SGD on the "
-        "same data, at random, and with coordinates held back but not set to 0."
+        "same data, at random, and with coordinates held back but not set to 0. The standard tier: 600 of 5,000 images of "
+        "Fashion-MNIST, batches of 64 and 256, four epochs, 30 random batches of 64."
     ),
     minutes={"quick": 0.06, "standard": 8, "full": 3},
 )  # fmt: skip

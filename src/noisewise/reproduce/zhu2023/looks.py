@@ -176,7 +176,7 @@ SYMMETRY = Experiment(
     where="appendix F",
     tiers={
         "quick": Symmetry(seeds=1, data="digits", model="cnn", batch=64, epochs=1, rows=150, states=2, looked=60),
-        "standard": Symmetry(seeds=10, rows=10_000, batch=500, epochs=10, states=4),
+        "standard": Symmetry(seeds=10, rows=5000, batch=250, epochs=8, states=3),
         "full": Symmetry(seeds=20),
     },
     stages=(_cloud_cells,),
