@@ -70,7 +70,9 @@ def rows_of(paper: Paper, experiment: Experiment) -> list[Row]:
             if entry["claim"] == claim.name
         }
         tier = next((t for t, e in of_tiers.items() if e["verdict"] != "not-run"), next(iter(of_tiers), None))
-        entry = of_tiers[tier] if tier else {"verdict": "not-run", "reason": NONE_YET, "findings": []}
+        entry = (
+            of_tiers[tier] if tier else {"verdict": "not-run", "reason": experiment.cannot or NONE_YET, "findings": []}
+        )
         rows.append(
             Row(
                 claim.name, claim.says, claim.published, entry["verdict"], entry["reason"], claim.control, tier,

@@ -6,6 +6,7 @@ from torch import nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from noisewise.clipping import Flat, Global, PerLayer
+from noisewise.data.scatter import scatter
 from noisewise.errors import ConfigError
 from noisewise.reproduce.images import (
     _turned,
@@ -14,6 +15,7 @@ from noisewise.reproduce.images import (
     parts_of,
     repairs_of,
     rule_of,
+    scattered_of,
     train_images,
 )
 
@@ -157,3 +159,11 @@ def test_adam_takes_another_momentum():
     given = {**QUICK, "lr": 0.01, "adam": True}
     usual, same, other = (train_images(seed=0, beta=beta, **given)["loss"] for beta in (None, 0.9, 0.0))
     assert usual == same != other
+
+
+def test_scattered_images_are_those_of_the_scattering():
+    pixels, features = (of("digits", 60, 0.0, "cpu") for of in (parts_of, scattered_of))
+    assert torch.equal(features.train.x, scatter(pixels.train.x))
+    assert torch.equal(features.test.y, pixels.test.y)
+    seen = train_images(seed=0, scattered=True, **QUICK)
+    assert seen["loss"] != train_images(seed=0, **QUICK)["loss"]

@@ -94,6 +94,7 @@ class Experiment:
         draw: the figure, `(config, measured)`.
         settings: those that the paper does not state, and how they were chosen.
         left_out: what the paper has and this has not.
+        cannot: why nothing of it can be run here, if so.
         minutes: about how long each tier takes, on two cores, or on one GPU with 8 jobs for `full`.
     """
 
@@ -106,6 +107,7 @@ class Experiment:
     draw: Callable[[Any, Measured], Figure]
     settings: str
     left_out: str = ""
+    cannot: str = ""
     minutes: Mapping[Tier, float] = field(default_factory=dict)
 
     def config(self, tier: Tier, seeds: int | None = None, device: str | None = None) -> Config:
