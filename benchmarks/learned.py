@@ -227,6 +227,13 @@ WHY = (
         "Most of that was the step size: with a tuned learning rate clipping costs {0:points}.",
     ),
     Statement(
+        "watson2023.few_steps/W6.noise",
+        "Over five steps on one batch clipping costs a small network more than noise: from trained weights the loss with noise "
+        "alone, minus that with clipping alone, is {1}.",
+        "Over five steps on one batch noise costs a small network more than clipping ({1}).",
+        "Over five steps on one batch it cannot be told whether noise or clipping costs more ({1}).",
+    ),
+    Statement(
         "watson2023.few_steps/W6",
         "Over five steps SGD ends lowest and DP-SGD highest, clipping or noise alone between.",
         "Over five steps the order is not SGD, then clipping or noise alone, then DP-SGD.",

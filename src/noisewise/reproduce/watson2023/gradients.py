@@ -68,7 +68,7 @@ def _draw_few(config: FewSteps, measured: Measured) -> Figure:
             ax = axes[2 * row + column]
             for place, way in enumerate((SGD, CLIPPED, NOISY, PRIVATE)):
                 seen = [measured.column(WALK, start, way, of, step) for step in range(config.steps + 1)]
-                curve(ax, range(config.steps + 1), seen, way, place)
+                curve(ax, range(config.steps + 1), seen, way, place, linestyle="-" if way in (SGD, CLIPPED) else "--")
             up = "loss of the batch" if of == "loss" else "length of its gradient"
             dress(ax, "steps", up, title=f"from {start} weights", legend=row == column == 0)
     return figure

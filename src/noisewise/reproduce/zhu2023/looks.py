@@ -74,9 +74,18 @@ def _draw_masks(config: Masks, measured: Measured) -> Figure:
     figure, (ax,) = sheet()
     bins = len(measured.arms[COUNTS][measured.seeds[0]][RANDOM]["histogram"])
     for place, kind in enumerate((RANDOM, RANKED, CLEAR)):
-        seen = [measured.column(COUNTS, kind, "histogram", k) for k in range(bins)]
-        curve(ax, [(k + 0.5) / bins for k in range(bins)], seen, kind, place, markersize=0)
-    dress(ax, "share of the steps in which a coordinate is masked", "share of coordinates")
+        shares = [measured.column(COUNTS, kind, "histogram", k) for k in range(bins)]
+        seen = [sum(shares[: k + 1], 0 * shares[0]) for k in range(bins)]
+        curve(
+            ax,
+            [(k + 1) / bins for k in range(bins)],
+            seen,
+            kind,
+            place,
+            markersize=0,
+            linestyle=("-", "--", "-")[place],
+        )
+    dress(ax, "masked in at most this share of the steps", "share of coordinates")
     return figure
 
 
