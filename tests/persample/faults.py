@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "in_range: indices below zero pass",
+        "persample/in_range.py",
+        "if low < 0 or high >= count:",
+        "if high >= count:",
+        ("persample/test_in_range.py::test_a_token_of_no_word_is_an_index_error",),
+    ),
+    Mutant(
+        "in_range: unknown operations run",
+        "persample/in_range.py",
+        "HARMLESS = (RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {\"_unsafe_view\"}) - ASKING",
+        "HARMLESS = RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {\"_unsafe_view\"}",
+        ("persample/test_in_range.py::test_what_asks_something_of_its_values_is_not_run",),
+    ),
+    Mutant(
         "images: a copy of the batch that is kept is not looked for",
         "persample/labels.py",
         "isinstance(label, Rows) and key not in theirs and not reference.expired()",

@@ -13,13 +13,13 @@ from helpers.fixed_shapes import CASES, compared
 from helpers.hostile import CAPTURED, FAMILIES, OURS, ROUNDING, carried, movement, variants
 from helpers.oracles import PROBLEMS, lone
 from helpers.self_seeding import SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
-from noisewise import Ledger, Poisson, Runtime
+from noisewise import Ledger, Mechanism, Poisson, Runtime, train
 from noisewise.adaptive import Quantile
 from noisewise.attacks.pgd import Space, pgd
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
-from noisewise.errors import ConfigError, NoisewiseError
+from noisewise.errors import ConfigError, DataError, NoisewiseError
 from noisewise.noise import standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.randomness import Entropy
@@ -305,6 +305,19 @@ def test_random_state_and_model_are_as_before_a_captured_step():
     tiny.run(network, insecure_seed=1, runtime=Runtime(capture=True))
     assert torch.equal(before, torch.cuda.get_rng_state())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("bad", ["label", "token", "number"])
+def test_a_row_that_the_loss_cannot_take_is_named_and_the_gpu_goes_on(bad):
+    words = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, 3))
+    model = words if bad == "token" else nn.Linear(5, 3)
+    x = torch.randint(0, 20, (60, 5)) if bad == "token" else torch.randn(60, 5)
+    y = torch.randint(0, 3, (60,))
+    (y if bad == "label" else x)[(7,) if bad == "label" else (7, 2)] = float("inf") if bad == "number" else 99
+    plan = Mechanism(sampler=Poisson(60, 20), clip=Flat(1.0), noise_multiplier=1.0, steps=2)
+    with pytest.raises(DataError, match="row 7 of the data holds"):
+        train(model.cuda(), (x, y), cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=0.1), progress=False)
+    assert torch.ones(3, device="cuda").sum().item() == 3
 
 
 def test_random_masks_are_the_same_on_any_device():

@@ -94,13 +94,15 @@ def nothing_changed(model: nn.Module) -> Iterator[None]:
 def perturbed(model: nn.Module) -> Iterator[None]:
     """Weights moved a little, so that a layer that starts at zero hides nothing; put back bit for bit."""
     before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    generator = torch.Generator().manual_seed(7)
+    generators = {device: torch.Generator(device).manual_seed(7) for device in {p.device for p, _ in before}}
     try:
         with torch.no_grad():
             for parameter, _ in before:
                 if parameter.is_floating_point() or parameter.is_complex():
                     scale = 0.1 * (1 + float(parameter.abs().float().mean()) if parameter.numel() else 1.0)
-                    noise = torch.randn(parameter.shape, generator=generator)
+                    noise = torch.randn(
+                        parameter.shape, generator=generators[parameter.device], device=parameter.device
+                    )
                     parameter.data.add_((scale * noise).to(parameter))
         yield
     finally:

@@ -6,6 +6,8 @@ In training such a row would stop a run half-way, with a part of the budget spen
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from noisewise.data.marks import named
 from noisewise.errors import DataError, NoisewiseError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.persample.chance import random_state
+from noisewise.persample.in_range import InRange, NotAsked
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Look, rows_at, units_of
 from noisewise.training.taken import Taken
@@ -92,20 +95,40 @@ def _place(name: str) -> str:
 
 def _refused(model: nn.Module, loss_fn: LossFn, row: Nest, augment: Augment | None) -> str | None:
     """Why the loss does not take a row; None if it does."""
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    asked = model if on_cpu else copy.deepcopy(model).cpu()  # an index out of range ends a GPU's process
+    if next(model.parameters()).device.type == "cpu":
+        return _answer(model, loss_fn, row, augment, nullcontext())
+    try:
+        return _answer(model, loss_fn, row, augment, InRange())
+    except NotAsked:  # an index out of range would end the process
+        return _answer(copy.deepcopy(model).cpu(), loss_fn, row, augment, nullcontext(), moved=True)
+
+
+def _answer(
+    model: nn.Module,
+    loss_fn: LossFn,
+    row: Nest,
+    augment: Augment | None,
+    within: AbstractContextManager[Any],
+    moved: bool = False,
+) -> str | None:
+    """Why the loss does not take a row on the model's device; `moved`: on another one than what is asked for."""
+    device = next(model.parameters()).device
     batch = map_tensors(lambda tensor: tensor.cpu().clone(), row)
-    learning = [parameter for parameter in asked.parameters() if parameter.requires_grad]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with random_state(0), torch.enable_grad():
         try:
             if augment is not None:
                 batch = augment.function(batch, torch.Generator().manual_seed(0))
-            loss = unit_losses(asked, loss_fn, batch)
+            batch = map_tensors(lambda tensor: tensor.to(device), batch)
+            with within:
+                loss = unit_losses(model, loss_fn, batch)
             slopes = torch.autograd.grad(loss.sum(), learning, allow_unused=True)
+        except NotAsked:
+            raise
         except NoisewiseError as error:
             return f"the loss refuses it: {str(error).rstrip('.')}"
         except Exception as error:
-            if not on_cpu and not isinstance(error, IndexError):
+            if moved and not isinstance(error, IndexError):
                 return None  # perhaps only the loss's own tensors are elsewhere
             return f"the loss cannot be computed ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')})"
     if not bool(loss.isfinite().all()):
