@@ -6,14 +6,14 @@ from noisewise.reproduce.experiment import Paper, Unrun
 from noisewise.reproduce.watson2023.gradients import FEW_STEPS, TURNING
 from noisewise.reproduce.watson2023.landscapes import BASINS, PHASES
 from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES, SHARES_CIFAR
-from noisewise.reproduce.watson2023.theory import THEORY
+from noisewise.reproduce.watson2023.theory import BALANCE, THEORY
 from noisewise.reproduce.watson2023.training import ABLATION, PRUNING
 
 PAPER = Paper(
     name="watson2023",
     title="Inference and Interference: The Role of Clipping, Pruning and Loss Landscapes in DP-SGD",
     reference="Watson et al. 2023, arXiv:2311.06839",
-    experiments=(THEORY, TURNING, PHASES, BASINS, FEW_STEPS, ABLATION, PRUNED, PRUNING, SHARES, SHARES_CIFAR),
+    experiments=(THEORY, BALANCE, TURNING, PHASES, BASINS, FEW_STEPS, ABLATION, PRUNED, PRUNING, SHARES, SHARES_CIFAR),
     unrun=(
         Unrun(
             "W9.resnet",
