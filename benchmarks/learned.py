@@ -361,6 +361,12 @@ WRONG = (
         "On batches of real gradients 1 - R/2 is above 0, and so says something, in {0:percent} of them.",
     ),
     Statement(
+        "watson2023.balance/W.T33.ordinary",
+        "Theorem 3.3, that the minimum of a linear network does not face noise, holds from PyTorch's own start too.",
+        "Theorem 3.3, that the minimum of a linear network does not face noise, needs its balanced start: from PyTorch's own "
+        "{0:percent} of the first layer's length still do.",
+    ),
+    Statement(
         "zhu2023.theory/Z.best",
         "Zhu and Blaschko's best sparsity is where the bound is smallest.",
         "Zhu and Blaschko's formula for the best sparsity lacks the learning rate: at eta = 0.3 it misses the minimum by "
