@@ -32,6 +32,7 @@ TIERS = ("full", "standard")  # the first that has a verdict counts
 SMALL = 200.0  # seconds that a result may take to be run again
 NONE_YET = "no result of it is committed yet"
 WORDS = {verdict: verdict.replace("-", " ") for verdict in VERDICTS}
+ANSWERS = {**WORDS, "reproduced": "yes", "not-reproduced": "not shown"}  # to questions of our own
 
 
 class Row(NamedTuple):
@@ -69,7 +70,9 @@ def rows_of(paper: Paper, experiment: Experiment) -> list[Row]:
             if entry["claim"] == claim.name
         }
         tier = next((t for t, e in of_tiers.items() if e["verdict"] != "not-run"), next(iter(of_tiers), None))
-        entry = of_tiers[tier] if tier else {"verdict": "not-run", "reason": NONE_YET, "findings": []}
+        entry = (
+            of_tiers[tier] if tier else {"verdict": "not-run", "reason": experiment.cannot or NONE_YET, "findings": []}
+        )
         rows.append(
             Row(
                 claim.name, claim.says, claim.published, entry["verdict"], entry["reason"], claim.control, tier,
@@ -106,16 +109,22 @@ def page() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     total: Counter[str] = Counter()
+    ours = []
     for name, rows in every.items():
         counted, claims = counts(rows), sum(not row.control for row in rows)
         controls = sum(row.control for row in rows)
+        shown = " | ".join(str(counted[column]) for column in columns)
+        line = f"| [{PAPERS[name].reference}](#{name}) | {claims} | {shown} | {controls} |"
+        if PAPERS[name].ours:
+            ours.append(line)
+            continue
         total.update(counted)
         total.update(claims=claims, controls=controls)
-        shown = " | ".join(str(counted[column]) for column in columns)
-        lines.append(f"| [{PAPERS[name].reference}](#{name}) | {claims} | {shown} | {controls} |")
+        lines.append(line)
     shown = " | ".join(str(total[column]) for column in columns)
     lines += [
         f"| **together** | {total['claims']} | {shown} | {total['controls']} |",
+        *ours,
         "",
         "## How to read it",
         "",
@@ -132,7 +141,8 @@ def page() -> str:
         "upwards in less than 1 %: that something is *above* a limit is not said too often "
         "(`tests/reproduce/test_measured.py`).",
         "- *Controls* are not the papers': the same without privacy, with a matched step, with a random mask. They are "
-        "counted apart.",
+        "counted apart. *Questions between the papers* are ours and counted apart too; a statement there is answered *yes*, or "
+        "*not shown*. What it all says, without the tables: [what we learned](what_we_learned.md).",
         "- Settings were chosen on held-out training data, never on test data. Noise is drawn by seed, so that runs "
         "can be repeated: no model of these runs is private.",
         "- Epsilons are PLD's at delta 1e-5 for adding or removing one record, with real Poisson batches, unless said.",
@@ -148,7 +158,8 @@ def page() -> str:
                 f"- **{u.name}**: {u.says} ({u.published}). {u.reason[0].upper()}{u.reason[1:]}." for u in paper.unrun
             ]
             lines.append("")
-        lines += ["### Errata", "", *(f"- {erratum}" for erratum in paper.errata), ""]
+        if paper.errata:
+            lines += ["### Errata", "", *(f"- {erratum}" for erratum in paper.errata), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -163,7 +174,7 @@ def section(paper: Paper, experiment: Experiment) -> list[str]:
         reason = row.reason.partition(":")[0] if row.verdict == "not-reproduced" else row.reason
         lines.append(
             f"| {name} | {_cell(row.says)} | {_cell(row.published)} | {_ours(row.findings)} | "
-            f"**{WORDS[row.verdict]}**{tier}: {_cell(reason)} |"
+            f"**{(ANSWERS if paper.ours else WORDS)[row.verdict]}**{tier}: {_cell(reason)} |"
         )
     lines.append("")
     for tier, result in results.items():

@@ -88,6 +88,8 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "reproduce/bu2022/images.py": "reproduce/test_papers.py",  # quick tiers, and what their claims say of known numbers
     "reproduce/bu2022/protocols.py": "reproduce/test_papers.py",
     "reproduce/bu2022/theory.py": "reproduce/test_papers.py",
+    "reproduce/questions/reasons.py": "reproduce/test_papers.py",
+    "reproduce/questions/repaired.py": "reproduce/test_papers.py",
     "reproduce/watson2023/gradients.py": "reproduce/test_papers.py",
     "reproduce/watson2023/landscapes.py": "reproduce/test_papers.py",
     "reproduce/watson2023/pruned.py": "reproduce/test_papers.py",

@@ -4,6 +4,48 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "two phases: the second phase begins anew",
+        "reproduce/two_phases.py",
+        "return continued(recipe, phase(recipe, first, first_epochs, number, name)) if first_epochs else recipe",
+        "return recipe",
+        ("reproduce/test_two_phases.py::test_the_first_phase_is_shared_and_the_second_goes_on_from_it",),
+    ),
+    Mutant(
+        "starts: noise of a part is that of a run of its own",
+        "reproduce/starts.py",
+        "nw.steps_for(epochs if of is None else of, n, batch)",
+        "nw.steps_for(epochs, n, batch)",
+        ("reproduce/test_starts.py::test_noise_is_that_of_the_whole_run",),
+    ),
+    Mutant(
+        "gradients: the end of a run is left out",
+        "reproduce/gradients.py",
+        "return [*found, (made.mechanism.steps, trained.model)]",
+        "return [*found, found[-1]]",
+        ("reproduce/test_gradients.py::test_bounds_that_are_proven_hold_and_runs_go_on",),
+    ),
+    Mutant(
+        "masks: coordinates that learn are counted",
+        "reproduce/masks.py",
+        "self.counts[name] += (~mask.bool()).to(self.counts[name])",
+        "self.counts[name] += mask.bool().to(self.counts[name])",
+        ("reproduce/test_masks.py::test_steps_in_which_a_coordinate_does_not_learn_are_counted",),
+    ),
+    Mutant(
+        "inverted: the variance is taken for the deviation",
+        "reproduce/inverted.py",
+        "noise_multiplier=variance**0.5 / UNBOUNDED",
+        "noise_multiplier=variance / UNBOUNDED",
+        ("reproduce/test_inverted.py::test_noise_has_the_variance_that_is_said_and_nothing_is_clipped",),
+    ),
+    Mutant(
+        "who pays: the price has the wrong sign",
+        "reproduce/who_pays.py",
+        'private_of["loss"] - twin_of["loss"]',
+        'twin_of["loss"] - private_of["loss"]',
+        ("reproduce/test_who_pays.py::test_a_small_class_has_a_smaller_ratio_and_a_larger_price",),
+    ),
+    Mutant(
         "claims: the value decides, not the interval",
         "reproduce/claims.py",
         'return self.ours.low > self.low if self.side == "above" else self.ours.high < self.low',

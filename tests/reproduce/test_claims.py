@@ -5,7 +5,7 @@ import pytest
 
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
-from noisewise.reproduce.claims import Claim, Finding, above, below, exact, judge, within
+from noisewise.reproduce.claims import Claim, Finding, above, below, exact, judge, more, within
 from noisewise.reproduce.measured import Measured
 
 
@@ -118,3 +118,18 @@ def test_wrong_verdicts_are_as_rare_as_promised(claims):
         ]
         wrong += any(judged.verdict == "reproduced" for judged in judge(checks, None, Measured(arms, {})))
     assert wrong <= 20
+
+
+def test_more_is_the_paired_difference_of_two_arms():
+    runs = {
+        "a": {s: {"accuracy": 0.5 + s / 100, "ece": 0.2} for s in range(5)},
+        "b": {s: {"accuracy": 0.4, "ece": 0.1} for s in range(5)},
+    }
+    measured = Measured(runs, {})
+    (finding,) = more("a", "b")(None, measured, 0.95)
+    assert finding.what == "accuracy, a - b"
+    assert finding.ours == measured.difference(0.95, "a", "b", "accuracy")
+    assert finding.holds
+    (other,) = more("b", "a", "ece", words="ECE")(None, measured, 0.95)
+    assert other.words.startswith("ECE, b - a −0.1")
+    assert other.contradicted

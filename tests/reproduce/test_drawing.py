@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from noisewise.reproduce.drawing import bars, columns, curve, dress, heat, sheet
+from noisewise.reproduce.drawing import accuracies, bars, columns, curve, dress, heat, sheet
 from noisewise.reproduce.measured import Measured
 
 
@@ -35,3 +35,10 @@ def test_bars_and_maps_show_their_numbers():
 def test_columns_are_those_of_the_arms():
     measured = Measured({"a": {0: {"x": 1.0}}, "b": {0: {"x": 2.0}}}, {})
     assert [float(column[0]) for column in columns(measured, ["b", "a"], "x")] == [2.0, 1.0]
+
+
+def test_accuracies_begin_a_little_below_the_smallest():
+    measured = Measured({"a": {0: {"accuracy": 0.9}}, "b": {0: {"accuracy": 0.8}}}, {})
+    (ax,) = accuracies("a", "b")(None, measured).axes
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([90.0, 80.0])
+    assert ax.get_ylim()[0] == pytest.approx(78.0)

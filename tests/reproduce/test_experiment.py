@@ -47,3 +47,12 @@ def test_equal_settings_have_equal_keys_whoever_asks():
 def test_seeds_come_one_after_another():
     cells = grid(Config(seeds=2), "a:b", {"x": {}, "y": {}})
     assert [(cell.arm, cell.seed) for cell in cells] == [("x", 0), ("y", 0), ("x", 1), ("y", 1)]
+
+
+def test_settings_are_handed_on_by_name():
+    config = toy_paper.COIN.config("standard")
+    assert config.given("shifts") == {"shifts": [1.0, 2.0, 3.0]}
+    everything = config.given()
+    assert everything["shifts"] == [1.0, 2.0, 3.0]
+    assert not {"seeds", "first_seed", "device"} & set(everything)
+    assert config.given("seeds") == {"seeds": 6}

@@ -70,7 +70,7 @@ def test_random_supports_have_the_size_that_is_asked_for():
 def test_symmetry_is_looked_at_along_each_run():
     seen = asymmetries(looked=60, **GIVEN)
     for course in seen.values():
-        assert [point["step"] for point in course] == [0, 4]
+        assert course[0]["step"] == 0 < course[1]["step"]
         assert all(0 <= point["asymmetry"] <= 1 and 0 < point["p"] <= 1 for point in course)
     assert seen["SGD"][0] == seen["private"][0]
     assert seen["SGD"][1] != seen["private"][1]

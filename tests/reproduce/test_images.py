@@ -6,6 +6,7 @@ from torch import nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from noisewise.clipping import Flat, Global, PerLayer
+from noisewise.data.scatter import scatter
 from noisewise.errors import ConfigError
 from noisewise.reproduce.images import (
     _turned,
@@ -14,6 +15,7 @@ from noisewise.reproduce.images import (
     parts_of,
     repairs_of,
     rule_of,
+    scattered_of,
     train_images,
 )
 
@@ -127,3 +129,41 @@ def test_hard_images_are_hard_for_others_too():
     seen = hard_images(seed=0, ensemble=2, open_lr=0.5, open_epochs=3, parts=3, **{**QUICK, "epochs": 4})
     for which in ("private", "twin"):
         assert seen[which][0] > seen[which][2]
+
+
+def test_several_repairs_and_shuffled_batches():
+    several = {"kind": "several", "repairs": [{"kind": "average", "decay": 0.5}, {"kind": "random mask", "share": 0.5}]}
+    average, mask = repairs_of(several, 0)
+    assert (average.decay, mask.share) == (0.5, 0.5)
+    few = {
+        "kind": "magnitude mask",
+        "share": 0.5,
+        "source": "same",
+        "records": 0.05,
+        "epochs": 1,
+        "batch": 10,
+        "lr": 0.1,
+    }
+    assert repairs_of(few, 0)[0].source.share == 0.05
+    (pretrained,) = repairs_of({"kind": "pretraining", "source": "digits", "epochs": 1, "batch": 50, "lr": 0.1}, 0)
+    assert pretrained.cost == "free"
+    (everyone,) = repairs_of({"kind": "global clipping", "screen": 25, "lr_factor": 0.5}, 0)
+    assert everyone.screen == 25
+    plain, averaged = (train_images(seed=0, repair=repair, **QUICK) for repair in (None, several["repairs"][0]))
+    assert averaged["norm"] < plain["norm"]  # the noise is averaged out
+    shuffled = train_images(seed=0, sampler="shuffle", **QUICK)
+    assert shuffled["accuracy"] != plain["accuracy"]
+
+
+def test_adam_takes_another_momentum():
+    given = {**QUICK, "lr": 0.01, "adam": True}
+    usual, same, other = (train_images(seed=0, beta=beta, **given)["loss"] for beta in (None, 0.9, 0.0))
+    assert usual == same != other
+
+
+def test_scattered_images_are_those_of_the_scattering():
+    pixels, features = (of("digits", 60, 0.0, "cpu") for of in (parts_of, scattered_of))
+    assert torch.equal(features.train.x, scatter(pixels.train.x))
+    assert torch.equal(features.test.y, pixels.test.y)
+    seen = train_images(seed=0, scattered=True, **QUICK)
+    assert seen["loss"] != train_images(seed=0, **QUICK)["loss"]

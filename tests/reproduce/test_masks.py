@@ -19,9 +19,9 @@ def test_the_distance_is_scipys():
 def test_steps_in_which_a_coordinate_does_not_learn_are_counted():
     counter = Counter({"a": torch.zeros(2, 2), "b": torch.zeros(3), "c": torch.zeros(1)})
     mask = torch.tensor([[True, False], [True, True]])
-    for support in ({"a": mask, "b": False}, {"a": ~mask}, {}, None):
+    for support in ({"a": mask, "b": False}, {"a": True}, {}, None):
         counter(Observation(0, torch.zeros(0), torch.zeros(1, 0), None, support))
-    assert counter.shares.tolist() == [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.0]
+    assert counter.shares.tolist() == [0.0, 0.25, 0.0, 0.0, 0.25, 0.25, 0.25, 0.0]
 
 
 def test_what_is_sent_is_what_the_schedule_says_and_noise_makes_ranks_random():

@@ -3,6 +3,7 @@
 import pytest
 
 from noisewise.reproduce.tables import (
+    balanced_minimum,
     best_sparsities,
     epsilons,
     kernel_tables,
@@ -79,3 +80,13 @@ def test_pruning_removes_what_faces_noise_and_lowers_the_ratio():
     found = signal_and_noise(**HERE, shares=(0.0, 0.9), steps=100, rows=100)
     assert found["0.9"]["ratio"] < found["0"]["ratio"]
     assert found["kept"]["signal"] > found["kept"]["noise"]
+
+
+def test_a_balanced_start_ends_at_the_printed_minimum_and_another_does_not():
+    seen = balanced_minimum(seed=0, device="cpu", steps=15_000, lr=0.004)
+    assert seen["balanced"]["facing_noise"] < 1e-3
+    assert seen["balanced"]["first"] == pytest.approx(1, abs=2e-3)
+    assert seen["ordinary"]["facing_noise"] > 0.1
+    assert seen["balanced"]["product"] < 1e-3
+    assert seen["ordinary"]["product"] < 1e-3
+    assert seen["balanced"]["balance"] < 1e-2 < seen["ordinary"]["balance"]

@@ -98,6 +98,17 @@ def exact(value: float) -> Estimate:
 Check = Callable[[Any, "Measured", float], Sequence[Finding]]
 
 
+def more(first: str, second: str, *path: str | int, words: str = "accuracy") -> Check:
+    """A check that a number of the first arm, accuracy unless a path is given, is above that of the second."""
+
+    def check(config: Any, measured: Measured, level: float) -> list[Finding]:
+        return [
+            above(f"{words}, {first} - {second}", measured.difference(level, first, second, *(path or ("accuracy",))))
+        ]
+
+    return check
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement of a paper.

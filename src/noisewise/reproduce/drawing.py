@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,20 @@ def bars(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -
         ax.bar(place, values.mean(), 0.7, color=COLOURS[place % len(COLOURS)], alpha=0.85, label=name)
         ax.plot([place, place], [values.min(), values.max()], color=INK, linewidth=1.2)
     ax.set_xticks(range(len(columns)), labels=list(columns), rotation=30, ha="right", fontsize="small")
+
+
+def accuracies(*names: str) -> Callable[[Any, Measured], Figure]:
+    """Draws a bar of test accuracy for each arm; the axis begins a little below the smallest."""
+
+    def draw(config: Any, measured: Measured) -> Figure:
+        figure, (ax,) = sheet()
+        seen = {name: measured.column(name, "accuracy") for name in names}
+        bars(ax, seen)
+        ax.set_ylim(bottom=max(0.0, 100 * min(float(column.min()) for column in seen.values()) - 2))
+        dress(ax, "", "test accuracy, %", legend=False)
+        return figure
+
+    return draw
 
 
 def heat(ax: Axes, values: np.ndarray, x: Sequence[float], y: Sequence[float], label: str, figure: Figure) -> None:

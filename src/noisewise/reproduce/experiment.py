@@ -17,6 +17,7 @@ from noisewise.reproduce.tiers import Tier
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TOLD = ("seeds", "first_seed", "device")
 TUNING_SEED = 1000  # first seed of runs that choose settings; their numbers are no evidence
 
 
@@ -40,6 +41,11 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Settings by name, to hand to a run; without names all but those that every experiment is told."""
+        everything = {name: list(v) if isinstance(v, tuple) else v for name, v in self.to_dict().items()}
+        return {name: everything[name] for name in names or everything if names or name not in TOLD}
 
 
 def config_from(kind: type[Config], raw: Mapping[str, Any]) -> Config:
@@ -88,6 +94,7 @@ class Experiment:
         draw: the figure, `(config, measured)`.
         settings: those that the paper does not state, and how they were chosen.
         left_out: what the paper has and this has not.
+        cannot: why nothing of it can be run here, if so.
         minutes: about how long each tier takes, on two cores, or on one GPU with 8 jobs for `full`.
     """
 
@@ -100,6 +107,7 @@ class Experiment:
     draw: Callable[[Any, Measured], Figure]
     settings: str
     left_out: str = ""
+    cannot: str = ""
     minutes: Mapping[Tier, float] = field(default_factory=dict)
 
     def config(self, tier: Tier, seeds: int | None = None, device: str | None = None) -> Config:
@@ -126,7 +134,7 @@ class Unrun:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its experiments, what cannot be run, and what is wrong in it."""
+    """A paper: its experiments, what cannot be run, and what is wrong in it. `ours`: questions of our own, counted apart."""
 
     name: str
     title: str
@@ -134,6 +142,7 @@ class Paper:
     experiments: tuple[Experiment, ...]
     unrun: tuple[Unrun, ...] = ()
     errata: tuple[str, ...] = ()
+    ours: bool = False
 
 
 def seeds_of(config: Config) -> range:

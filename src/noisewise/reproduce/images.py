@@ -19,6 +19,7 @@ from noisewise.attacks.pgd import Space, pgd
 from noisewise.clipping import Clip, Flat, Global, per_layer
 from noisewise.data import Data, Splits
 from noisewise.data.images import SCALES, black
+from noisewise.data.scatter import scatter
 from noisewise.data.transforms import pad_and_resize, rotate, subsample_class
 from noisewise.errors import ConfigError
 from noisewise.evaluation import outputs
@@ -48,6 +49,7 @@ def train_images(
     rows: int | None = None,
     sizes: dict[str, int] | None = None,
     padding: float = 0.0,
+    scattered: bool = False,
     rule: dict[str, Any] | None = None,
     sigma: float | None = None,
     epsilon: float | None = None,
@@ -81,6 +83,7 @@ def train_images(
         rows: that are trained on; all by default.
         sizes: of classes, others in full.
         padding: share of the side that is border.
+        scattered: scattering features in place of pixels.
         rule: of clipping, see `rule_of`.
         sigma: noise multiplier; without one, that of `epsilon` at delta 1e-5.
         epsilon: see sigma; 3 by default.
@@ -99,7 +102,8 @@ def train_images(
     """
     if device == "cpu":
         torch.set_num_threads(1)
-    parts = parts_of(data, valid if tuning else 0, padding, device)
+    prepared = scattered_of if scattered else parts_of
+    parts = prepared(data, valid if tuning else 0, padding, device)
     train, look = parts.train, parts.valid if tuning else parts.test
     public = train
     if turned is not None:
@@ -184,6 +188,12 @@ def parts_of(data: str, valid: int, padding: float, device: str) -> Splits:
     return Splits(*made)
 
 
+@cache
+def scattered_of(data: str, valid: int, padding: float, device: str) -> Splits:
+    """The same as scattering features, `[81 channels, height / 4, width / 4]`."""
+    return Splits(*(replace(part, x=scatter(part.x, device=device)) for part in parts_of(data, valid, padding, device)))
+
+
 def _turned(name: str, parts: Splits, turned: dict[str, Any], tuning: bool) -> tuple[Data, Data]:
     """Turned test images: some are trained on, the others are the test part; while tuning a fifth of the first."""
     whole = parts.test
@@ -237,6 +247,11 @@ def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> 
             return [made for one in each for made in repairs_of(one, seed, device)]
         case {"kind": "average", "decay": decay}:
             return [repairs.MovingAverage(decay)]
+        case {"kind": "pretraining", "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
+            training = {"epochs": epochs, "batch_size": batch, "lr": lr, "seed": seed}
+            return [repairs.Pretraining(_source(source, device, 1.0, training))]
+        case {"kind": "global clipping", "screen": screen, "lr_factor": factor}:
+            return [repairs.GlobalClipping(screen, factor)]
         case {"kind": "freeze" | "prune" as mode, "at": at, "shares": shares}:
             return [repairs.StagewiseFreezing(at=tuple(at), shares=tuple(shares), mode=mode)]
         case {"kind": "random mask", "share": share}:

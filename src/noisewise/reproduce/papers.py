@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from noisewise.errors import ConfigError
-from noisewise.reproduce import bu2022, watson2023, xu2026, zhu2023
+from noisewise.reproduce import bu2022, questions, watson2023, xu2026, zhu2023
 from noisewise.reproduce.experiment import Experiment, Paper
 
 PAPERS: dict[str, Paper] = {
-    paper.name: paper for paper in (xu2026.PAPER, bu2022.PAPER, zhu2023.PAPER, watson2023.PAPER)
+    paper.name: paper for paper in (xu2026.PAPER, bu2022.PAPER, zhu2023.PAPER, watson2023.PAPER, questions.PAPER)
 }
 
 

@@ -17,7 +17,7 @@ from noisewise.data.tabular import california_housing, wine_quality
 from noisewise.errors import ConfigError
 from noisewise.evaluation import outputs
 from noisewise.losses import squared_error
-from noisewise.models import build
+from noisewise.models import build, linear_minimum
 from noisewise.theory import watson2023, zhu2023
 from noisewise.theory.bu2022 import tables
 
@@ -163,6 +163,34 @@ def signal_and_noise(
         columns = kept.mean(0)
     signal = distribution.ds
     seen["kept"] = {"signal": float(columns[:signal].mean()), "noise": float(columns[signal:].mean())}
+    return seen
+
+
+def balanced_minimum(*, seed: int, device: str, steps: int, lr: float) -> dict[str, dict[str, float]]:
+    """Theorem 3.3 of Watson et al.: gradient descent on the expected loss of the toy, from a balanced start and another.
+
+    Small steps stand for gradient flow. facing_noise: share of the first layer's length in the columns that face noise;
+    product: distance of W2 W1 from the minimum, and first: length of W1, both over the printed minimum's; balance:
+    `||W2^T W2 - W1 W1^T||`.
+    """
+    toy = SignalNoise()
+    mean, width = toy.mean, toy.ds + toy.dn
+    least, _ = linear_minimum(mean[: toy.ds], toy.deviation, toy.dn, torch.ones(1, dtype=torch.float64))
+    best = mean / (float(mean.square().sum()) + toy.deviation**2)
+    seen = {}
+    for name, balanced in (("balanced", True), ("ordinary", False)):
+        model = build("two-layer-linear", (width,), 1, seed, balanced=balanced).double()
+        first, second = (weight.detach().clone() for weight in model.parameters())
+        for _ in range(steps):
+            product = second @ first
+            residual = toy.deviation**2 * product + (product @ mean - 1) * mean
+            first, second = first - lr * second.T @ residual, second - lr * residual @ first.T
+        seen[name] = {
+            "facing_noise": float(first[:, toy.ds :].norm() / first.norm()),
+            "product": float((second @ first - best).norm() / best.norm()),
+            "first": float(first.norm() / least.norm()),
+            "balance": float((second.T @ second - first @ first.T).norm()),
+        }
     return seen
 
 

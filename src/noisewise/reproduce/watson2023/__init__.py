@@ -5,22 +5,16 @@ from __future__ import annotations
 from noisewise.reproduce.experiment import Paper, Unrun
 from noisewise.reproduce.watson2023.gradients import FEW_STEPS, TURNING
 from noisewise.reproduce.watson2023.landscapes import BASINS, PHASES
-from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES
-from noisewise.reproduce.watson2023.theory import THEORY
+from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES, SHARES_CIFAR
+from noisewise.reproduce.watson2023.theory import BALANCE, THEORY
 from noisewise.reproduce.watson2023.training import ABLATION, PRUNING
 
 PAPER = Paper(
     name="watson2023",
     title="Inference and Interference: The Role of Clipping, Pruning and Loss Landscapes in DP-SGD",
     reference="Watson et al. 2023, arXiv:2311.06839",
-    experiments=(THEORY, TURNING, PHASES, BASINS, FEW_STEPS, ABLATION, PRUNED, PRUNING, SHARES),
+    experiments=(THEORY, BALANCE, TURNING, PHASES, BASINS, FEW_STEPS, ABLATION, PRUNED, PRUNING, SHARES, SHARES_CIFAR),
     unrun=(
-        Unrun(
-            "W9.cifar100",
-            "a mask from CIFAR-100 gains",
-            "Figure 13",
-            "CIFAR-100 cannot be had here; MNIST is the other set for Fashion-MNIST (watson2023.shares)",
-        ),
         Unrun(
             "W9.resnet",
             "pruning gains 23 points for ResNet-18",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from noisewise.reproduce.claims import Claim, Finding, above, below, exact
-from noisewise.reproduce.drawing import curve, dress, sheet
+from noisewise.reproduce.claims import Claim, Finding, above, below, exact, within
+from noisewise.reproduce.drawing import bars, curve, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured
 
@@ -35,6 +35,46 @@ def _cells(config: Bounds, measured: Measured) -> Sequence[Cell]:
         *grid(config, "tables:turned_by_clipping", {CLOUDS: {"draws": config.draws}}),
         *grid(config, "tables:signal_and_noise", {TOY: toy}),
     ]
+
+
+MINIMUM = "minimum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minimum(Config):
+    """Gradient descent on the expected loss of the toy."""
+
+    steps: int = 15_000
+    lr: float = 0.004
+
+
+def _minimum_cells(config: Minimum, measured: Measured) -> Sequence[Cell]:
+    return grid(config, "tables:balanced_minimum", {MINIMUM: config.given()})
+
+
+def _largest(measured: Measured, *path: str) -> float:
+    return float(measured.column(MINIMUM, *path).max())
+
+
+def _reaches(config: Minimum, measured: Measured, level: float) -> list[Finding]:
+    return [
+        below("share of W1 that faces noise", exact(_largest(measured, "balanced", "facing_noise")), 1e-3),
+        below("distance of W2 W1 from the minimum", exact(_largest(measured, "balanced", "product")), 1e-3),
+        within("length of W1 over the printed one", exact(_largest(measured, "balanced", "first")), 0.998, 1.002),
+    ]
+
+
+def _elsewhere(config: Minimum, measured: Measured, level: float) -> list[Finding]:
+    least = float(measured.column(MINIMUM, "ordinary", "facing_noise").min())
+    return [below("smallest share of W1 that faces noise", exact(least), 1e-3)]
+
+
+def _draw_minimum(config: Minimum, measured: Measured) -> Figure:
+    figure, (ax,) = sheet()
+    starts = ("balanced", "ordinary")
+    bars(ax, {start: measured.column(MINIMUM, start, "facing_noise") for start in starts})
+    dress(ax, "start", "share of W1's length that faces noise, %", legend=False)
+    return figure
 
 
 def _least(measured: Measured, bound: str) -> list[Finding]:
@@ -82,6 +122,29 @@ def _draw(config: Bounds, measured: Measured) -> Figure:
     dress(ax, "pruned share", "R of the gradients at the start", legend=False)
     return figure
 
+
+BALANCE = Experiment(
+    name="balance",
+    title="What faces noise vanishes at the minimum, from a balanced start",
+    where="Theorem 3.3",
+    tiers={"quick": Minimum(seeds=1), "standard": Minimum(), "full": Minimum(seeds=20)},
+    stages=(_minimum_cells,),
+    claims=(
+        Claim(
+            "W.T33", "from a balanced start the minimum is the printed one, and W1 does not face noise", "Theorem 3.3",
+            _reaches, theory=True,
+        ),
+        Claim(
+            "W.T33.ordinary", "so it is from PyTorch's own start", "not said", _elsewhere, theory=True, control=True
+        ),
+    ),
+    draw=_draw_minimum,
+    settings=(
+        "Gradient descent on the expected loss (no sample), learning rate 0.004, 15,000 steps, for gradient flow; the toy of "
+        "watson2023.theory: 20 signal and 180 noise dimensions, ||v|| 2, deviation 1, width 50."
+    ),
+    minutes={"quick": 0.02, "standard": 0.1, "full": 0.2},
+)  # fmt: skip
 
 THEORY = Experiment(
     name="theory",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from noisewise.reproduce.claims import Claim, Finding, above, below
-from noisewise.reproduce.drawing import bars, dress, sheet
+from noisewise.reproduce.claims import Claim, Finding, above, below, more
+from noisewise.reproduce.drawing import accuracies, bars, dress, sheet
 from noisewise.reproduce.experiment import TUNING_SEED, Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured
 
@@ -39,16 +39,7 @@ class Pruning(Config):
 
 
 def _pruning_cells(config: Pruning, measured: Measured) -> Sequence[Cell]:
-    shared: dict[str, Any] = {
-        "data": config.data,
-        "model": config.model,
-        "batch": config.batch,
-        "epochs": config.epochs,
-        "lr": config.lr,
-        "epsilon": config.epsilon,
-        "sigma": config.sigma,
-        "rows": config.rows,
-    }
+    shared = config.given("data", "model", "batch", "epochs", "lr", "epsilon", "sigma", "rows")
     source = {
         "kind": "magnitude mask",
         "share": config.share,
@@ -63,22 +54,6 @@ def _pruning_cells(config: Pruning, measured: Measured) -> Sequence[Cell]:
         RANDOM: {**shared, "repair": {"kind": "random mask", "share": config.share}},
     }
     return grid(config, RUN, arms)
-
-
-def _gain(first: str, second: str) -> Any:
-    def check(config: Config, measured: Measured, level: float) -> list[Finding]:
-        return [above(f"accuracy, {first} - {second}", measured.difference(level, first, second, "accuracy"))]
-
-    return check
-
-
-def _draw_pruning(config: Pruning, measured: Measured) -> Figure:
-    figure, (ax,) = sheet()
-    seen = {name: measured.column(name, "accuracy") for name in (NONE, SAME, PUBLIC, RANDOM)}
-    bars(ax, seen)
-    ax.set_ylim(bottom=max(0.0, 100 * min(float(column.min()) for column in seen.values()) - 2))
-    dress(ax, "", "test accuracy, %", legend=False)
-    return figure
 
 
 PRUNING = Experiment(
@@ -106,21 +81,21 @@ PRUNING = Experiment(
             "W11",
             "pruning 70 % by weights trained on the same data gains accuracy",
             "Figures 18, 19",
-            _gain(SAME, NONE),
+            more(SAME, NONE),
         ),
-        Claim("W11.public", "a mask from another set gains too", "Figure 13, for ResNet-18", _gain(PUBLIC, NONE)),
+        Claim("W11.public", "a mask from another set gains too", "Figure 13, for ResNet-18", more(PUBLIC, NONE)),
         Claim(
             "W11.random",
             "the mask from the same data beats a random one",
             "not tested there",
-            _gain(SAME, RANDOM),
+            more(SAME, RANDOM),
             control=True,
         ),
         Claim(
-            "W11.public.random", "that from another set does", "not tested there", _gain(PUBLIC, RANDOM), control=True
+            "W11.public.random", "that from another set does", "not tested there", more(PUBLIC, RANDOM), control=True
         ),
     ),
-    draw=_draw_pruning,
+    draw=accuracies(NONE, SAME, PUBLIC, RANDOM),
     settings=(
         "LeNet with tanh, DP-SGD with batch 512, learning rate 0.5, C 1, 30 epochs, epsilon 1 at delta 1e-5 (as "
         "published for Fashion-MNIST). Masks: 20 epochs of SGD, batch 128, learning rate 0.1, momentum 0.9; 70 % "
@@ -155,21 +130,15 @@ SGD, CLIPPED, NOISY, DP, TUNED = "SGD", "clipped", "noisy", "private", "clipped,
 WAYS = {SGD: "plain", CLIPPED: "clip-only", NOISY: "noise-only", DP: "private"}
 
 
-def _ablated(config: Ablation, way: str, lr: float, **more: Any) -> dict[str, Any]:
+def _ablated(config: Ablation, way: str, lr: float, **changed: Any) -> dict[str, Any]:
     given = {
-        "data": config.data,
-        "model": config.model,
+        **config.given("data", "model", "batch", "epochs", "sigma", "rows", "valid"),
         "options": dict(config.options),
-        "batch": config.batch,
-        "epochs": config.epochs,
         "lr": lr,
-        "sigma": config.sigma,
         "rule": {"kind": "local", "bound": config.bound},
-        "rows": config.rows,
-        "valid": config.valid,
         "ablation": WAYS[way],
     }
-    return given | more
+    return given | changed
 
 
 def _choices(config: Ablation, measured: Measured) -> dict[float, str]:

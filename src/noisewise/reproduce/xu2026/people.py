@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from noisewise.reproduce.claims import Claim, Finding, above, below
-from noisewise.reproduce.drawing import bars, columns, curve, dress, sheet
+from noisewise.reproduce.claims import Claim, Finding, above, below, more
+from noisewise.reproduce.drawing import accuracies, columns, curve, dress, sheet
 from noisewise.reproduce.experiment import TUNING_SEED, Cell, Experiment, grid
 from noisewise.reproduce.measured import Measured, slope
 from noisewise.reproduce.xu2026.images import (
@@ -183,22 +183,6 @@ def _freeze_cells(config: Freezing, measured: Measured) -> Sequence[Cell]:
     return grid(config, RUN, {name: config.settings(PRIVATE, lr, repair=repair) for name, repair in kinds.items()})
 
 
-def _gains(first: str, second: str) -> Any:
-    def check(config: Freezing, measured: Measured, level: float) -> list[Finding]:
-        return [above(f"accuracy, {first} - {second}", measured.difference(level, first, second, "accuracy"))]
-
-    return check
-
-
-def _draw_freezing(config: Freezing, measured: Measured) -> Figure:
-    figure, (ax,) = sheet()
-    seen = {name: measured.column(name, "accuracy") for name in (PLAIN, FREEZE, PRUNE, RANDOM)}
-    bars(ax, seen)
-    ax.set_ylim(bottom=max(0.0, 100 * min(float(column.min()) for column in seen.values()) - 2))
-    dress(ax, "", "test accuracy, %", legend=False)
-    return figure
-
-
 FREEZING = Experiment(
     name="freezing",
     title="Stage-wise freezing against no mask and a random mask",
@@ -210,19 +194,17 @@ FREEZING = Experiment(
     },
     stages=(_freeze_rates, _freeze_cells),
     claims=(
-        Claim(
-            "X8", "freezing gains accuracy at the same epsilon", "+1.60 (96.71 against 95.11)", _gains(FREEZE, PLAIN)
-        ),
-        Claim("X8.prune", "so does pruning", "not tested there", _gains(PRUNE, PLAIN), control=True),
+        Claim("X8", "freezing gains accuracy at the same epsilon", "+1.60 (96.71 against 95.11)", more(FREEZE, PLAIN)),
+        Claim("X8.prune", "so does pruning", "not tested there", more(PRUNE, PLAIN), control=True),
         Claim(
             "X8.random",
             "and more than a random mask of equal size",
             "not tested there",
-            _gains(FREEZE, RANDOM),
+            more(FREEZE, RANDOM),
             control=True,
         ),
     ),
-    draw=_draw_freezing,
+    draw=accuracies(PLAIN, FREEZE, PRUNE, RANDOM),
     settings=(
         "LeNet with tanh, clip bound 1, no momentum, batch 256, 15 epochs, epsilon 3 at delta 1e-5; stages after "
         "25, 50 and 75 % of the steps with .39, .63 and .77 frozen, by layer (the paper's stages are missing). "

@@ -37,15 +37,10 @@ class Grid(Config):
 
     def run(self, sigma: float, bound: float, final: float) -> dict[str, Any]:
         """Settings of one run; those of `zhu2023.sparsity` at its noise and bound."""
-        given: dict[str, Any] = {
-            "data": self.data,
-            "model": self.model,
-            "batch": self.batch,
-            "epochs": self.epochs,
-            "lr": self.lr,
+        given = {
+            **self.given("data", "model", "batch", "epochs", "lr", "rows"),
             "sigma": sigma,
             "rule": {"kind": "local", "bound": bound},
-            "rows": self.rows,
         }
         return {**given, "repair": {"kind": SPARSE, "final": final, "refreshes": 1}} if final else given
 
@@ -203,15 +198,8 @@ class Momentum(Config):
     def run(self, bound: float, momentum: float, adam: bool) -> dict[str, Any]:
         """Settings of one run."""
         noise = {"epsilon": self.epsilon} if self.sigma is None else {"sigma": self.sigma}
-        given = {
-            "data": self.data,
-            "model": self.model,
-            "batch": self.batch,
-            "epochs": self.epochs,
-            "rows": self.rows,
-            "rule": {"kind": "local", "bound": bound},
-            **noise,
-        }
+        shared = self.given("data", "model", "batch", "epochs", "rows")
+        given = {**shared, "rule": {"kind": "local", "bound": bound}, **noise}
         if adam:
             return {**given, "lr": self.adam_lr, "adam": True, "beta": momentum}
         return {**given, "lr": self.lr, "momentum": momentum}

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTS, RANDOM, RANKED, CLEAR = "masks", "random", "ranked", "ranked without noise"
-OUTER = ("seeds", "first_seed", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +33,8 @@ class Masks(Config):
     rows: int | None = None
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in config.to_dict().items() if name not in OUTER}
-
-
 def _mask_cells(config: Masks, measured: Measured) -> Sequence[Cell]:
-    return grid(config, "masks:mask_counts", {COUNTS: _settings(config)})
+    return grid(config, "masks:mask_counts", {COUNTS: config.given()})
 
 
 def _as_random(config: Masks, measured: Measured, level: float) -> list[Finding]:
@@ -79,9 +74,18 @@ def _draw_masks(config: Masks, measured: Measured) -> Figure:
     figure, (ax,) = sheet()
     bins = len(measured.arms[COUNTS][measured.seeds[0]][RANDOM]["histogram"])
     for place, kind in enumerate((RANDOM, RANKED, CLEAR)):
-        seen = [measured.column(COUNTS, kind, "histogram", k) for k in range(bins)]
-        curve(ax, [(k + 0.5) / bins for k in range(bins)], seen, kind, place, markersize=0)
-    dress(ax, "share of the steps in which a coordinate is masked", "share of coordinates")
+        shares = [measured.column(COUNTS, kind, "histogram", k) for k in range(bins)]
+        seen = [sum(shares[: k + 1], 0 * shares[0]) for k in range(bins)]
+        curve(
+            ax,
+            [(k + 1) / bins for k in range(bins)],
+            seen,
+            kind,
+            place,
+            markersize=0,
+            linestyle=("-", "--", "-")[place],
+        )
+    dress(ax, "masked in at most this share of the steps", "share of coordinates")
     return figure
 
 
@@ -140,7 +144,7 @@ class Symmetry(Config):
 def _cloud_cells(config: Symmetry, measured: Measured) -> Sequence[Cell]:
     way = {"batch": config.batch, "lr": config.lr, "sigma": config.sigma}
     sparse = {**way, "repair": {"kind": SPARSE, "final": config.final, "refreshes": 1}}
-    given = {name: v for name, v in _settings(config).items() if name not in ("batch", "lr", "sigma", "final")}
+    given = {name: v for name, v in config.given().items() if name not in ("batch", "lr", "sigma", "final")}
     return grid(config, "gradients:asymmetries", {CLOUDS: {**given, "ways": {DENSE: way, SPARSE: sparse}}})
 
 
@@ -181,7 +185,7 @@ SYMMETRY = Experiment(
     where="appendix F",
     tiers={
         "quick": Symmetry(seeds=1, data="digits", model="cnn", batch=64, epochs=1, rows=150, states=2, looked=60),
-        "standard": Symmetry(seeds=10, rows=10_000, batch=500, epochs=10, states=4),
+        "standard": Symmetry(seeds=10, rows=5000, batch=250, epochs=8, states=3),
         "full": Symmetry(seeds=20),
     },
     stages=(_cloud_cells,),
@@ -225,7 +229,7 @@ class Inversion(Config):
 
 
 def _attack_cells(config: Inversion, measured: Measured) -> Sequence[Cell]:
-    return grid(config, "inverted:inverted_images", {ATTACK: _settings(config)})
+    return grid(config, "inverted:inverted_images", {ATTACK: config.given()})
 
 
 def _grows(config: Inversion, measured: Measured, level: float) -> list[Finding]:

@@ -1,0 +1,600 @@
+"""The page of what we learned, for a reader who will not open the papers; every number comes from a result file.
+
+    python benchmarks/learned.py       # writes docs/what_we_learned.md from benchmarks/results/reproductions
+
+A statement belongs to a claim and has a sentence for each way in which it can turn out; the committed result chooses, and what
+has no verdict yet is listed as such. In a sentence `{0}` is the claim's first number with its interval, `{0:points}` in
+percentage points.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from noisewise.estimates.estimate import Estimate
+from noisewise.reproduce.claims import EXACT
+from noisewise.reproduce.papers import find
+from noisewise.wording import number
+
+PROJECT = Path(__file__).parents[1]
+PAGE = PROJECT / "docs" / "what_we_learned.md"
+SPEC = importlib.util.spec_from_file_location("reproductions", Path(__file__).with_name("reproductions.py"))
+assert SPEC is not None
+assert SPEC.loader is not None
+RESULTS = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(RESULTS)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What to say of a claim: if it holds, if it is contradicted (`no`), if it cannot be told (`open`)."""
+
+    claim: str  # `zhu2023.table2/Z3.fmnist.gain1`
+    yes: str
+    no: str
+    open: str = ""
+
+    @property
+    def experiment(self) -> str:
+        """`zhu2023.table2`."""
+        return self.claim.partition("/")[0]
+
+
+class Shown:
+    """A number with its interval, as a sentence has it."""
+
+    def __init__(self, ours: Estimate):
+        self.ours = ours
+
+    def __format__(self, how: str) -> str:
+        """`points`: in percentage points, with a sign; `percent`; `size`: without sign or interval; else as it is."""
+        ours = self.ours
+        if how == "points":
+            value, low, high = (f"{100 * v:+.1f}".replace("-", "−") for v in (ours.value, ours.low, ours.high))
+            return f"{value} points" if ours.method == EXACT else f"{value} points ({low} to {high})"
+        if how == "percent":
+            value, low, high = (f"{100 * v:.0f}".replace("-", "−") for v in (ours.value, ours.low, ours.high))
+            return f"{value} %" if low == high else f"{value} % ({low} to {high})"
+        if how == "size":
+            return number(abs(ours.value))
+        return number(ours.value) + ("" if ours.method == EXACT else f" ({number(ours.low)} to {number(ours.high)})")
+
+
+def row_of(claim: str) -> Any:
+    """What the page of reproductions says of a claim."""
+    name, _, wanted = claim.partition("/")
+    return next(row for row in rows_of(name) if row.name == wanted)
+
+
+@cache
+def rows_of(name: str) -> list[Any]:
+    """All claims of an experiment."""
+    return list(RESULTS.rows_of(*find(name)))
+
+
+def outcome(row: Any) -> str:
+    """yes, no, open, or nothing where there is no verdict."""
+    if row.verdict == "reproduced":
+        return "yes"
+    if row.verdict == "not-reproduced":
+        return "no" if row.reason.startswith("contradicted") else "open"
+    return ""
+
+
+def sentence(statement: Statement, row: Any) -> str:
+    """The sentence that fits, with numbers and a link to the figure."""
+    text = getattr(statement, outcome(row)) or f"Whether {row.says} cannot be told."
+    paper, _, experiment = statement.experiment.partition(".")
+    picture = RESULTS.result_path(RESULTS.RESULTS, paper, experiment, row.tier).with_suffix(".png")
+    where = f"[{row.name}](../{picture.relative_to(PROJECT).as_posix()})"
+    exact = all(finding.ours.method == EXACT for finding in row.findings)
+    small = ", small sizes" if row.tier == "standard" and not exact else ""
+    return f"{text.format(*(Shown(finding.ours) for finding in row.findings))} ({where}{small})"
+
+
+def said(statements: tuple[Statement, ...], wanted: tuple[str, ...] = ("yes", "no", "open")) -> list[str]:
+    """One line for each statement with a verdict."""
+    rows = [(statement, row_of(statement.claim)) for statement in statements]
+    return [f"- {sentence(statement, row)}" for statement, row in rows if outcome(row) in wanted]
+
+
+def unjudged() -> list[str]:
+    """Statements that wait for a result, by experiment."""
+    waiting: dict[str, list[str]] = {}
+    for statement in EVERY:
+        row = row_of(statement.claim)
+        if not outcome(row):
+            waiting.setdefault(statement.experiment, []).append(row.name)
+    return [f"- `{name}`: {', '.join(claims)}" for name, claims in waiting.items()]
+
+
+COSTS = (
+    Statement(
+        "questions.best/Q8.price",
+        "At epsilon 1 privacy costs a small network {0:points} of accuracy on Fashion-MNIST.",
+        "At epsilon 1 privacy costs a small network no accuracy on Fashion-MNIST.",
+    ),
+    Statement(
+        "bu2022.regression/B6.price",
+        "A regression with DP-SGD at epsilon 3 has a larger error than without: {0} in squared deviations of the target.",
+        "A regression with DP-SGD at epsilon 3 is no worse than without.",
+    ),
+    Statement(
+        "bu2022.mnist/B4.mnist.open",
+        "Confidences become wrong: DP-SGD with local clipping has a larger calibration error than no privacy on MNIST, by "
+        "{0:points}.",
+        "On MNIST DP-SGD is not worse calibrated than a model without privacy ({0:points}).",
+    ),
+    Statement(
+        "bu2022.cifar/B4.cifar.open",
+        "On CIFAR-10 the calibration error is larger by {0:points}.",
+        "On CIFAR-10 DP-SGD is not worse calibrated ({0:points}).",
+    ),
+    Statement(
+        "xu2026.figure3/X2.a",
+        "Models become easier to attack: in a two-layer network on made-up data noise raises the loss under attack of every "
+        "group, the first by {0}.",
+        "Noise does not raise the loss under attack of every group in a two-layer network on made-up data ({0}).",
+    ),
+    Statement(
+        "xu2026.padding/X4.twin",
+        "Small objects in large images suffer more: three quarters of padding cost a private model more than its twin, "
+        "{0:points}.",
+        "Padding costs a private model no more than its twin ({0:points}).",
+        "Whether padding costs a private model more than its twin cannot be told ({0:points}).",
+    ),
+    Statement(
+        "bu2022.cifar/B5.b",
+        "What is bought: attacks on membership succeed less than without privacy.",
+        "Attacks on membership do not succeed less than without privacy.",
+        "Whether attacks on membership succeed less than without privacy cannot be told.",
+    ),
+)
+WHO = (
+    Statement(
+        "questions.groups/Q1.price",
+        "DP-SGD widens the gap between the best and the worst class by {0:points}, and a class with few images falls behind "
+        "the others by {1:points}, both against the same network without privacy.",
+        "DP-SGD does not leave weak and small classes behind ({0:points}, {1:points}).",
+        "That DP-SGD widens the gap between classes ({0:points}) and leaves a small class behind ({1:points}) is not shown for "
+        "both.",
+    ),
+    Statement(
+        "xu2026.class_size/X6.twin",
+        "Growing a class from 100 to 3,000 images gains a private model more than its twin: small classes pay for privacy, "
+        "{0:points}.",
+        "Growing a class from 100 to 3,000 images gains a private model no more than its twin ({0:points}).",
+    ),
+    Statement(
+        "xu2026.hard_digits/X9.b",
+        "Hard images pay more than easy ones: {0:points} of accuracy.",
+        "Hard images pay no more than easy ones ({0:points}).",
+    ),
+    Statement(
+        "questions.features/Q6.images",
+        "The size of a class's mean gradient against the noise, measured before training, tells who pays on MNIST: rank "
+        "correlation {0}.",
+        "The size of a class's mean gradient against the noise does not tell who pays on MNIST: rank correlation {0}.",
+        "Whether the size of a class's mean gradient against the noise tells who pays on MNIST cannot be told: {0}.",
+    ),
+    Statement(
+        "questions.features/Q6.people",
+        "It does on Adult, by income and race: {0}.",
+        "It does not on Adult, by income and race: {0}.",
+        "On Adult, by income and race, it cannot be told: {0}.",
+    ),
+    Statement(
+        "questions.features/Q6.size",
+        "It tells more than the size of a group alone.",
+        "It tells no more than the size of a group alone.",
+        "That it tells more than the size of a group alone is not shown.",
+    ),
+)
+WHY = (
+    Statement(
+        "xu2026.figure3/T8.a",
+        "Noise is a random walk: it makes the weights of a two-layer network {0} times as long as step size times noise "
+        "times the root of steps and dimensions.",
+        "Weights do not grow as a random walk would.",
+    ),
+    Statement(
+        "xu2026.figure3/T8.b",
+        "Long weights are easy to attack: correlation {0}.",
+        "Long weights are not easier to attack.",
+    ),
+    Statement(
+        "xu2026.steps/T4.b",
+        "At a fixed budget more steps need more noise, and the weights grow in proportion to the steps (exponent {1}).",
+        "Weights do not grow in proportion to the steps at a fixed budget.",
+    ),
+    Statement(
+        "watson2023.ablation/W7.noise",
+        "Noise alone costs ResNet-18 on CIFAR-10 at most 2 points ({0:points}).",
+        "Noise alone costs ResNet-18 on CIFAR-10 {0:points}, more than the paper says.",
+    ),
+    Statement(
+        "watson2023.ablation/W7.clip",
+        "Clipping alone costs {0:points} at the same learning rate.",
+        "Clipping alone costs less than 5 points at the same learning rate ({0:points}).",
+    ),
+    Statement(
+        "watson2023.ablation/W7.tuned",
+        "It still costs at least 5 points after its learning rate is tuned ({0:points}).",
+        "Most of that was the step size: with a tuned learning rate clipping costs {0:points}.",
+    ),
+    Statement(
+        "watson2023.few_steps/W6.noise",
+        "Over five steps on one batch clipping costs a small network more than noise: from trained weights the loss with noise "
+        "alone, minus that with clipping alone, is {1}.",
+        "Over five steps on one batch noise costs a small network more than clipping ({1}).",
+        "Over five steps on one batch it cannot be told whether noise or clipping costs more ({1}).",
+    ),
+    Statement(
+        "watson2023.few_steps/W6",
+        "Over five steps SGD ends lowest and DP-SGD highest, clipping or noise alone between.",
+        "Over five steps the order is not SGD, then clipping or noise alone, then DP-SGD.",
+        "Over five steps not every place in the order SGD, clipping or noise alone, DP-SGD can be told.",
+    ),
+    Statement(
+        "watson2023.phases/W1",
+        "The second phase decides: starting with DP-SGD and going on with SGD ends near SGD, the reverse does not.",
+        "The second phase does not decide where a run ends ({0}).",
+    ),
+    Statement(
+        "watson2023.basins/W4",
+        "Copies that go on apart under DP-SGD have a barrier between them where copies under SGD have none.",
+        "Copies under DP-SGD are as stable as copies under SGD.",
+        "That copies under DP-SGD are less stable than copies under SGD is not shown at every switch.",
+    ),
+    Statement(
+        "questions.ratio/Q4.harmless",
+        "Clipping hardly turns the mean gradient of real images: cosine {0} at the end of a private run.",
+        "Clipping turns the mean gradient of real images: cosine {0} at the end of a private run.",
+    ),
+    Statement(
+        "bu2022.noise_or_clipping/B7",
+        "With small steps the clipping bound matters more than the noise ({0}).",
+        "With small steps the noise matters more than the clipping bound ({0}).",
+    ),
+)
+REMEDIES = (
+    Statement(
+        "zhu2023.table2/Z3.fmnist.gain1",
+        "Random sparsification gains {0:points} at epsilon 1 on Fashion-MNIST (the paper: +1.3).",
+        "Random sparsification gains nothing at epsilon 1 on Fashion-MNIST ({0:points}; the paper: +1.3).",
+        "Random sparsification at epsilon 1 on Fashion-MNIST: {0:points}, which cannot be told from 0 (the paper: +1.3).",
+    ),
+    Statement(
+        "zhu2023.table2_cifar/Z3.cifar.gain1",
+        "On CIFAR-10 it gains {0:points} (the paper: +2.4).",
+        "Random sparsification gains nothing at epsilon 1 on CIFAR-10 ({0:points}; the paper: +2.4).",
+        "Random sparsification at epsilon 1 on CIFAR-10: {0:points}, which cannot be told from 0 (the paper: +2.4).",
+    ),
+    Statement(
+        "zhu2023.grid/Z1.two",
+        "It pays where noise is large: at least 2 points of training accuracy at C sigma = 2.",
+        "Where noise is large (C sigma = 2) random sparsification gains less than 2 points of training accuracy: {0:points}.",
+        "At C sigma = 2 random sparsification gains {0:points} of training accuracy; 2 points are not shown everywhere.",
+    ),
+    Statement(
+        "xu2026.freezing/X8",
+        "Stage-wise freezing gains {0:points} on MNIST (the paper: +1.6).",
+        "Stage-wise freezing gains nothing on MNIST ({0:points}; the paper: +1.6).",
+        "Stage-wise freezing on MNIST: {0:points}, which cannot be told from 0 (the paper: +1.6).",
+    ),
+    Statement(
+        "watson2023.pruning/W11.public",
+        "Pruning 70 % by weights trained on a public set gains {0:points} at epsilon 1.",
+        "Pruning 70 % by weights trained on a public set gains nothing ({0:points}).",
+        "Pruning 70 % by weights trained on a public set: {0:points}, which cannot be told from 0.",
+    ),
+    Statement(
+        "watson2023.shares/W9.best",
+        "70 % is the best share to prune.",
+        "70 % is not the best share to prune ({0:points} against less, {1:points} against more).",
+        "That 70 % is the best share to prune is not shown ({0:points} against less, {1:points} against more).",
+    ),
+    Statement(
+        "watson2023.pruned/W8.clip",
+        "Pruning gains {0:points} where gradients are clipped but nothing is noised.",
+        "Pruning gains nothing where gradients are only clipped ({0:points}).",
+        "Pruning where gradients are only clipped: {0:points}, which cannot be told from 0.",
+    ),
+    Statement(
+        "xu2026.rotation/X5.upright",
+        "Public pretraining on the same kind of images beats starting from scratch: {0:points}.",
+        "Public pretraining on the same kind of images does not help ({0:points}).",
+    ),
+    Statement(
+        "xu2026.rotation/X5.turned",
+        "It still does if the private images are turned ({0:points}).",
+        "Pretraining on images that do not look like the private ones harms ({0:points}).",
+        "Pretraining on images that do not look like the private ones: {0:points}, which cannot be told from 0.",
+    ),
+    Statement(
+        "zhu2023.momentum/Z9",
+        "One rule saves a search: momentum and bound may change together, with C / (1 - mu) constant.",
+        "Moving along C / (1 - mu) = constant changes accuracy by more than a point ({0:points}).",
+        "That accuracy stays within a point along C / (1 - mu) = constant is not shown ({0:points}).",
+    ),
+    Statement(
+        "zhu2023.sparsity/Z7",
+        "Ranking coordinates before masking is worth no more than a point either way ({0:points}): random masks do as well.",
+        "Ranked masks differ from random ones by more than a point ({0:points}).",
+        "Ranked against random masks: {0:points}; that they are within a point is not shown.",
+    ),
+    Statement(
+        "zhu2023.sparsity/Z.refresh",
+        "A new mask for every step is better than one for every epoch ({0:points}).",
+        "A new mask for every step is worse than one for every epoch ({0:points}).",
+        "A new mask for every step is not better than one for every epoch, as far as can be told ({0:points}).",
+    ),
+    Statement(
+        "bu2022.mnist/B4.mnist.step",
+        "Global clipping calibrates better than local clipping with a step of equal accuracy ({0:points}).",
+        "The better calibration of global clipping is that of a smaller step ({0:points} at equal accuracy).",
+        "That global clipping calibrates better than local clipping with a step of equal accuracy is not shown ({0:points}).",
+    ),
+    Statement(
+        "zhu2023.inversion/Z6",
+        "Masks make it harder to draw an image from its gradient.",
+        "Masks do not make it harder to draw an image from its gradient.",
+        "That masks make it harder to draw an image from its gradient is not shown at every step.",
+    ),
+)
+WRONG = (
+    Statement(
+        "watson2023.theory/W.T32",
+        "Watson et al.'s Theorem 3.2 held in all clouds of gradients.",
+        "Watson et al.'s Theorem 3.2 is false as printed: a cloud of 20 gradients misses 1 - R/2 by {2:size}; (1 - R)/(1 + R) "
+        "holds, and is proven.",
+    ),
+    Statement(
+        "watson2023.turning/W.T32.says",
+        "On real gradients R is below 2, so that 1 - R/2 says something.",
+        "On batches of real gradients it never fails and says nothing: R is so large that 1 - R/2 is above 0 in {0:percent} of "
+        "them.",
+        "On batches of real gradients 1 - R/2 is above 0, and so says something, in {0:percent} of them.",
+    ),
+    Statement(
+        "watson2023.balance/W.T33.ordinary",
+        "Theorem 3.3, that the minimum of a linear network does not face noise, holds from PyTorch's own start too.",
+        "Theorem 3.3, that the minimum of a linear network does not face noise, needs its balanced start: from PyTorch's own "
+        "{0:percent} of the first layer's length still do.",
+    ),
+    Statement(
+        "zhu2023.theory/Z.best",
+        "Zhu and Blaschko's best sparsity is where the bound is smallest.",
+        "Zhu and Blaschko's formula for the best sparsity lacks the learning rate: at eta = 0.3 it misses the minimum by "
+        "{1:size}.",
+    ),
+    Statement(
+        "zhu2023.theory/Z.C11",
+        "The noise term of their Corollary C.1.1 falls with the number of steps.",
+        "The noise term of their Corollary C.1.1 grows with the root of the number of steps; it is said to fall.",
+    ),
+    Statement(
+        "bu2022.epsilons/Eps.bound.SNLI",
+        "Bu et al.'s epsilon on SNLI holds as a guarantee.",
+        "Bu et al.'s epsilons are approximations, not bounds: 1.25 on SNLI is {0} by an accountant that gives guarantees.",
+    ),
+    Statement(
+        "bu2022.tables/F5.flat",
+        "Screening may make eigenvalues negative under flat clipping.",
+        "Their footnote 5 overstates: with flat clipping no eigenvalue of the kernel is negative.",
+    ),
+)
+QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
+    (
+        "Do sparsification and freezing narrow the gaps between groups?",
+        (
+            Statement(
+                "questions.groups/Q1.sparse",
+                "Random sparsification narrows the gap between classes ({0:points}).",
+                "Random sparsification widens the gap between classes ({0:points}).",
+                "Random sparsification does not change the gap between classes as far as can be told ({0:points}).",
+            ),
+            Statement(
+                "questions.groups/Q1.freeze",
+                "Freezing narrows it ({0:points}).",
+                "Freezing widens it ({0:points}).",
+                "Nor does freezing, as far as can be told ({0:points}).",
+            ),
+            Statement(
+                "questions.groups/Q1.sparse.small",
+                "A small class comes closer under sparsification ({0:points}).",
+                "A small class falls further behind under sparsification ({0:points}).",
+                "A small class under sparsification: {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.groups/Q1.freeze.small",
+                "It comes closer under freezing ({0:points}).",
+                "It falls further behind under freezing ({0:points}).",
+                "Under freezing: {0:points}, which cannot be told from 0.",
+            ),
+        ),
+    ),
+    (
+        "Does global clipping, which shortens all gradients alike, change who pays?",
+        (
+            Statement(
+                "questions.rules/Q2.gap",
+                "It narrows the gap between classes ({0:points}).",
+                "No: it widens the gap between classes ({0:points}).",
+                "The gap between classes changes by {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.rules/Q2.small",
+                "A small class comes closer to the others ({0:points}).",
+                "A small class falls further behind ({0:points}).",
+                "A small class against the others: {0:points}, which cannot be told from 0.",
+            ),
+        ),
+    ),
+    (
+        "Is the gain of pruning more than that of a random mask of equal size?",
+        (
+            Statement(
+                "questions.masks/Q3.public",
+                "Yes: a mask from a public set is better than a random one by {0:points}.",
+                "No: a mask from a public set is worse than a random one ({0:points}).",
+                "A mask from a public set against a random one: {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.masks/Q3.random",
+                "Sparsity alone gains: a random mask is better than none by {0:points}.",
+                "Sparsity alone does not gain: a random mask costs accuracy ({0:points}).",
+                "Sparsity alone: {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.masks/Q3.same",
+                "A mask from the private data themselves is better than a random one by {0:points}, and voids the guarantee.",
+                "A mask from the private data is no better than a random one ({0:points}).",
+            ),
+        ),
+    ),
+    (
+        "Does R fall under sparsification, and does it tell where clipping hurts?",
+        (
+            Statement(
+                "questions.ratio/Q4.same",
+                "Holding coordinates back at random leaves R as it is ({0} of it): sparsification does not work through R.",
+                "Holding coordinates back at random changes R to {0} of what it was.",
+            ),
+            Statement(
+                "questions.ratio/Q4.predicts",
+                "Where (1 - R)/(1 + R) is larger, gradients agree more with their mean ({0} of cosine for each unit).",
+                "Where (1 - R)/(1 + R) is larger, gradients do not agree more with their mean ({0}).",
+            ),
+            Statement(
+                "watson2023.turning/W.R",
+                "Pruning by magnitude lowers R.",
+                "Pruning by magnitude does not lower R of a real network ({0}).",
+                "That pruning by magnitude lowers R of a real network is not shown at every share ({0}).",
+            ),
+        ),
+    ),
+    (
+        "How calibrated are sparsified and frozen models?",
+        (
+            Statement(
+                "questions.calibration/Q5.price",
+                "DP-SGD is worse calibrated than its twin ({0:points} of ECE, twin minus DP-SGD).",
+                "DP-SGD is better calibrated than its twin, which is surer than it should be ({0:points} of ECE, "
+                "twin minus DP-SGD).",
+                "DP-SGD and its twin differ by {0:points} of ECE, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.calibration/Q5.sparse",
+                "Sparsification calibrates better than DP-SGD ({0:points}).",
+                "Sparsification calibrates worse than DP-SGD ({0:points}).",
+                "Sparsification against DP-SGD: {0:points} of ECE, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.calibration/Q5.freeze",
+                "Freezing calibrates better ({0:points}).",
+                "Freezing calibrates worse ({0:points}).",
+                "Freezing: {0:points}, which cannot be told from 0.",
+            ),
+        ),
+    ),
+    (
+        "Does the feature-to-noise ratio predict who pays?",
+        (
+            Statement(
+                "questions.features/Q6.end",
+                "At the released weights, where a user can measure it, the ratio still tells who pays on MNIST ({0}).",
+                "At the released weights it misleads: classes that paid have the larger ratio, since they are still to be "
+                "learnt ({0}). Measure it before training.",
+                "At the released weights the ratio does not tell who paid ({0}). Measure it before training.",
+            ),
+        ),
+    ),
+    (
+        "Do repairs that help the mean help the worst class, and robustness?",
+        (
+            Statement(
+                "questions.everyone/Q7.worst",
+                "Yes, for the worst class: {0} points for each point of the mean.",
+                "No: what the mean gains the worst class loses ({0} points for each).",
+                "For the worst class it cannot be told: {0} points for each point of the mean.",
+            ),
+            Statement(
+                "questions.everyone/Q7.attacked",
+                "Under attack too: {0} points for each.",
+                "Not under attack: {0} points for each point of the mean.",
+                "Under attack it cannot be told: {0} points for each point of the mean.",
+            ),
+            Statement(
+                "questions.everyone/Q7.robust",
+                "Sparsified ({0:points}) and frozen models ({1:points}) are more robust than DP-SGD.",
+                "Sparsified ({0:points}) and frozen models ({1:points}) are not both more robust than DP-SGD.",
+                "That sparsified ({0:points}) and frozen models ({1:points}) are more robust than DP-SGD is not shown for "
+                "both.",
+            ),
+        ),
+    ),
+    (
+        "What are all repairs worth together, at equal epsilon?",
+        (
+            Statement(
+                "questions.best/Q8.gain",
+                "Public pretraining, sparsification and averaged weights together gain {0:points} at epsilon 1.",
+                "Public pretraining, sparsification and averaged weights together gain nothing ({0:points}).",
+                "Together: {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.best/Q8.adds",
+                "That is more than the best of them alone ({0:points}).",
+                "That is less than the best of them alone ({0:points}).",
+                "Against the best of them alone: {0:points}, which cannot be told from 0.",
+            ),
+            Statement(
+                "questions.best/Q8.half",
+                "They give back {0:percent} of what privacy took.",
+                "They give back {0:percent} of what privacy took, less than half.",
+                "They give back {0:percent} of what privacy took.",
+            ),
+        ),
+    ),
+)
+EVERY = (*COSTS, *WHO, *WHY, *REMEDIES, *WRONG, *(each for _, statements in QUESTIONS for each in statements))
+
+
+def page() -> str:
+    """The whole page."""
+    judged = sum(bool(outcome(row_of(statement.claim))) for statement in EVERY)
+    lines = [
+        "# What we learned",
+        "",
+        "Four papers say what DP-SGD does to models and how to repair it. We ran what they claim, with the controls that a "
+        "reader would ask for. This page is for a reader who will not open them; `python benchmarks/learned.py` writes it "
+        f"from result files. {judged} of its {len(EVERY)} statements have a verdict so far; the others are listed at the end. "
+        "Numbers stand with intervals over seeds, corrected for all claims of an experiment; settings, and what is missing in "
+        "the papers, in [reproductions](reproductions.md).",
+        "",
+    ]
+    for title, statements in (
+        ("What privacy costs", COSTS),
+        ("Who pays", WHO),
+        ("Why", WHY),
+    ):
+        lines += [f"## {title}", "", *(said(statements) or ["- Not yet judged."]), ""]
+    lines += ["## What helps", "", *(said(REMEDIES, ("yes",)) or ["- Nothing yet judged does."]), ""]
+    lines += ["## What does not, or cannot be told", ""]
+    lines += [*(said(REMEDIES, ("no", "open")) or ["- Nothing yet judged."]), ""]
+    lines += ["## What the papers have wrong", "", *said(WRONG), ""]
+    lines += ["## Questions that no paper asks", ""]
+    for place, (question, statements) in enumerate(QUESTIONS, 1):
+        lines += [f"**{place}. {question}**", "", *(said(statements) or ["- Not yet judged."]), ""]
+    if waiting := unjudged():
+        lines += ["## Not yet judged", "", *waiting, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
