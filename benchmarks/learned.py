@@ -173,8 +173,8 @@ WHO = (
     ),
     Statement(
         "xu2026.class_size/X6.twin",
-        "A class of 100 images among others of 3,000 is lost: growing it to 3,000 gains a private model {0:points} more than its "
-        "twin (MNIST, epsilon 3).",
+        "A class of 100 images among others of 3,000 is lost: growing it to 3,000 gains a private model {0:points} more than "
+        "its twin (MNIST, epsilon 3).",
         "Growing a class from 100 to 3,000 images gains a private model no more than its twin ({0:points}).",
     ),
     Statement(
