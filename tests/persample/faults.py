@@ -13,8 +13,8 @@ FAULTS = [
     Mutant(
         "in_range: unknown operations run",
         "persample/in_range.py",
-        "HARMLESS = (RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {\"_unsafe_view\"}) - ASKING",
-        "HARMLESS = RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {\"_unsafe_view\"}",
+        'HARMLESS = (RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {"_unsafe_view"}) - ASKING',
+        'HARMLESS = RULES.keys() | BLANK | CONSTANT | FRESH | SAME | {"_unsafe_view"}',
         ("persample/test_in_range.py::test_what_asks_something_of_its_values_is_not_run",),
     ),
     Mutant(
