@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from noisewise.clipping import Flat
-from noisewise.persample import clipped_sum
+from noisewise.persample import clipped_sum, examine
 from noisewise.runtime import Runtime
 from noisewise.testing import reveal
 
@@ -71,3 +71,30 @@ def test_a_lone_unit_contributes_the_bound_and_no_more(setup):
     contribution = reveal(clipped_sum(model, loss_fn, one, Flat(1e-3)).grads)
     length = sum(value.square().sum() for value in contribution.values()).sqrt()
     assert length.item() == pytest.approx(1e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_mask_of_four_dimensions_goes_the_fast_way_and_means_the_same(attention):
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(
+        BertConfig(**SMALL, max_position_embeddings=16, attn_implementation=attention)
+    )
+    model, present = model.double().eval(), torch.arange(8) < torch.tensor([[3], [8], [5], [6]])
+
+    def loss_fn(four):
+        def loss(model, batch):
+            tokens, present, labels = batch
+            mask = torch.zeros(present.shape, dtype=torch.float64).masked_fill(~present, -1e9)[:, None, None, :]
+            logits = model(input_ids=tokens, attention_mask=mask if four else present.long()).logits
+            return F.cross_entropy(logits, labels, reduction="none")
+
+        return loss
+
+    batch = (TOKENS, present, torch.tensor([0, 1, 1, 0]))
+    layouts = [examine(model, loss_fn(four), batch) for four in (True, False)]
+    assert layouts[0].proven
+    assert not layouts[0].fallback
+    assert "docs/hugging_face.md" in layouts[1].reason
+    sums = [reveal(clipped_sum(model, loss_fn(four), batch, Flat(0.1)).grads) for four in (True, False)]
+    for name, value in sums[1].items():
+        torch.testing.assert_close(sums[0][name], value, rtol=1e-9, atol=1e-12)

@@ -64,8 +64,9 @@ def test_paths_are_recognised_in_these_forms(text, found):
     assert PATH.findall(text) == [found]
 
 
-def test_the_first_python_example_of_the_readme_runs(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/hugging_face.md"])
+def test_python_examples_run(page, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     command, environment = [sys.executable, "-c", "\n".join(blocks)], {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(

@@ -46,7 +46,8 @@ def reduction(call: Call) -> Places:
     source = call.args["self"]
     place, dims = place_in(call), axes_in(call, source.dim())
     if place.dim in dims:
-        raise fail(call, "goes over the units")
+        hint = " (of a Hugging Face mask? docs/hugging_face.md)" if call.name in ("aten::all", "aten::any") else ""
+        raise fail(call, f"goes over the units{hint}")
     kept = bool(call.args.get("keepdim", False))
     return [place if kept else place._replace(dim=place.dim - sum(dim < place.dim for dim in dims))] * len(call.outputs)
 
