@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -46,3 +47,25 @@ def slow(trace: str, number: int) -> int:
         (Path(trace) / f"saved-{number}").touch()
         raise
     return number
+
+
+def killed_once(trace: str, number: int) -> int:
+    """As if the machine had run out of memory, the first time."""
+    if not list(Path(trace).glob("killed-*")):
+        (Path(trace) / f"killed-{os.getpid()}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def trained(seed: int) -> dict:
+    """A small training, to the last bit."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    x, weights = torch.randn(64, 300, generator=generator), torch.zeros(300, requires_grad=True)
+    for _ in range(20):
+        ((x @ weights - x.sum(1)) ** 2).mean().backward()
+        with torch.no_grad():
+            weights -= 0.01 * weights.grad
+            weights.grad = None
+    return {"weights": weights.tolist()[:50], "threads": torch.get_num_threads()}
