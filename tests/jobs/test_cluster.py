@@ -2,14 +2,12 @@
 
 import json
 import os
-import signal
 
 import pytest
 
 from helpers import working
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import RunError
 from noisewise.jobs import Job, Local, Ray, carry_out
-from noisewise.jobs.worker import MARK
 
 SETTINGS = {"progress": False}
 

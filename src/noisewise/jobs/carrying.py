@@ -29,6 +29,7 @@ def carry_out(
     folder: str | os.PathLike[str] | None,
     where: Where | None = None,
     *,
+    keep: bool = True,
     progress: bool = True,
     label: str = "jobs",
 ) -> dict[str, Any]:
@@ -40,8 +41,9 @@ def carry_out(
 
     Args:
         jobs: each with a key of its own.
-        folder: for the results; None: they are kept nowhere.
+        folder: for the results, one process at a time; None: they are kept nowhere.
         where: `Local(2)` (default: this process) or `Ray("auto")`.
+        keep: False where jobs know by themselves what is done: their results are then neither written nor read.
         progress: show a bar.
         label: of the bar.
     """
@@ -54,12 +56,13 @@ def carry_out(
         name_of(job.function)  # what no other process could do is said before any is asked
     path = None if folder is None else Path(folder)
     with nullcontext("") if path is None else _alone(path) as mark:
-        done = {} if path is None else {job.key: _stored(job, path) for job in jobs if _path(job, path).exists()}
+        kept = path if keep else None
+        done = {} if kept is None else {job.key: _stored(job, kept) for job in jobs if _path(job, kept).exists()}
         left = [job for job in jobs if job.key not in done]
         scene = Scene.here(path, mark, where.threads)
         with Bar(label, len(jobs), done=len(done), show=progress) as bar:
             try:
-                failed = _carry_out(left, where, scene, path, done, bar)
+                failed = _carry_out(left, where, scene, kept, done, bar)
             except (KeyboardInterrupt, Interrupted):
                 raise Interrupted(
                     f"stopped with {len(done)} of {len(jobs)} done; nothing is lost. The same command goes on."
@@ -118,9 +121,7 @@ def _tell(failed: dict[str, Failure], total: int) -> None:
         keys.setdefault(failure.words, []).append(key)
     each = " ".join(f"{', '.join(sorted(of))}: {words}" for words, of in keys.items())
     private = any(issubclass(getattr(errors, failure.kind), PrivacyError) for failure in failed.values())
-    raise (PrivacyError if private else RunError)(
-        f"{len(failed)} of {total} jobs failed; the others are kept. {each}"
-    )
+    raise (PrivacyError if private else RunError)(f"{len(failed)} of {total} jobs failed; the others are kept. {each}")
 
 
 def _path(job: Job, folder: Path) -> Path:

@@ -64,7 +64,7 @@ def _connected(where: Ray) -> Iterator[Any]:
         ray.init(address=where.address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(
-            f"ray {where.address}: no cluster could be reached ({error}). `ray start --head` starts one; --ray local needs none."
+            f"ray {where.address}: no cluster could be reached ({error}). `ray start --head` starts one; local needs none."
         ) from None
     try:
         yield ray
@@ -79,4 +79,6 @@ def _check_room(there: dict[str, float], jobs: deque[Job], cpus: int, share: flo
             f"each job has {cpus} threads, and the Ray cluster {there.get('CPU', 0):g} CPUs: set OMP_NUM_THREADS to fewer."
         )
     if any(job.gpu for job in jobs) and there.get("GPU", 0) < share:
-        raise ConfigError("the jobs need a GPU, and the Ray cluster has none: use --device cpu, or a cluster with GPUs.")
+        raise ConfigError(
+            "the jobs need a GPU, and the Ray cluster has none: use --device cpu, or a cluster with GPUs."
+        )

@@ -47,7 +47,9 @@ class Job:
     @property
     def digest(self) -> str:
         """Of what the result depends on: a stored result must be of the same."""
-        known = [self.function.__module__, self.function.__qualname__, dict(self.settings)] if self.of is None else self.of
+        known = (
+            [self.function.__module__, self.function.__qualname__, dict(self.settings)] if self.of is None else self.of
+        )
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

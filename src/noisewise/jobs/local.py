@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -48,10 +48,8 @@ class _Worker:
 
     def take(self, job: Job, scene: Scene) -> None:
         self.job = job
-        try:
+        with suppress(OSError):  # it has just died: seen when it is listened to
             self.line.send_bytes(scene.message(job).encode())
-        except OSError:  # it has just died: seen when it is listened to
-            pass
 
     def heard(self) -> bytes | None:
         """What it says; None: it is gone."""

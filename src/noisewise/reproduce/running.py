@@ -18,7 +18,7 @@ from typing import Any
 
 from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
-from noisewise.jobs import Job, carry_out
+from noisewise.jobs import Job, Where, carry_out
 from noisewise.reproduce.claims import Judged, judge
 from noisewise.reproduce.experiment import Cell, Config, Experiment, config_from
 from noisewise.reproduce.measured import Measured
@@ -99,7 +99,7 @@ def reproduce(
     tier: Tier = "standard",
     seeds: int | None = None,
     device: str | None = None,
-    jobs: int = 1,
+    where: Where | None = None,
     partial: bool = False,
     progress: bool = True,
     told: Callable[[Result], None] | None = None,
@@ -125,7 +125,7 @@ def reproduce(
                 wanted = list(stage(config, measured))
                 part = label if len(experiment.stages) == 1 else f"{label} {number}/{len(experiment.stages)}"
                 if not partial:
-                    carry_out(_jobs(wanted, config), cells, processes=jobs, progress=progress, label=part)
+                    carry_out(_jobs(wanted, config), cells, where, progress=progress, label=part)
                 elif any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
                     break
                 measured = _with(measured, wanted, config, cells)
@@ -180,7 +180,8 @@ def check_device(device: str) -> None:
 def _jobs(cells: Sequence[Cell], config: Config) -> list[Job]:
     """One job for each run; arms with equal settings share one."""
     unique = {cell.key(config.device): cell for cell in cells}
-    return [Job(key, _function(cell.function), cell.arguments(config.device)) for key, cell in unique.items()]
+    gpu = config.device.startswith("cuda")
+    return [Job(key, _function(cell.function), cell.arguments(config.device), gpu) for key, cell in unique.items()]
 
 
 def _path(cell: Cell, config: Config, folder: Path) -> Path:
