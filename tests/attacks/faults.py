@@ -14,8 +14,8 @@ FAULTS = [
     Mutant(
         "seen: shadows, all from one seed",
         "attacks/shadows.py",
-        "_train(fit, data, shadows, left, seed, progress)",
-        "_train(fit, data, shadows, left, 0, progress)",
+        "_train(fit, data, shadows, seed, where or Local(), progress)",
+        "_train(fit, data, shadows, 0, where or Local(), progress)",
         ("audits/test_audit_options.py::test_every_option_of_training_shadows_acts",),
     ),
     # audits: the price

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from helpers.membership import CLASSES, FEATURES, RECIPE, Trainings, people, rng
-from noisewise.attacks.shadows import Shadows, duration, halves, lira_offline, lira_online, rmia_scores, train_shadows
+from noisewise.attacks.shadows import Shadows, halves, lira_offline, lira_online, rmia_scores, train_shadows
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, Interrupted, RunError
 from noisewise.estimates.roc import auc
@@ -127,7 +127,7 @@ def test_an_interrupted_training_goes_on_at_the_next_shadow(tmp_path) -> None:
     data = people(60, 1)
     whole = train_shadows(Trainings(), data, tmp_path / "whole", recipe=RECIPE, count=6)
     first, second = Trainings(stop_at=4), Trainings()
-    with pytest.raises(Interrupted, match="after 4 of 6 shadows"):
+    with pytest.raises(Interrupted, match="4 of 6 done; nothing is lost"):
         train_shadows(first, data, tmp_path / "parts", recipe=RECIPE, count=6)
     with pytest.raises(RunError, match="2 of 6 shadows are not trained yet"):
         Shadows.read(tmp_path / "parts")
@@ -212,9 +212,9 @@ def test_one_process_at_a_time(tmp_path) -> None:
     assert len(train_shadows(fit, data, tmp_path, recipe=RECIPE, count=4)) == 4
 
 
-def test_the_time_it_takes_is_said_after_the_first(tmp_path, capsys) -> None:
+def test_a_bar_is_shown_where_asked_for(tmp_path, capsys) -> None:
     train_shadows(Trainings(), people(60, 1), tmp_path, recipe=RECIPE, count=4, progress=True)
-    assert f"3 more shadows, {duration(0)}" in capsys.readouterr().err
+    assert "shadow models" in capsys.readouterr().err
     train_shadows(Trainings(), people(60, 1), tmp_path / "quiet", recipe=RECIPE, count=4)
     assert capsys.readouterr().err == ""
 

@@ -26,7 +26,9 @@ RESULT = Forecast(
 def asked(monkeypatch):
     """What reaches the library."""
     seen = []
-    monkeypatch.setattr(module, "forecast", lambda asked, where, progress: seen.append((asked, progress, where)) or RESULT)
+    monkeypatch.setattr(
+        module, "forecast", lambda asked, where, progress: seen.append((asked, progress, where)) or RESULT
+    )
     return seen
 
 

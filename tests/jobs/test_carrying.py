@@ -50,7 +50,7 @@ def test_several_processes_share_the_work_and_the_cores(tmp_path, monkeypatch):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_failing_job_is_named_and_the_others_are_kept(processes, tmp_path):
     jobs = [*doubles(2), Job("bad", working.fail, {"number": 7})]
-    with pytest.raises(RunError, match=r"1 of 3 jobs failed.*bad: number=7: is not liked"):
+    with pytest.raises(ConfigError, match=r"1 of 3 jobs failed.*bad: number=7: is not liked"):
         carry_out(jobs, tmp_path, Local(processes), **SETTINGS)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["job-0.json", "job-1.json"]
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from noisewise.cli.shared import terminal, warnings_as_notes
 from noisewise.errors import Interrupted
+from noisewise.runs.folder import RunFolder
+from noisewise.runs.summary import read_summary
+from noisewise.wording import at_most, promised
 
 if TYPE_CHECKING:
     from noisewise.accounting import Line
@@ -33,9 +36,6 @@ def print_seeds(folders: Sequence[Path], before: Sequence[Line]) -> None:
     """What each run promises, and what runs on the same people have spent together; `before`: spent once for all."""
     from rich.table import Table
 
-    from noisewise.runs.folder import RunFolder
-    from noisewise.runs.summary import read_summary
-    from noisewise.wording import at_most, promised
     from noisewise.workflow.seeds import spent_together
 
     console, summaries = terminal(), [read_summary(RunFolder(folder)) for folder in folders]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -21,6 +22,7 @@ from noisewise.progress import Bar
 from noisewise.runs.files import hold, read_json, write_atomically, write_json
 
 FORMAT = 1
+LONG = 60.0  # seconds from which on it is said how long the rest takes
 ENDED = "its worker was ended from outside twice, perhaps for want of memory: let fewer jobs run at a time."
 
 
@@ -30,6 +32,7 @@ def carry_out(
     where: Where | None = None,
     *,
     keep: bool = True,
+    go_on: bool = True,
     progress: bool = True,
     label: str = "jobs",
 ) -> dict[str, Any]:
@@ -37,14 +40,15 @@ def carry_out(
 
     Ctrl-C stops the jobs at a point of their own choice (a training run keeps its checkpoint) and raises `Interrupted`; the
     same call goes on, here or elsewhere. A job whose worker is killed is tried once more. A job that fails does not stop the
-    others: all errors are told at the end.
+    others: all errors are told at the end. The error is of the jobs' kind, if all failed alike.
 
     Args:
         jobs: each with a key of its own.
         folder: for the results, one process at a time; None: they are kept nowhere.
         where: `Local(2)` (default: this process) or `Ray("auto")`.
         keep: False where jobs know by themselves what is done: their results are then neither written nor read.
-        progress: show a bar.
+        go_on: False where a failure of one is a failure of all: the first one ends it.
+        progress: show a bar, and after the first job how long the others will take.
         label: of the bar.
     """
     where = Local() if where is None else where
@@ -62,7 +66,7 @@ def carry_out(
         scene = Scene.here(path, mark, where.threads)
         with Bar(label, len(jobs), done=len(done), show=progress) as bar:
             try:
-                failed = _carry_out(left, where, scene, kept, done, bar)
+                failed = _carry_out(left, where, scene, kept, done, bar, go_on)
             except (KeyboardInterrupt, Interrupted):
                 raise Interrupted(
                     f"stopped with {len(done)} of {len(jobs)} done; nothing is lost. The same command goes on."
@@ -72,11 +76,12 @@ def carry_out(
 
 
 def _carry_out(
-    left: Sequence[Job], where: Where, scene: Scene, folder: Path | None, done: dict[str, Any], bar: Bar
+    left: Sequence[Job], where: Where, scene: Scene, folder: Path | None, done: dict[str, Any], bar: Bar, go_on: bool
 ) -> dict[str, Failure]:
     """Do what is left, and add it to what is done; what failed, by key."""
     queue, lost = deque(left), set[str]()
     failed: dict[str, Failure] = {}
+    began, ended = time.monotonic(), 0
     with closing(_events(queue, where, scene)) as events:
         for job, outcome in events:
             if outcome is LOST and job.key not in lost:
@@ -92,13 +97,29 @@ def _carry_out(
                     raise RuntimeError(f"job {job.key} ended in a bug:\n{outcome.words}")
                 failed[job.key] = outcome
                 bar.note(f"{job.key} failed")
+                if not go_on:
+                    break
             else:
                 if folder is not None:
                     stored = {"format": FORMAT, "digest": job.digest, "threads": scene.threads, "result": outcome}
                     write_json(_path(job, folder), stored)
                 done[job.key] = outcome
             bar.advance(extra=job.key)
+            ended += 1
+            if ended == 1 and (seconds := (time.monotonic() - began) * (len(left) - 1) / (where.processes or 1)) > LONG:
+                bar.note(f"{len(left) - 1} more {bar.label}, {duration(seconds)}")
     return failed
+
+
+def duration(seconds: float) -> str:
+    """About how long.
+
+    >>> duration(40), duration(290), duration(8000)
+    ('about 40 seconds', 'about 5 minutes', 'about 2.2 hours')
+    """
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} seconds"
+    return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.1f} hours"
 
 
 def _events(jobs: deque[Job], where: Where, scene: Scene) -> Generator[Event]:
@@ -120,8 +141,10 @@ def _tell(failed: dict[str, Failure], total: int) -> None:
     for key, failure in failed.items():
         keys.setdefault(failure.words, []).append(key)
     each = " ".join(f"{', '.join(sorted(of))}: {words}" for words, of in keys.items())
-    private = any(issubclass(getattr(errors, failure.kind), PrivacyError) for failure in failed.values())
-    raise (PrivacyError if private else RunError)(f"{len(failed)} of {total} jobs failed; the others are kept. {each}")
+    kinds = {getattr(errors, failure.kind) for failure in failed.values()}
+    private = any(issubclass(kind, PrivacyError) for kind in kinds)
+    kind = kinds.pop() if len(kinds) == 1 else PrivacyError if private else RunError
+    raise kind(f"{len(failed)} of {total} jobs failed; what was done is kept. {each}")
 
 
 def _path(job: Job, folder: Path) -> Path:

@@ -19,13 +19,13 @@ from noisewise.jobs.worker import STOPPED, Failure, Scene, do, outcome_of
 def on_ray(jobs: deque[Job], where: Ray, scene: Scene) -> Iterator[Event]:
     """As many at a time as there is room for. Whoever listens may append jobs; ended early, those at work are asked to stop."""
     with _connected(where) as ray:
-        _check_room(ray.cluster_resources(), jobs, scene.threads, 1 / where.per_gpu)
+        _check_room(ray.cluster_resources(), scene.threads, max(where.share(job.gpu) for job in jobs))
         task, at_work = ray.remote(do), dict[Any, Job]()
         try:
             while jobs or at_work:
                 while jobs and len(at_work) < (where.processes or float("inf")):
                     job = jobs.popleft()
-                    needs = {"num_cpus": scene.threads, "num_gpus": 1 / where.per_gpu if job.gpu else 0}
+                    needs = {"num_cpus": scene.threads, "num_gpus": where.share(job.gpu)}
                     sent = task.options(name=job.key, max_retries=0, **needs).remote(scene.message(job))
                     at_work[sent] = job
                 for ended in ray.wait(list(at_work), num_returns=1)[0]:
@@ -72,13 +72,13 @@ def _connected(where: Ray) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _check_room(there: dict[str, float], jobs: deque[Job], cpus: int, share: float) -> None:
+def _check_room(there: dict[str, float], cpus: int, gpus: float) -> None:
     """Refuse jobs that would wait for ever."""
     if there.get("CPU", 0) < cpus:
         raise ConfigError(
             f"each job has {cpus} threads, and the Ray cluster {there.get('CPU', 0):g} CPUs: set OMP_NUM_THREADS to fewer."
         )
-    if any(job.gpu for job in jobs) and there.get("GPU", 0) < share:
+    if there.get("GPU", 0) < gpus:
         raise ConfigError(
             "the jobs need a GPU, and the Ray cluster has none: use --device cpu, or a cluster with GPUs."
         )

@@ -25,7 +25,7 @@ class Job:
         key: names the file of its result.
         function: of a module, where another process shall do the job: it is found there by its name.
         settings: as JSON, and so is what the function returns.
-        gpu: does it need a GPU? Ray then gives it a share of one.
+        gpu: does it need a GPU? Ray then gives it one, or a share.
         of: what the result depends on, as JSON, if that is something else than the function's name and the settings.
     """
 

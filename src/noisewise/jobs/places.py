@@ -35,20 +35,21 @@ class Ray:
     Args:
         address: `auto` (the cluster that this machine is part of), `HOST:PORT`, or `local` (one of its own, on this machine).
         processes: at most so many jobs at a time; None: as many as there is room for.
-        per_gpu: so many jobs share a GPU.
+        per_gpu: so many jobs share a GPU, and each uses one; None: those that say that they need one have it alone.
 
     Each job has as many threads as OMP_NUM_THREADS says, else one, and counts as so many CPUs.
     """
 
     address: str = "auto"
     processes: int | None = None
-    per_gpu: int = 1
+    per_gpu: int | None = None
 
     def __post_init__(self) -> None:
         """Ray is installed; an address that leads to machines with the same files."""
         if self.processes is not None:
             _check_count("processes", self.processes, "the number of cores")
-        _check_count("per_gpu", self.per_gpu, "4")
+        if self.per_gpu is not None:
+            _check_count("per_gpu", self.per_gpu, "4")
         if not isinstance(self.address, str) or not self.address:
             raise ConfigError(f"ray {self.address!r}: an address is auto, local or HOST:PORT.")
         if "://" in self.address:
@@ -67,6 +68,10 @@ class Ray:
         """Of each job."""
         return _asked_threads() or 1
 
+    def share(self, gpu: bool) -> float:
+        """How much of a GPU a job has, that says whether it needs one."""
+        return float(gpu) if self.per_gpu is None else 1 / self.per_gpu
+
 
 Where: TypeAlias = Local | Ray
 
@@ -74,7 +79,7 @@ Where: TypeAlias = Local | Ray
 def chosen(jobs: int | None = None, ray: str | None = None, per_gpu: int | None = None) -> Where:
     """What the options of a command say: `--jobs`, `--ray`, `--per-gpu`."""
     if ray is not None:
-        return Ray(ray, jobs, 1 if per_gpu is None else per_gpu)
+        return Ray(ray, jobs, per_gpu)
     if per_gpu is not None:
         raise ConfigError(
             f"--per-gpu {per_gpu} without --ray: local processes share the GPU as they are; --jobs says how many."
