@@ -12,11 +12,14 @@ import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
+from helpers import working
 from helpers.membership import CLASSES, FEATURES, RECIPE, Trainings, people, rng
 from noisewise.attacks.shadows import Shadows, halves, lira_offline, lira_online, rmia_scores, train_shadows
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, Interrupted, RunError
 from noisewise.estimates.roc import auc
+from noisewise.jobs import Local
+from noisewise.runs.tensors import load_tensors
 
 
 def shadow_case(count: int, rows: int = 25):
@@ -229,3 +232,21 @@ def test_a_folder_with_other_files_is_left_as_it_is(tmp_path) -> None:
         train_shadows(Trainings(), people(60, 1), tmp_path, recipe=RECIPE, count=4)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.slow  # test_cluster.py has two workers do the same jobs
+def test_several_processes_train_the_same_shadows_also_if_one_is_killed(tmp_path, monkeypatch) -> None:
+    victim = tmp_path / "victim"
+    victim.touch()
+    data = people(40, 1)
+    whole = train_shadows(working.fitted, data, tmp_path / "one", recipe=RECIPE, count=4)  # before there is a victim
+    monkeypatch.setenv("KILL_ONE", str(victim))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    parts = train_shadows(working.fitted, data, tmp_path / "two", recipe=RECIPE, count=4, where=Local(2))
+    assert not victim.exists()
+    for number in range(4):
+        one, other = (load_tensors(shadows.file(number)) for shadows in (whole, parts))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not (tmp_path / "two" / "rows").exists()
+    with pytest.raises(ConfigError, match="no function of a module"):
+        train_shadows(Trainings(), data, tmp_path / "three", recipe=RECIPE, count=4, where=Local(2))

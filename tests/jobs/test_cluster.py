@@ -1,22 +1,50 @@
-"""Jobs on a real Ray of one machine with two workers: the same results, and nothing lost when one is killed."""
+"""Jobs on a real Ray of one machine with two workers: the same results; killed or stopped, nothing is lost."""
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
 
 import pytest
+import ray
+import torch
 
 from helpers import working
-from noisewise.errors import RunError
+from helpers.membership import people
+from noisewise import Mechanism, Poisson
+from noisewise.attacks.shadows import train_shadows
+from noisewise.audits import attribution
+from noisewise.clipping import Flat
+from noisewise.data import Data
+from noisewise.errors import ConfigError, RunError
 from noisewise.jobs import Job, Local, Ray, carry_out
+from noisewise.jobs import cluster as module
+from noisewise.runs.tensors import load_tensors
+from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
+from noisewise.workflow.sweep_file import Sweep
 
 SETTINGS = {"progress": False}
 
 
-def doubles(count, **more):
-    return [Job(f"job-{n}", working.double, {"number": n, **more}) for n in range(count)]
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """As many here as there."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
-def test_ray_does_what_local_processes_do(cluster, tmp_path):
+def doubles(count):
+    return [Job(f"job-{n}", working.double, {"number": n}) for n in range(count)]
+
+
+def test_ray_does_what_this_process_does(cluster, tmp_path):
     jobs = [Job(f"seed-{seed}", working.trained, {"seed": seed}) for seed in range(3)]
     here = carry_out(jobs, tmp_path / "here", **SETTINGS)
     there = carry_out(jobs, tmp_path / "there", Ray(cluster), **SETTINGS)
@@ -24,6 +52,80 @@ def test_ray_does_what_local_processes_do(cluster, tmp_path):
     assert carry_out(jobs, tmp_path / "there", Local(2), **SETTINGS) == here  # what Ray did is not done again
     stored = [json.loads((tmp_path / where / "seed-1.json").read_text()) for where in ("here", "there")]
     assert stored[0] == stored[1]
+
+
+def test_two_jobs_share_a_gpu_and_one_at_a_time_is_one(cluster, tmp_path):
+    trace = {"trace": str(tmp_path)}
+    jobs = [Job(f"job-{n}", working.together, {"number": n, "others": 2, **trace}, gpu=True) for n in range(2)]
+    met = carry_out(jobs, None, Ray(cluster, per_gpu=2), **SETTINGS)
+    assert met == {f"job-{n}": {"met": 2, "gpu": "0"} for n in range(2)}
+    alone = [Job(f"job-{n}", working.together, {"number": 2 + n, "others": 0, **trace}) for n in range(2)]
+    assert [job["met"] for job in carry_out(alone, None, Ray(cluster, 1), **SETTINGS).values()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("where", "threads", "words"),
+    [
+        (partial(Ray, per_gpu=1), "3", "each job has 3 threads, and the Ray cluster 2 CPUs"),
+        (partial(Ray, per_gpu=1), "1", "has none"),
+    ],
+)
+def test_jobs_that_would_wait_for_ever_are_refused(cluster, tmp_path, monkeypatch, where, threads, words):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    with pytest.raises(ConfigError, match=words):
+        carry_out(doubles(1), tmp_path, where(cluster), **SETTINGS)
+
+
+def test_a_cluster_that_is_not_there_is_said(monkeypatch, tmp_path):
+    def nobody(**how):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", nobody)
+    with pytest.raises(RunError, match=r"ray auto: no cluster could be reached \(nobody answers\).*ray start --head"):
+        carry_out(doubles(1), tmp_path, Ray("auto"), **SETTINGS)
+
+
+def test_what_ray_is_sent_holds_no_row(cluster, tmp_path, monkeypatch):
+    """Shadow models on Ray: those of this process, bit for bit; messages are settings, and the rows are gone afterwards."""
+    sent, real = [], module.Scene.message
+    monkeypatch.setattr(module.Scene, "message", lambda self, job: sent.append(real(self, job)) or sent[-1])
+    data = people(40, 1)
+    here = train_shadows(working.fitted, data, tmp_path / "here", recipe={"a": 1}, count=4)
+    there = train_shadows(working.fitted, data, tmp_path / "there", recipe={"a": 1}, count=4, where=Ray(cluster))
+    for number in range(4):
+        one, other = (load_tensors(shadows.file(number)) for shadows in (here, there))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert len(sent) == 4
+    assert max(map(len, sent)) < 4000
+    assert not any(f"{float(value):.4f}"[:6] in text for text in sent for value in data.x[0])
+    assert not (tmp_path / "there" / "rows").exists()
+
+
+def test_an_attribution_and_a_sweep_are_the_same_on_ray(cluster, tmp_path):
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    data = Data(x, (x.sum(1) > 0).long(), classes=("no", "yes"))
+    mechanism = Mechanism(sampler=Poisson(120, 30), clip=Flat(1.0), noise_multiplier=1.0, steps=2)
+    settings = {"loss_fn": working.row_loss, "mechanism": mechanism, "optimizer": partial(torch.optim.SGD, lr=0.5)}
+    here, there = (
+        attribution(working.linear, (data, data), seeds=(0, 1), measure="loss", **settings, **how)
+        for how in ({}, {"where": Ray(cluster), "folder": tmp_path / "there"})
+    )
+    assert there.to_dict() == here.to_dict()
+    text = (
+        '[train]\ndata = "digits"\nmodel = "logistic"\nnoise_multiplier = 4.0\nsteps = 2\ninsecure_seed = 1\n'
+        "[sweep]\nlr = [0.5, 1.0]\n"
+    )
+    whole = plan_sweep(Sweep.from_toml(text), progress=False)
+    contents = [
+        carry_out_sweep(whole, tmp_path / name, where, progress=False)
+        for name, where in (("local", Local()), ("ray", Ray(cluster)))
+    ]
+    assert contents[0] == contents[1]
+    for run in ("run-01", "run-02"):
+        weights = [(tmp_path / name / run / "model.safetensors").read_bytes() for name in ("local", "ray")]
+        assert weights[0] == weights[1]
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_done(cluster, tmp_path):
@@ -38,3 +140,41 @@ def test_a_job_that_kills_every_worker_is_named_and_the_others_kept(cluster, tmp
     with pytest.raises(RunError, match=r"1 of 3 jobs failed.*dies: its worker was ended from outside twice"):
         carry_out([Job("dies", working.die, {}), *doubles(2)], tmp_path, Ray(cluster), **SETTINGS)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["job-0.json", "job-1.json"]
+
+
+SCRIPT = """
+import sys
+from helpers import working
+from noisewise.errors import Interrupted
+from noisewise.jobs import Job, Ray, carry_out
+if __name__ == "__main__":
+    trace, out, address = sys.argv[1:]
+    jobs = [Job(f"job-{n}", working.nap, {"trace": trace, "number": n}) for n in range(3)]
+    try:
+        print(carry_out(jobs, out, Ray(address), progress=False))
+    except Interrupted as error:
+        print(error)
+        sys.exit(130)
+"""
+
+
+def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
+    trace, script = tmp_path / "trace", tmp_path / "many.py"
+    trace.mkdir()
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
+    command = [sys.executable, str(script), str(trace), str(tmp_path / "out"), cluster]
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - a shell's background jobs ignore it
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
+    end = time.monotonic() + 60
+    while len(list(trace.glob("begun-*"))) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "0 of 3 done; nothing is lost" in out
+    assert len(list(trace.glob("saved-*"))) == 2
+    assert len(list(trace.glob("begun-*"))) == 2  # the third never began
+    (trace / "quick").touch()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout.strip() == "{'job-0': 0, 'job-1': 1, 'job-2': 2}"

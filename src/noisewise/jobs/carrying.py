@@ -141,7 +141,7 @@ def _tell(failed: dict[str, Failure], total: int) -> None:
     for key, failure in failed.items():
         keys.setdefault(failure.words, []).append(key)
     each = " ".join(f"{', '.join(sorted(of))}: {words}" for words, of in keys.items())
-    kinds = {getattr(errors, failure.kind) for failure in failed.values()}
+    kinds = {getattr(errors, failure.kind, RunError) for failure in failed.values()}
     private = any(issubclass(kind, PrivacyError) for kind in kinds)
     kind = kinds.pop() if len(kinds) == 1 else PrivacyError if private else RunError
     raise kind(f"{len(failed)} of {total} jobs failed; what was done is kept. {each}")
