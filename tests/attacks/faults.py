@@ -18,6 +18,13 @@ FAULTS = [
         "_train(fit, data, shadows, 0, where or Local(), progress)",
         ("audits/test_audit_options.py::test_every_option_of_training_shadows_acts",),
     ),
+    Mutant(
+        "seen: shadows, the rows stay behind",
+        "attacks/shadows.py",
+        "    finally:\n        _forget_rows(shadows.folder)",
+        "    finally:\n        pass",
+        ("jobs/test_cluster.py::test_what_ray_is_sent_holds_no_row",),
+    ),
     # audits: the price
     Mutant(
         "price: the attack leaves its ball",

@@ -12,6 +12,13 @@ FAULTS = [
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[attribution-scheduler]",),
     ),
     Mutant(
+        "seen: attribution, a folder of another optimizer is taken",
+        "audits/retrained.py",
+        '"optimizer": [type(moves).__qualname__, repr(sorted(moves.defaults.items()))],',
+        '"optimizer": [],',
+        ("audits/test_retrained.py::test_a_folder_of_other_trainings_is_refused[optimizer]",),
+    ),
+    Mutant(
         "seen: attribution, runtime ignored",
         "audits/retrained.py",
         "scheduler=plan, runtime=self.runtime,",
