@@ -25,11 +25,11 @@ FAULTS = [
         ("jobs/test_local.py::test_a_worker_that_is_killed_is_replaced_and_its_job_done",),
     ),
     Mutant(
-        "jobs: a job that kills its workers is tried for ever",
+        "jobs: nothing is tried once more",
         "jobs/carrying.py",
-        "                lost.add(job.key)\n",
-        "                lost.clear() if len(done) < 3 else lost.add(job.key)\n",
-        ("jobs/test_carrying.py::test_a_process_that_dies_is_said_and_what_was_done_is_kept",),
+        "if outcome is LOST and job.key not in lost:",
+        "if outcome is LOST and job.key in lost:",
+        ("jobs/test_local.py::test_a_worker_that_is_killed_is_replaced_and_its_job_done",),
     ),
     Mutant(
         "jobs: workers hear nothing of a dead parent",
@@ -47,10 +47,10 @@ FAULTS = [
     ),
     Mutant(
         "jobs: each worker takes all cores",
-        "jobs/local.py",
-        "    os.environ[THREADS] = str(threads)",
-        '    os.environ[THREADS] = "64"',
-        ("jobs/test_local.py::test_results_depend_on_neither_order_nor_number_of_workers",),
+        "jobs/places.py",
+        "(os.cpu_count() or 1) // self.processes",
+        "(os.cpu_count() or 1)",
+        ("jobs/test_places.py::test_cores_are_shared_unless_the_user_has_chosen",),
     ),
     Mutant(
         "jobs: a worker with other versions takes part",

@@ -178,3 +178,54 @@ def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
     (trace / "quick").touch()
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert again.stdout.strip() == "{'job-0': 0, 'job-1': 1, 'job-2': 2}"
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_workers_and_driver_are_killed_is_the_sweep_that_was_not(cluster, tmp_path):
+    """Real trainings, with noise that repeats: workers are killed in the middle of steps, then the command itself."""
+    text = (
+        '[train]\ndata = "digits"\nmodel = "logistic"\nnoise_multiplier = 4.0\nsteps = 1500\ninsecure_seed = 1\n'
+        "[sweep]\nlr = [0.25, 0.5, 1.0]\n"
+    )
+    (tmp_path / "s.toml").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def command(out, *where):
+        line = ["sweep", "--config", str(tmp_path / "s.toml"), "--out", str(tmp_path / out), "--quiet", *where]
+        return subprocess.Popen([sys.executable, "-m", "noisewise", *line], env=environment, stderr=subprocess.DEVNULL)
+
+    def at_work(out):
+        """Processes of Ray that hold a run folder of the sweep open."""
+        held = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                files = [os.readlink(file) for file in (process / "fd").iterdir()]
+                is_worker = b"ray::" in (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if is_worker and any(str(tmp_path / out / "run-") in file for file in files):
+                held.append(int(process.name))
+        return held
+
+    def waited(condition):
+        end = time.monotonic() + 120
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.1)
+        return condition()
+
+    whole = command("whole", "--jobs", "1")
+    assert whole.wait(300) == 0
+    driver = command("killed", "--ray", cluster)
+    assert waited(lambda: list((tmp_path / "killed").glob("run-*/sensitive/checkpoint*")))
+    (victim, *_) = waited(lambda: at_work("killed"))
+    os.kill(victim, signal.SIGKILL)
+    assert waited(lambda: [pid for pid in at_work("killed") if pid != victim])
+    driver.kill()
+    driver.wait()
+    assert waited(lambda: not at_work("killed"))
+    assert command("killed", "--ray", cluster).wait(300) == 0
+    contents = [json.loads((tmp_path / name / "sweep.json").read_text()) for name in ("whole", "killed")]
+    assert contents[0] == contents[1]
+    for run in ("run-01", "run-02", "run-03"):
+        one, other = ((tmp_path / name / run / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+        assert one == other
