@@ -43,7 +43,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "cli/compare.py": 1,
     "cli/forecast.py": 1,
     "cli/lists.py": 6,
-    "cli/planned.py": 2,
+    "cli/planned.py": 3,
     "cli/processes.py": 3,
     "cli/predict.py": 1,
     "cli/report.py": 1,

@@ -27,7 +27,11 @@ def test_two_at_a_time_are_those_of_one_after_another(tmp_path, monkeypatch):
     for seed in ("seed-0", "seed-1"):
         one, two = ((tmp_path / name / seed / "model.safetensors").read_bytes() for name in ("one", "two"))
         assert one == two
-    assert spent_together([tmp_path / "one" / "seed-0", tmp_path / "one" / "seed-1"])[0] == math.inf
+
+
+def test_runs_whose_noise_repeats_have_no_total(tmp_path):
+    train_seeds(configs(1, insecure_seed=1), tmp_path, progress=False)
+    assert spent_together([tmp_path / "seed-0"])[0] == math.inf
 
 
 def test_a_stopped_call_goes_on_and_the_runs_add_up(tmp_path, monkeypatch):
