@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -85,6 +87,33 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", nobody)
     with pytest.raises(RunError, match=r"ray auto: no cluster could be reached \(nobody answers\).*ray start --head"):
         carry_out(doubles(1), tmp_path, Ray("auto"), **SETTINGS)
+
+
+def test_a_ray_of_ones_own_is_closed_to_others_and_an_open_one_is_warned_of(monkeypatch, tmp_path):
+    asked = []
+
+    def start(**how):
+        asked.append((how["_temp_dir"], stat.S_IMODE(Path(how["_temp_dir"]).parent.stat().st_mode)))
+
+    class Seen(Exception):
+        pass
+
+    def seen():
+        raise Seen
+
+    for name, stand_in in {"is_initialized": lambda: False, "init": start, "cluster_resources": seen}.items():
+        monkeypatch.setattr(ray, name, stand_in)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    for authentication in ("token", "disabled"):
+        monkeypatch.setenv("RAY_AUTH_MODE", authentication)
+        with warnings.catch_warnings(record=True) as told, pytest.raises(Seen):
+            warnings.simplefilter("always")
+            carry_out(doubles(1), tmp_path, Ray("local"), **SETTINGS)
+        assert ["asks for no token" in str(warning.message) for warning in told] == [True] * (
+            authentication == "disabled"
+        )
+    assert [mode for _, mode in asked] == [0o700, 0o700]
+    assert not any(Path(folder).parent.exists() for folder, _ in asked)
 
 
 def test_what_ray_is_sent_holds_no_row(cluster, tmp_path, monkeypatch):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
+import warnings
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs.job import Job
 from noisewise.jobs.local import LOST, Event
 from noisewise.jobs.places import Ray
 from noisewise.jobs.worker import STOPPED, Failure, Scene, do, outcome_of
+
+AUTHENTICATION = "RAY_AUTH_MODE"
+OPEN = (
+    f"this Ray asks for no token ({AUTHENTICATION}): whoever reaches its ports runs code as you, and reads the records. `ray "
+    f"get-auth-token --generate` before `ray start`, and {AUTHENTICATION}=token."
+)
+OBJECTS = 10**8  # bytes for objects, of which there are none: messages are short
 
 
 def on_ray(jobs: deque[Job], where: Ray, scene: Scene) -> Iterator[Event]:
@@ -58,18 +67,29 @@ def _connected(where: Ray) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    own: dict[str, Any] = {"include_dashboard": False} if where.address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
-    try:
-        ray.init(address=where.address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise RunError(
-            f"ray {where.address}: no cluster could be reached ({error}). `ray start --head` starts one; local needs none."
-        ) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    own: AbstractContextManager[dict[str, Any]] = _alone() if where.address == "local" else nullcontext({})
+    with own as more:
+        try:
+            ray.init(address=where.address, log_to_driver=False, logging_level=logging.ERROR, **more)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RunError(
+                f"ray {where.address}: no cluster could be reached ({error}). `ray start --head` starts one; local needs none."
+            ) from None
+        try:
+            if os.environ.get(AUTHENTICATION) != "token":  # Ray says so there, where it asks for one
+                warnings.warn(OPEN, PrivacyWarning, stacklevel=2)
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _alone() -> Iterator[dict[str, Any]]:
+    """Settings of a Ray of one's own: sockets and logs in a folder of this user's, and little memory for objects."""
+    near = "/tmp" if os.path.isdir("/tmp") else None  # names of sockets must be short
+    with tempfile.TemporaryDirectory(prefix="nw-", dir=near, ignore_cleanup_errors=True) as folder:  # of mode 700
+        yield {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": f"{folder}/ray"}
 
 
 def _check_room(there: dict[str, float], cpus: int, gpus: float) -> None:
