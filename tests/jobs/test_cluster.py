@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import time
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +14,21 @@ import pytest
 import ray
 import torch
 
-from helpers import working
+from helpers import toy_paper, working
 from helpers.membership import people
 from noisewise import Mechanism, Poisson
 from noisewise.attacks.shadows import train_shadows
 from noisewise.audits import attribution
 from noisewise.clipping import Flat
 from noisewise.data import Data
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs import Job, Local, Ray, carry_out
 from noisewise.jobs import cluster as module
+from noisewise.reproduce.papers import PAPERS
+from noisewise.reproduce.running import reproduce
 from noisewise.runs.tensors import load_tensors
+from noisewise.workflow.config import configure
+from noisewise.workflow.seeds import train_seeds
 from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
 from noisewise.workflow.sweep_file import Sweep
 
@@ -95,23 +98,16 @@ def test_a_ray_of_ones_own_is_closed_to_others_and_an_open_one_is_warned_of(monk
     def start(**how):
         asked.append((how["_temp_dir"], stat.S_IMODE(Path(how["_temp_dir"]).parent.stat().st_mode)))
 
-    class Seen(Exception):
-        pass
-
-    def seen():
-        raise Seen
-
-    for name, stand_in in {"is_initialized": lambda: False, "init": start, "cluster_resources": seen}.items():
-        monkeypatch.setattr(ray, name, stand_in)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    for authentication in ("token", "disabled"):
-        monkeypatch.setenv("RAY_AUTH_MODE", authentication)
-        with warnings.catch_warnings(record=True) as told, pytest.raises(Seen):
-            warnings.simplefilter("always")
-            carry_out(doubles(1), tmp_path, Ray("local"), **SETTINGS)
-        assert ["asks for no token" in str(warning.message) for warning in told] == [True] * (
-            authentication == "disabled"
-        )
+    monkeypatch.setattr(ray, "cluster_resources", dict)  # no CPU: nothing is begun
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ConfigError, match="0 CPUs"):
+        carry_out(doubles(1), tmp_path, Ray("local"), **SETTINGS)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.warns(PrivacyWarning, match="asks for no token"), pytest.raises(ConfigError, match="0 CPUs"):
+        carry_out(doubles(1), tmp_path, Ray("local"), **SETTINGS)
     assert [mode for _, mode in asked] == [0o700, 0o700]
     assert not any(Path(folder).parent.exists() for folder, _ in asked)
 
@@ -130,6 +126,30 @@ def test_what_ray_is_sent_holds_no_row(cluster, tmp_path, monkeypatch):
     assert max(map(len, sent)) < 4000
     assert not any(f"{float(value):.4f}"[:6] in text for text in sent for value in data.x[0])
     assert not (tmp_path / "there" / "rows").exists()
+
+
+@pytest.mark.slow
+def test_a_reproduction_and_seeds_are_the_same_on_ray(cluster, tmp_path, monkeypatch):
+    monkeypatch.setitem(PAPERS, "toy", toy_paper.PAPER)
+    (here,), (there,) = (
+        reproduce(["toy.coin"], tmp_path / name, tier="quick", where=where, progress=False)
+        for name, where in (("here", None), ("there", Ray(cluster)))
+    )
+    assert there.measured.to_dict() == here.measured.to_dict()
+    plan = {
+        "data": "digits",
+        "model": "logistic",
+        "noise_multiplier": 4.0,
+        "steps": 2,
+        "twin": False,
+        "insecure_seed": 1,
+    }
+    configs = {f"seed-{seed}": configure(**plan, seed=seed) for seed in range(2)}
+    for name, where in (("one", None), ("two", Ray(cluster))):
+        train_seeds(configs, tmp_path / name, where, progress=False)
+    for seed in configs:
+        one, two = ((tmp_path / name / seed / "model.safetensors").read_bytes() for name in ("one", "two"))
+        assert one == two
 
 
 def test_an_attribution_and_a_sweep_are_the_same_on_ray(cluster, tmp_path):
