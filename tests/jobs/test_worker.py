@@ -27,6 +27,15 @@ def test_a_message_and_its_outcome_are_json(scene):
     assert outcome_of(do(scene.message(Job("a", working.infinite, {})))) == {"epsilon": "inf", "pair": [1, 2]}
 
 
+def test_where_data_are_kept_is_known_to_workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOISEWISE_DATA", "/somewhere")
+    monkeypatch.setenv("SECRET", "mine")
+    message = Scene.here(None, "", 1).message(Job("a", working.variables, {}))
+    assert "mine" not in message
+    monkeypatch.delenv("NOISEWISE_DATA")
+    assert outcome_of(do(message)) == {"NOISEWISE_DATA": "/somewhere"}
+
+
 def test_failures_are_told_by_kind(scene):
     assert outcome_of(do(scene.message(Job("a", working.fail, {"number": 7})))) == Failure(
         "ConfigError", "number=7: is not liked."

@@ -57,6 +57,10 @@ class Training:
     def _starts(self) -> dict[int, nn.Module]:
         return {}
 
+    @cached_property
+    def _marks(self) -> list[str]:
+        return [_digest({"x": part.x, "y": part.y}) for part in (self.train, self.test)]
+
     def start(self, seed: int) -> nn.Module:
         """The seed's initialisation, made once."""
         if seed not in self._starts:
@@ -92,8 +96,7 @@ class Training:
         plan = None if self.scheduler is None else self.scheduler(moves)
         return {
             "start": _digest(self.start(seed).state_dict()),
-            "train": _digest({"x": self.train.x, "y": self.train.y}),
-            "test": _digest({"x": self.test.x, "y": self.test.y}),
+            "rows": self._marks,
             "loss": getattr(self.loss_fn, "__qualname__", type(self.loss_fn).__qualname__),
             "mechanism": self.mechanism.to_dict(),
             "optimizer": [type(moves).__qualname__, repr(sorted(moves.defaults.items()))],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -101,7 +102,8 @@ def _carry_out(
                     break
             else:
                 if folder is not None:
-                    stored = {"format": FORMAT, "digest": job.digest, "threads": scene.threads, "result": outcome}
+                    threads = _threads_here() if where == Local() else scene.threads
+                    stored = {"format": FORMAT, "digest": job.digest, "threads": threads, "result": outcome}
                     write_json(_path(job, folder), stored)
                 done[job.key] = outcome
             bar.advance(extra=job.key)
@@ -109,6 +111,11 @@ def _carry_out(
             if ended == 1 and (seconds := (time.monotonic() - began) * (len(left) - 1) / (where.processes or 1)) > LONG:
                 bar.note(f"{len(left) - 1} more {bar.label}, {duration(seconds)}")
     return failed
+
+
+def _threads_here() -> int | None:
+    """Of this process; None where nothing has asked for any."""
+    return sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
 
 
 def duration(seconds: float) -> str:

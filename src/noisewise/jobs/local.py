@@ -100,9 +100,23 @@ def _started() -> _Worker:
     context = multiprocessing.get_context("spawn")  # torch does not survive a fork
     line, far = context.Pipe()
     process = context.Process(target=_serve, args=(far, os.getpid()), daemon=False)
-    process.start()
+    with _deaf():
+        process.start()
     far.close()
     return _Worker(process, line)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A process that is started now does not hear Ctrl-C while it comes up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(workers: Sequence[_Worker]) -> None:

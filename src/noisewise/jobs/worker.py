@@ -18,6 +18,7 @@ from noisewise.jobs.places import THREADS
 from noisewise.runs.files import finite
 
 MARK = ".here"  # in the folder of results: by it a worker knows that it sees the same folder
+VARIABLES = "NOISEWISE_"  # beginning of names in the environment that workers share, such as where data are kept
 STOPPED, BUG = "stopped", "bug"  # kinds of failure beside those of `NoisewiseError`
 
 
@@ -31,7 +32,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Scene:
-    """What workers must have in common with who asks: folders, mark, versions; and how many threads each job has."""
+    """What workers must have in common with who asks: folders, mark, versions, variables; and the threads of each job."""
 
     at: str
     modules: list[str]
@@ -39,12 +40,15 @@ class Scene:
     mark: str
     threads: int
     versions: dict[str, str]
+    environment: dict[str, str]
 
     @classmethod
     def here(cls, folder: Path | None, mark: str, threads: int) -> Scene:
         """That of this process."""
         modules = [os.path.abspath(path) for path in sys.path]
-        return cls(os.getcwd(), modules, None if folder is None else str(folder.absolute()), mark, threads, _versions())
+        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+        kept = None if folder is None else str(folder.absolute())
+        return cls(os.getcwd(), modules, kept, mark, threads, _versions(), variables)
 
     def message(self, job: Job) -> str:
         """What a worker is told."""
@@ -100,6 +104,6 @@ def _take_part(scene: Scene) -> None:
             "same paths."
         )
     sys.path += [path for path in scene.modules if path not in sys.path]
-    os.environ[THREADS] = str(scene.threads)
+    os.environ |= {**scene.environment, THREADS: str(scene.threads)}
     if "torch" in sys.modules and sys.modules["torch"].get_num_threads() != scene.threads:
         sys.modules["torch"].set_num_threads(scene.threads)
