@@ -232,6 +232,20 @@ FAULTS = [
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[FirstPhase-clip]",),
     ),
     Mutant(
+        "first phase: steps of the recipe's batches in batches of another size",
+        "repairs/phases.py",
+        "steps=steps_for(epochs, sampler.n, size))",
+        "steps=mechanism.steps)",
+        ("repairs/test_changes.py::test_a_phase_may_have_another_batch_size",),
+    ),
+    Mutant(
+        "first phase: a schedule runs over steps of another size",
+        "repairs/phases.py",
+        "if isinstance(mechanism.clip, Schedule) or isinstance(mechanism.noise_multiplier, Schedule):",
+        "if isinstance(mechanism.clip, Schedule):",
+        ("repairs/test_changes.py::test_another_batch_size_that_has_no_meaning_is_refused",),
+    ),
+    Mutant(
         "seen: local then global, the share is the end's",
         "repairs/global_clipping.py",
         "switch = round(self.share * steps)",
