@@ -166,6 +166,7 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the smallest inp
     "resnet18": ((3, 16, 16), {"width": 2, "stem": "small"}),
     "resnet34": ((1, 16, 16), {"width": 2, "stem": "small"}),
     "wrn-16-4": ((3, 8, 8), {"width": 1}),
+    "wrn-40-4": ((3, 8, 8), {"width": 1}),
     "vit": ((1, 6, 4), {"patch": 2, "width": 8, "depth": 2, "heads": 2}),
     "two-layer-cnn": ((2, 5), {"filters": 3}),
     "two-layer-linear": ((5,), {"hidden": 4}),

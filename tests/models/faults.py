@@ -11,6 +11,20 @@ FAULTS = [
         "torch.default_generator.manual_seed(0)",
         ("models/test_models.py::test_the_seed_is_the_initialisation_and_the_global_state_is_left_alone[mlp]",),
     ),
+    Mutant(
+        "models: standardised weights keep their mean",
+        "models/residual.py",
+        "centred = rows - rows.mean(1, keepdim=True)",
+        "centred = rows",
+        ("models/test_models.py::test_standardized_weights_are_those_of_batch_norm_over_the_weights",),
+    ),
+    Mutant(
+        "models: weights without spread are divided by nothing",
+        "models/residual.py",
+        ".clamp(min=SMALLEST_SPREAD).rsqrt()",
+        ".rsqrt()",
+        ("models/test_models.py::test_standardized_weights_are_those_of_batch_norm_over_the_weights",),
+    ),
     # options of the command line
     Mutant(
         "fresh: converted layers are in training mode",

@@ -8,6 +8,7 @@ import math
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from helpers import honest
@@ -17,6 +18,7 @@ from noisewise.errors import ConfigError
 from noisewise.losses import cross_entropy, squared_error
 from noisewise.models import MODELS, build, gradient_norms, linear_minimum
 from noisewise.models.convert import batchnorm_to_groupnorm
+from noisewise.models.residual import StandardizedConv2d
 from noisewise.models.transformer import Block
 from noisewise.persample import clipped_sum, examine
 from noisewise.testing import check_model, reveal
@@ -37,6 +39,9 @@ PUBLISHED = [  # weights: counts that the papers or the models' publishers state
     ("resnet18", (3, 32, 32), 10, {"stem": "small"}, 11_181_642 - 3 * 64 * (49 - 9)),
     ("resnet34", (3, 32, 32), 1000, {}, 21_797_672),
     ("wrn-16-4", (3, 32, 32), 10, {}, 2_751_562),
+    ("wrn-16-4", (3, 32, 32), 10, {"standardized": True}, 2_751_562 + 16 + 5 * (64 + 128 + 256)),
+    ("wrn-40-4", (3, 32, 32), 10, {}, 8_955_466),
+    ("wrn-40-4", (3, 32, 32), 10, {"standardized": True}, 8_955_466 + 16 + 13 * (64 + 128 + 256)),
     ("vit", (1, 28, 28), 10, {}, 3_200 + 1_024 + 4 * (256 + 12_480 + 4_160 + 16_640 + 16_448) + 128 + 650),
     ("mlp", (11,), 1, {}, 1_200 + 101),
     ("mlp", (1, 4, 4), 3, {"widths": (5, 6)}, 85 + 36 + 21),
@@ -350,6 +355,39 @@ def test_wide_blocks_are_activation_norm_convolution_by_hand() -> None:
         out = second.conv2(group(second.conv1(group(first.relu(), second.norm1)).relu(), second.norm2)) + first
         torch.testing.assert_close(second(first), out)
     assert model(draw(1, 3, 8, 8)).shape == (1, 2)
+
+
+def test_standardized_weights_are_those_of_batch_norm_over_the_weights() -> None:
+    """As timm's ScaledStdConv2d has it: a batch norm of [1, outputs, inputs] with weight gain / sqrt(fan_in)."""
+    conv = StandardizedConv2d(3, 5, 3, 2, 1).double()
+    with torch.no_grad():
+        conv.weight.copy_(3 + 2 * draw(5, 3, 3, 3))
+        conv.gain.copy_(draw(5, seed=1))
+        conv.weight[4] = 7.0  # all alike: no spread to divide by
+    flat, scale = conv.weight.reshape(1, 5, -1), conv.gain * 27**-0.5
+    expected = F.batch_norm(flat, None, None, scale, training=True, momentum=0.0, eps=1e-15).reshape_as(conv.weight)
+    torch.testing.assert_close(conv.standardized()[:4], expected[:4], rtol=1e-9, atol=1e-12)
+    assert not conv.standardized()[4].any()
+    x = draw(2, 3, 8, 8)
+    torch.testing.assert_close(conv(x)[:, :4], F.conv2d(x, expected[:4], conv.bias[:4], 2, 1))
+
+
+def test_gradients_of_standardized_weights_are_those_of_each_unit_alone() -> None:
+    model = build("wrn-16-4", (3, 8, 8), 3, 0, width=1, standardized=True).double()
+    x, y = draw(3, 3, 8, 8), torch.tensor([0, 1, 2])
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for k in range(3):
+        gradients = torch.autograd.grad(loss(model, (x[k : k + 1], y[k : k + 1])).sum(), list(model.parameters()))
+        factor = min(1.0, 0.3 / math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+        for name, gradient in zip(expected, gradients, strict=True):
+            expected[name] += factor * gradient
+    sums = reveal(clipped_sum(model, loss, (x, y), Flat(0.3)).grads)
+    for name, total in expected.items():
+        torch.testing.assert_close(sums[name], total, rtol=1e-6, atol=1e-9)
 
 
 def test_scattering_features_are_normalised_by_unit_or_by_constants() -> None:
