@@ -3,6 +3,34 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "statistics: long vectors are not shortened",
+        "data/statistics.py",
+        "values * (bound / lengths.clamp(min=bound))",
+        "values",
+        ("data/test_statistics.py::test_one_unit_moves_the_sums_by_at_most_the_bounds",),
+    ),
+    Mutant(
+        "statistics: one row that is not finite spoils the sums",
+        "data/statistics.py",
+        "torch.where(lengths.isfinite(), values",
+        "torch.where(lengths == lengths, values",
+        ("data/test_statistics.py::test_one_unit_moves_the_sums_by_at_most_the_bounds",),
+    ),
+    Mutant(
+        "statistics: the ledger does not know whose they are",
+        "data/statistics.py",
+        '    ledger.claim_data(mark_of(data), entropy.key(b"identity"))\n',
+        "",
+        ("data/test_statistics.py::test_statistics_belong_to_their_data_and_reproducible_noise_is_marked",),
+    ),
+    Mutant(
+        "statistics: bounds from private rows",
+        "data/statistics.py",
+        "if not public.public:",
+        "if False:",
+        ("data/test_statistics.py::test_bounds_come_from_public_data",),
+    ),
     # data and models
     Mutant(
         "data: private rows come back from disk as public",

@@ -31,7 +31,7 @@ _HOMES = {
     "split": "base",
     **{name: entry.home for name, entry in CATALOG.items()},
 }
-_MODULES = ("base", "disk", "files", "images", "synthetic", "tabular")
+_MODULES = ("base", "disk", "files", "images", "statistics", "synthetic", "tabular")
 
 __all__ = [*_HOMES]
 
