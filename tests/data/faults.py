@@ -4,6 +4,27 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "images: house numbers have rows and columns exchanged",
+        "data/images.py",
+        "pixels.transpose(3, 2, 0, 1)",
+        "pixels.transpose(3, 2, 1, 0)",
+        ("data/test_stand_ins.py::test_house_numbers_keep_rows_and_columns_apart_and_may_have_more",),
+    ),
+    Mutant(
+        "images: the digit 0 is a tenth class",
+        "data/images.py",
+        "torch.from_numpy(labels.astype(np.int64)) % 10",
+        "torch.from_numpy(labels.astype(np.int64)) - 1",
+        ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[svhn]",),
+    ),
+    Mutant(
+        "images: superclasses are taken for classes",
+        "data/images.py",
+        'SCALES["cifar100"]), rows[:, 1].long()',
+        'SCALES["cifar100"]), rows[:, 0].long()',
+        ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[cifar100]",),
+    ),
+    Mutant(
         "statistics: long vectors are not shortened",
         "data/statistics.py",
         "values * (bound / lengths.clamp(min=bound))",

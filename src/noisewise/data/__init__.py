@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from noisewise.data.base import Splits as Splits
     from noisewise.data.base import split as split
     from noisewise.data.images import cifar10 as cifar10
+    from noisewise.data.images import cifar100 as cifar100
     from noisewise.data.images import digits as digits
     from noisewise.data.images import fashion_mnist as fashion_mnist
     from noisewise.data.images import mnist as mnist
+    from noisewise.data.images import svhn as svhn
     from noisewise.data.loading import DATASETS as DATASETS
     from noisewise.data.loading import load as load
     from noisewise.data.synthetic import signal_noise as signal_noise

@@ -43,6 +43,8 @@ CATALOG = {
     ),
     "fashion_mnist": Entry("images", rows=60_000),
     "cifar10": Entry("images", rows=50_000),
+    "cifar100": Entry("images", rows=50_000, groups=("superclass",)),
+    "svhn": Entry("images", rows=73_257),
     "adult": Entry("tabular", rows=32_561, groups=("sex", "race")),
     "german_credit": Entry("tabular", rows=800, groups=("sex", "age_group")),
     "compas": Entry("tabular", rows=4_938, groups=("race", "sex", "age_cat")),

@@ -128,7 +128,7 @@ def _scratch(place: Path) -> Iterator[Path]:
         ) from None
 
 
-def _member(name: str) -> Callable[[Path], bytes]:
+def member(name: str) -> Callable[[Path], bytes]:
     """One file of a tar archive, read by name: nothing else in the archive is written anywhere."""
 
     def read(archive: Path) -> bytes:
@@ -148,7 +148,7 @@ def _member(name: str) -> Callable[[Path], bytes]:
 
 def _with_header(archive: Path) -> bytes:
     """California Housing as a CSV file: the publisher's values, shortest decimals, under a line with their names."""
-    raw = _member("CaliforniaHousing/cal_housing.data")(archive).decode()
+    raw = member("CaliforniaHousing/cal_housing.data")(archive).decode()
     columns = "longitude,latitude,housingMedianAge,totalRooms,totalBedrooms,population,households,medianIncome,medianHouseValue"
     lines = [",".join(str(float(value)) for value in line.split(",")) for line in raw.split()]
     return "".join(f"{line}\n" for line in [columns, *lines]).encode()
@@ -184,6 +184,7 @@ _FASHION = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
+_HOUSES = "http://ufldl.stanford.edu/housenumbers/"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _CIFAR = Download(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), "md5:c32a1d4ab5d03f1284b67883e8d87530")
 _HOUSING = Download(
@@ -220,8 +221,8 @@ FILES: dict[str, File] = {
         },
     ),
     **{
-        f"cifar10/{member}": File(sha256, _CIFAR, _member(member))
-        for member, sha256 in {
+        f"cifar10/{batch}": File(sha256, _CIFAR, member(batch))
+        for batch, sha256 in {
             "cifar-10-batches-bin/data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
             "cifar-10-batches-bin/data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
             "cifar-10-batches-bin/data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
@@ -230,6 +231,20 @@ FILES: dict[str, File] = {
             "cifar-10-batches-bin/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
         }.items()
     },
+    **_plain(
+        "cifar100",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        **{"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
+    ),
+    **_plain(
+        "svhn",
+        (_HOUSES,),
+        **{
+            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+            "extra_32x32.mat": "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3",
+        },
+    ),
     **_plain(
         "tabular",
         (f"{_UCI}adult/",),
