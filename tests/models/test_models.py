@@ -43,6 +43,7 @@ PUBLISHED = [  # weights: counts that the papers or the models' publishers state
     ("wrn-40-4", (3, 32, 32), 10, {}, 8_955_466),
     ("wrn-40-4", (3, 32, 32), 10, {"standardized": True}, 8_955_466 + 16 + 13 * (64 + 128 + 256)),
     ("vit", (1, 28, 28), 10, {}, 3_200 + 1_024 + 4 * (256 + 12_480 + 4_160 + 16_640 + 16_448) + 128 + 650),
+    ("words", (64,), 2, {}, 8_194 * 32 + 2 * (4 * 32 + 1)),
     ("mlp", (11,), 1, {}, 1_200 + 101),
     ("mlp", (1, 4, 4), 3, {"widths": (5, 6)}, 85 + 36 + 21),
     ("logistic", (1, 28, 28), 10, {}, 7_850),
@@ -68,7 +69,7 @@ def test_weights_are_counted_and_there_is_one_output_per_class(name, shape, outp
     model = build(name, shape, outputs, 0, **options)
     assert count(model) == weights
     with torch.no_grad():
-        assert model(torch.zeros(2, *shape)).shape == (2, outputs)
+        assert model(torch.zeros(2, *shape, dtype=torch.long if name == "words" else None)).shape == (2, outputs)
 
 
 def test_every_model_has_a_count_and_a_check_of_its_gradients() -> None:
@@ -126,7 +127,7 @@ def test_the_wide_network_has_the_published_size() -> None:
 def test_units_are_independent_and_clipped_sums_are_the_definitions(name, outputs) -> None:
     shape, options = SMALL[name]
     model = build(name, shape, outputs, 1, **options).double()
-    x = draw(4, *shape)
+    x = draw(4, *shape) if name != "words" else torch.randint(0, 9, (4, *shape), generator=torch.Generator().manual_seed(0))
     batch = (x, torch.arange(4) % 3) if outputs == 3 else (x, draw(4, seed=1))
     setup = Setup(model, cross_entropy if outputs == 3 else squared_error, batch)
     layout = examine(*setup)
@@ -388,6 +389,19 @@ def test_gradients_of_standardized_weights_are_those_of_each_unit_alone() -> Non
     sums = reveal(clipped_sum(model, loss, (x, y), Flat(0.3)).grads)
     for name, total in expected.items():
         torch.testing.assert_close(sums[name], total, rtol=1e-6, atol=1e-9)
+
+
+def test_words_of_either_text_are_averaged_without_padding_and_separator() -> None:
+    model = build("words", (6,), 2, 0, size=9, width=3).double()
+    words = model.words.weight.detach()
+
+    def by_hand(first, second):
+        u, v = (words[ids].mean(0) if ids else torch.zeros(3, dtype=torch.float64) for ids in (first, second))
+        return model.head(torch.cat([u, v, (u - v).abs(), u * v]))
+
+    rows = torch.tensor([[5, 5, 2, 8, 1, 0], [3, 4, 0, 0, 0, 0], [8, 7, 6, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
+    expected = [by_hand([5, 5, 2], [1]), by_hand([3, 4], []), by_hand([], [7, 6]), by_hand([], [])]
+    torch.testing.assert_close(model(rows), torch.stack(expected))
 
 
 def test_scattering_features_are_normalised_by_unit_or_by_constants() -> None:

@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from noisewise.data.loading import load as load
     from noisewise.data.synthetic import signal_noise as signal_noise
     from noisewise.data.synthetic import two_patch as two_patch
+    from noisewise.data.texts import load_texts as load_texts
+    from noisewise.data.texts import sick as sick
+    from noisewise.data.texts import snli as snli
+    from noisewise.data.texts import sst2 as sst2
 
 _HOMES = {
     "DATASETS": "loading",
     "Data": "base",
     "Splits": "base",
     "load": "loading",
+    "load_texts": "texts",
     "split": "base",
     **{name: entry.home for name, entry in CATALOG.items()},
 }
-_MODULES = ("base", "disk", "files", "images", "statistics", "synthetic", "tabular")
+_MODULES = ("base", "disk", "files", "images", "statistics", "synthetic", "tabular", "texts", "tokens")
 
 __all__ = [*_HOMES]
 

@@ -50,6 +50,9 @@ CATALOG = {
     "compas": Entry("tabular", rows=4_938, groups=("race", "sex", "age_cat")),
     "california_housing": Entry("tabular", rows=16_512),
     "wine_quality": Entry("tabular", rows=5_198, groups=("colour",)),
+    "sst2": Entry("texts", rows=67_349),
+    "sick": Entry("texts", rows=5_000),
+    "snli": Entry("texts", rows=559_209),
     "two_patch": Entry("synthetic", groups=("feature",)),
     "signal_noise": Entry("synthetic"),
 }

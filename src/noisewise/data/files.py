@@ -8,6 +8,8 @@ import io
 import os
 import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,6 +148,25 @@ def member(name: str) -> Callable[[Path], bytes]:
     return read
 
 
+def zipped(name: str) -> Callable[[Path], bytes]:
+    """One file of a zip archive, read by name."""
+
+    def read(archive: Path) -> bytes:
+        try:
+            with zipfile.ZipFile(archive) as content:
+                return content.read(name)
+        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise DataError(
+                f"{archive.name} holds no readable {name} ({error}): the publisher has changed it. Use a newer noisewise."
+            ) from None
+
+    return read
+
+
+def _without_last_newline(text: Path) -> bytes:
+    return text.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+
+
 def _with_header(archive: Path) -> bytes:
     """California Housing as a CSV file: the publisher's values, shortest decimals, under a line with their names."""
     raw = member("CaliforniaHousing/cal_housing.data")(archive).decode()
@@ -194,6 +215,11 @@ _HOUSING = Download(
     ),
     "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
 )
+_SST2 = Download(
+    ("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",),
+    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+)
+_SICK = "https://raw.githubusercontent.com/brmson/dataset-sts/master/data/sts/sick2014/"
 _COMPAS = Download(
     ("https://raw.githubusercontent.com/propublica/compas-analysis/master/compas-scores-two-years.csv",),
     "md5:9165d40c400bba93a8cffece2b74622b",
@@ -265,6 +291,38 @@ FILES: dict[str, File] = {
             "winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",
             "winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
         },
+    ),
+    "text/sst2_train.tsv": File(
+        "48eac26399f8456935f81dd9e3a745c1430adb6c62e233ccfe22db4a0d15d1d1", _SST2, zipped("SST-2/train.tsv")
+    ),
+    "text/sst2_dev.tsv": File(
+        "54a9c12c77e402fc14d6a66a506f24d999f596b0176eb777c972cccc2f9cc4b0", _SST2, zipped("SST-2/dev.tsv")
+    ),
+    "text/sick_train.tsv": File(
+        "bde4f920573a7210f357e83df318877aaa167c5e4dee752d3d7f0ecb99d0483c",
+        Download(
+            (f"{_SICK}SICK_train.txt",), "sha256:266cf8047149bd1d68138dd30439f3122bff30069740ac6705bb6197d9f1b48e"
+        ),
+        _without_last_newline,
+    ),
+    "text/sick_trial.tsv": File(
+        "5a88cfb62f8c6bd2a3cce0f2421ba2cb8c2be5ab4a800f6f01e2c64aafb7db56",
+        Download(
+            (f"{_SICK}SICK_trial.txt",), "sha256:5a88cfb62f8c6bd2a3cce0f2421ba2cb8c2be5ab4a800f6f01e2c64aafb7db56"
+        ),
+    ),
+    "text/sick_test.tsv": File(
+        "fed88778e4c68e6ea698a5d8cbc34e10d7736534a84d29dae426e40e759b576e",
+        Download(
+            (f"{_SICK}SICK_test_annotated.txt",),
+            "sha256:2b8aa806658d6fc23c6824c83776c2d4fee7556000817b5ec0f982861413b7d0",
+        ),
+        _without_last_newline,
+    ),
+    **_plain(
+        "snli",
+        ("https://nlp.stanford.edu/projects/snli/",),
+        **{"snli_1.0.zip": "afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e"},
     ),
     "tabular/california_housing.csv": File(
         "81dc3561d0438eb382b21ecd53837b844e50fba0058a39cfba37009b2687b72c", _HOUSING, _with_header

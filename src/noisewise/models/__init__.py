@@ -21,6 +21,7 @@ from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_c
 from noisewise.models.residual import resnet18, resnet34, wrn_16_4, wrn_40_4
 from noisewise.models.simple import logistic, mlp
 from noisewise.models.table import table
+from noisewise.models.text import words
 from noisewise.models.theory import TwoLayerCNN, gradient_norms, linear_minimum, two_layer_cnn, two_layer_linear
 from noisewise.models.transformer import vit
 
@@ -47,6 +48,7 @@ __all__ = [
     "two_layer_cnn",
     "two_layer_linear",
     "vit",
+    "words",
     "wrn_16_4",
     "wrn_40_4",
 ]
@@ -68,6 +70,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "wrn-16-4": wrn_16_4,
     "wrn-40-4": wrn_40_4,
     "vit": vit,
+    "words": words,
     "two-layer-cnn": two_layer_cnn,
     "two-layer-linear": two_layer_linear,
 }
