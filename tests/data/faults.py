@@ -4,6 +4,34 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "tokens: the shorter of two texts is cut",
+        "data/tokens.py",
+        "return (room - small, small) if first > second",
+        "return (room - small, small) if first < second",
+        ("data/test_tokens.py::test_pieces_are_those_of_hugging_face",),
+    ),
+    Mutant(
+        "tokens: accents stay",
+        "data/tokens.py",
+        'elif kind == "Mn" or kind.startswith("C")',
+        'elif kind.startswith("C")',
+        ("data/test_tokens.py::test_pieces_are_those_of_hugging_face",),
+    ),
+    Mutant(
+        "texts: pairs that nobody agrees on are kept",
+        "data/texts.py",
+        "if label != UNDECIDED]",
+        "if label]",
+        ("data/test_texts.py::test_snli_has_its_published_parts_without_pairs_that_nobody_agrees_on",),
+    ),
+    Mutant(
+        "texts: a permutation of all rows cuts private texts",
+        "data/texts.py",
+        "parts_of(marks_of(data), seed, test, valid, people=unit is not None)",
+        "parts_of(marks_of(data), seed + len(data), test, valid, people=unit is not None)",
+        ("data/test_texts.py::test_parts_are_cut_unit_by_unit",),
+    ),
+    Mutant(
         "images: house numbers have rows and columns exchanged",
         "data/images.py",
         "pixels.transpose(3, 2, 0, 1)",

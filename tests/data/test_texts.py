@@ -49,7 +49,9 @@ def test_sst2_is_read_as_glue_writes_it(put):
     put("text/sst2_train.tsv", 'sentence\tlabel\nhide " new \t0\na joy \t1\nso so \t0\n')
     put("text/sst2_dev.tsv", "sentence\tlabel\ncharming \t1\n")
     parts = sets.sst2(valid=1)
-    expected = [(WORDS.encode([text])[0].tolist(), label) for text, label in (("hide new", 0), ("a joy", 1), ("so so", 0))]
+    expected = [
+        (WORDS.encode([text])[0].tolist(), label) for text, label in (("hide new", 0), ("a joy", 1), ("so so", 0))
+    ]
     assert sorted([*rows(parts.train), *rows(parts.valid)]) == sorted(expected)
     assert rows(parts.test) == [(WORDS.encode(["charming"])[0].tolist(), 1)]
     assert all(part.public and part.classes == ("negative", "positive") for part in parts)
@@ -98,7 +100,10 @@ def pair(first, second, label):
 
 def test_snli_has_its_published_parts_without_pairs_that_nobody_agrees_on(put):
     train = [pair("A “man”", "A boy", "neutral"), pair("x", "y", "-"), pair("No man", "A man", "contradiction")]
-    put("snli/snli_1.0.zip", snli_zip(train=train, dev=[pair("One", "Two", "entailment")], test=[pair("a", "b", "-")] * 2 + train))
+    put(
+        "snli/snli_1.0.zip",
+        snli_zip(train=train, dev=[pair("One", "Two", "entailment")], test=[pair("a", "b", "-")] * 2 + train),
+    )
     parts = sets.snli()
     assert [len(part) for part in parts] == [2, 1, 2]
     assert rows(parts.train) == [
@@ -161,7 +166,8 @@ def test_csv_json_lines_and_columns_give_the_same_rows(tmp_path):
     frame.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
     frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
     expected = [
-        (WORDS.encode([TABLE["note"][k]], [TABLE["other"][k]])[0].tolist(), int(TABLE["mood"][k] == "good")) for k in range(60)
+        (WORDS.encode([TABLE["note"][k]], [TABLE["other"][k]])[0].tolist(), int(TABLE["mood"][k] == "good"))
+        for k in range(60)
     ]
     for source, more in ((TABLE, {}), (frame, {}), (tmp_path / "t.csv", {}), (tmp_path / "t.tsv", {"separator": "\t"}),
                          (tmp_path / "t.jsonl", {})):  # fmt: skip
@@ -174,7 +180,10 @@ def test_parts_are_cut_unit_by_unit():
     owners = [set(part.unit.tolist()) for part in parts]
     assert not (owners[0] & owners[1] or owners[0] & owners[2] or owners[1] & owners[2])
     assert len(owners[1]) == 2
-    more = {name: [*values, *extra] for (name, values), extra in zip(TABLE.items(), (["new"], ["x"], ["bad"], ["q"]), strict=True)}
+    more = {
+        name: [*values, *extra]
+        for (name, values), extra in zip(TABLE.items(), (["new"], ["x"], ["bad"], ["q"]), strict=True)
+    }
     before, after = own(), own(more)
     gone = [row for row in rows(before.train) if row not in rows(after.train)]
     assert len(gone) <= 1

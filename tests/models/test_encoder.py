@@ -33,7 +33,9 @@ def published(tmp_path_factory):
         bert = BertModel(BertConfig(**SIZES, attn_implementation="eager")).eval()
         for weight in bert.parameters():
             torch.nn.init.normal_(weight, std=0.3)
-    save_file({f"bert.{name}": value.contiguous() for name, value in bert.state_dict().items()}, folder / "model.safetensors")
+    save_file(
+        {f"bert.{name}": value.contiguous() for name, value in bert.state_dict().items()}, folder / "model.safetensors"
+    )
     (folder / "config.json").write_text(json.dumps({**SIZES, "model_type": "bert", "hidden_act": "gelu"}))
     return folder, bert
 
@@ -58,7 +60,9 @@ def test_what_the_head_sees_is_hugging_faces_pooled_output(published, learning):
         expected = bert(input_ids=x, attention_mask=(x != 0).long(), token_type_ids=KINDS).pooler_output
     torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-5)
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
-    assert frozen == ({name for name, _ in model.named_parameters() if name.startswith("0.")} if learning is not None else set())
+    assert frozen == (
+        {name for name, _ in model.named_parameters() if name.startswith("0.")} if learning is not None else set()
+    )
     assert len(model[1].blocks) == (3 if learning is None else learning)
 
 

@@ -127,7 +127,11 @@ def test_the_wide_network_has_the_published_size() -> None:
 def test_units_are_independent_and_clipped_sums_are_the_definitions(name, outputs) -> None:
     shape, options = SMALL[name]
     model = build(name, shape, outputs, 1, **options).double()
-    x = draw(4, *shape) if name != "words" else torch.randint(0, 9, (4, *shape), generator=torch.Generator().manual_seed(0))
+    x = (
+        draw(4, *shape)
+        if name != "words"
+        else torch.randint(0, 9, (4, *shape), generator=torch.Generator().manual_seed(0))
+    )
     batch = (x, torch.arange(4) % 3) if outputs == 3 else (x, draw(4, seed=1))
     setup = Setup(model, cross_entropy if outputs == 3 else squared_error, batch)
     layout = examine(*setup)

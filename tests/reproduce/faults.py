@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "texts: an ending begins with a new optimizer",
+        "reproduce/texts.py",
+        "        optimizer.load_state_dict(state)\n",
+        "        pass\n",
+        ("reproduce/test_texts.py::test_the_optimizer_goes_on",),
+    ),
+    Mutant(
         "claims: the value decides, not the interval",
         "reproduce/claims.py",
         'return self.ours.low > self.low if self.side == "above" else self.ours.high < self.low',

@@ -14,7 +14,16 @@ from noisewise.data.files import FILES
 from noisewise.reproduce import texts
 from noisewise.reproduce.texts import MADE_UP, train_text
 
-QUICK = {"seed": 0, "device": "cpu", "data": MADE_UP, "encoder": MADE_UP, "batch": 16, "epochs": 1, "lr": 5e-3, "length": 16}
+QUICK = {
+    "seed": 0,
+    "device": "cpu",
+    "data": MADE_UP,
+    "encoder": MADE_UP,
+    "batch": 16,
+    "epochs": 1,
+    "lr": 5e-3,
+    "length": 16,
+}
 ENDINGS = {"global": 1000.0, "local": None}
 
 
@@ -47,6 +56,16 @@ def test_all_endings_go_on_from_one_state_with_its_ledger(calls):
     assert one[6].any()
     assert result["global"] != result["local"] != result["before"]
     assert set(result["before"]) >= {"loss", "accuracy", "train_loss", "ece", "mce"}
+
+
+def test_the_optimizer_goes_on():
+    parts = texts._vectors(MADE_UP, 16, MADE_UP, 50, 20, 1, "cpu")
+    first = texts._tail(MADE_UP, MADE_UP, 0)
+    optimizer, ledger = texts._trained(first, parts.train, Flat(0.1), 0.5, 16, 3, 1e-3, 0)
+    again, _ = texts._trained(
+        first, parts.train, Flat(0.1), 0.5, 16, 2, 1e-3, 0, state=optimizer.state_dict(), ledger=ledger
+    )
+    assert all(int(of["step"]) == 5 for of in again.state.values())
 
 
 def test_without_privacy_there_is_one_part_and_no_noise(calls):

@@ -108,7 +108,8 @@ def cifar100(seed: int = 0, valid: int = 5000) -> Splits:
     """
     archive = find("cifar100/cifar-100-binary.tar.gz")
     fine, coarse = (
-        tuple(member(f"cifar-100-binary/{kind}_label_names.txt")(archive).decode().split()) for kind in ("fine", "coarse")
+        tuple(member(f"cifar-100-binary/{kind}_label_names.txt")(archive).decode().split())
+        for kind in ("fine", "coarse")
     )
     train, test = (_fine_part(f"cifar-100-binary/{part}.bin", archive, fine, coarse) for part in ("train", "test"))
     return _official(train, test, seed, valid)
@@ -178,7 +179,9 @@ def _house_numbers(name: str) -> tuple[Tensor, Tensor]:
         raise DataError(f"{name} cannot be read ({error}). Put the publisher's file there.") from None
     fits = pixels.dtype == np.uint8 and pixels.shape == (32, 32, 3, len(labels)) and len(labels)
     if not fits or labels.min() < 1 or labels.max() > 10:
-        raise DataError(f"{name} holds no house numbers of 32x32 pixels, labelled 1 to 10. Put the publisher's file there.")
+        raise DataError(
+            f"{name} holds no house numbers of 32x32 pixels, labelled 1 to 10. Put the publisher's file there."
+        )
     images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
     return _scaled(images, SCALES["svhn"]), torch.from_numpy(labels.astype(np.int64)) % 10
 

@@ -36,7 +36,12 @@ def sst2(seed: int = 0, valid: int = 5000, *, tokens: Tokens = WORDS, length: in
     `sst2_dev.tsv`) or downloaded. Reference: Socher et al. 2013; Wang et al. 2019, arXiv:1804.07461.
     """
     train, test = (
-        _public(_tsv(f"text/sst2_{part}.tsv", "sentence", None, "label"), dict(zip("01", FEELINGS, strict=True)), tokens, length)
+        _public(
+            _tsv(f"text/sst2_{part}.tsv", "sentence", None, "label"),
+            dict(zip("01", FEELINGS, strict=True)),
+            tokens,
+            length,
+        )
         for part in ("train", "dev")
     )
     return _official(train, test, seed, valid)
@@ -70,7 +75,9 @@ def snli(seed: int = 0, valid: int | None = None, *, tokens: Tokens = WORDS, len
     archive = find("snli/snli_1.0.zip")
     names = {name: name for name in INFERENCE}
     train, dev, test = (
-        _public(_agreed(zipped(f"snli_1.0/snli_1.0_{part}.jsonl")(archive), f"snli_1.0_{part}.jsonl"), names, tokens, length)
+        _public(
+            _agreed(zipped(f"snli_1.0/snli_1.0_{part}.jsonl")(archive), f"snli_1.0_{part}.jsonl"), names, tokens, length
+        )
         for part in ("train", "dev", "test")
     )
     if valid is None or valid == len(dev):
@@ -157,7 +164,9 @@ def load_texts(
     parts = parts_of(marks_of(data), seed, test, valid, people=unit is not None)
     tested, held, train = (data.take(torch.from_numpy(part)) for part in parts)
     if not len(train):
-        raise ConfigError(f"test={test}, valid={valid}: nothing of {len(data)} rows is left to train on. Hold out less.")
+        raise ConfigError(
+            f"test={test}, valid={valid}: nothing of {len(data)} rows is left to train on. Hold out less."
+        )
     return Splits(train, held, tested)
 
 

@@ -95,7 +95,9 @@ class WordPieces:
         """The marks that texts are framed by are there, and padding is 0."""
         missing = [mark for mark in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if mark not in self._numbers]
         if missing or self._numbers["[PAD]"] != PADDING:
-            raise DataError(f"a vocabulary of word pieces without {missing or '[PAD] as its first'}: not one of BERT's.")
+            raise DataError(
+                f"a vocabulary of word pieces without {missing or '[PAD] as its first'}: not one of BERT's."
+            )
 
     @classmethod
     def read(cls, path: Path) -> WordPieces:

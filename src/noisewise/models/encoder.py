@@ -51,7 +51,9 @@ class Layout:
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}/config.json: {error!r}. Give the folder of a BERT encoder.") from None
         if (raw.get("model_type"), raw.get("hidden_act")) != ("bert", "gelu"):
-            raise DataError(f"{folder}: a {raw.get('model_type')} with {raw.get('hidden_act')}; BERT with gelu is known here.")
+            raise DataError(
+                f"{folder}: a {raw.get('model_type')} with {raw.get('hidden_act')}; BERT with gelu is known here."
+            )
         return layout
 
 

