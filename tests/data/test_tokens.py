@@ -15,8 +15,8 @@ PIECES = (
     "the", "man", "plays", "##ing", "play", "e", "##e", "你", "$", "naive", "'", "t", "isn", "x",
 )  # fmt: skip
 ODD = [
-    "", "   ", "unaffable", "The man, playing!", "Naïve isn't ＄", "abc abbc cba", "你你a b", "a\u200bb a\ufffdb \x00c", "x" * 101,
-    "a\u2028b\tc\nA\u00a0B", "é È ß ﬁ", "$a^b`c", "un​able",
+    "", "   ", "unaffable", "The man, playing!", "Naïve isn't ＄", "abc abbc cba", "你你a b", "a\u200bb a\ufffdb \x00c",
+    "x" * 101, "a\u2028b\tc\nA\u00a0B", "é È ß ﬁ", "$a^b`c", "un​able",
 ]  # fmt: skip
 
 

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "transfer: the network stays in training mode",
+        "repairs/transfer.py",
+        "    network.eval()\n",
+        "",
+        ("repairs/test_transfer.py::test_features_are_those_of_each_image_alone_in_evaluation_mode",),
+    ),
+    Mutant(
+        "transfer: features that mix rows are taken",
+        "repairs/transfer.py",
+        "        _check_separate(network, data.train.x)\n",
+        "",
+        ("repairs/test_transfer.py::test_networks_that_mix_rows_or_give_no_vectors_are_refused",),
+    ),
+    Mutant(
         "augmentation: features are taken for images",
         "repairs/augmentation.py",
         "MOST_CHANNELS = 4  #",
