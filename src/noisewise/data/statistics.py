@@ -103,7 +103,7 @@ def moments(data: Data) -> tuple[Tensor, Tensor]:
     """Each unit's channel means and mean squares `[units, channels]`, in float64: as private as the data."""
     if data.x.dim() < 2 or not data.x.is_floating_point() or not len(data):
         raise DataError(
-            f"statistics of {data.x.dtype} inputs {list(data.x.shape)}: needs real features [n, channels, ...], one row or more."
+            f"statistics of {data.x.dtype} inputs {list(data.x.shape)}: needs real features [n, channels, ...] of some rows."
         )
     parts = [part.double().flatten(2) if part.dim() > 2 else part.double().unsqueeze(2) for part in data.x.split(ROWS)]
     means, squares = (torch.cat([f(part).mean(2) for part in parts]).cpu() for f in (torch.clone, torch.square))
