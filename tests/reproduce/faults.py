@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "texts: settings are chosen on the test part",
+        "reproduce/texts.py",
+        "parts.valid if tuning else parts.test",
+        "parts.test",
+        ("reproduce/test_texts.py::test_the_test_part_is_not_read_while_tuning",),
+    ),
+    Mutant(
         "texts: an ending begins with a new optimizer",
         "reproduce/texts.py",
         "        optimizer.load_state_dict(state)\n",

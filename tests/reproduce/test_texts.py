@@ -59,13 +59,21 @@ def test_all_endings_go_on_from_one_state_with_its_ledger(calls):
 
 
 def test_the_optimizer_goes_on():
-    parts = texts._vectors(MADE_UP, 16, MADE_UP, 50, 20, 1, "cpu")
-    first = texts._tail(MADE_UP, MADE_UP, 0)
-    optimizer, ledger = texts._trained(first, parts.train, Flat(0.1), 0.5, 16, 3, 1e-3, 0)
-    again, _ = texts._trained(
-        first, parts.train, Flat(0.1), 0.5, 16, 2, 1e-3, 0, state=optimizer.state_dict(), ledger=ledger
-    )
+    train, _ = texts._vectors(MADE_UP, 16, MADE_UP, 50, 20, 1, False, "cpu")
+    first = texts._encoder(MADE_UP, 2, 0)[1]
+    optimizer, ledger = texts._trained(first, train, Flat(0.1), 0.5, 16, 3, 1e-3, 0)
+    again, _ = texts._trained(first, train, Flat(0.1), 0.5, 16, 2, 1e-3, 0, state=optimizer.state_dict(), ledger=ledger)
     assert all(int(of["step"]) == 5 for of in again.state.values())
+
+
+def test_the_test_part_is_not_read_while_tuning():
+    parts = texts._tokens(MADE_UP, 16, MADE_UP)
+    stem = texts._encoder(MADE_UP, 2, 0)[0]
+    for tuning, part in ((True, parts.valid), (False, parts.test)):
+        _, look = texts._vectors(MADE_UP, 16, MADE_UP, 50, None, 1, tuning, "cpu")
+        assert torch.equal(look.y, part.y)
+        torch.testing.assert_close(look.x, stem(part.x).detach())
+    assert train_text(**QUICK, tuning=True)["end"] != train_text(**QUICK)["end"]
 
 
 def test_without_privacy_there_is_one_part_and_no_noise(calls):
@@ -85,12 +93,12 @@ def test_noise_follows_epsilon(monkeypatch):
 
 def test_only_the_end_of_the_encoder_learns_and_rows_are_drawn_by_seed():
     texts._vectors.cache_clear()
-    one, again, other = (texts._vectors(MADE_UP, 16, MADE_UP, 50, 20, seed, "cpu") for seed in (1, 1, 2))
-    assert (len(one.train), len(one.valid), len(one.test)) == (50, 0, 20)
-    assert torch.equal(one.train.x, again.train.x)
-    assert not torch.equal(one.train.x, other.train.x)
-    assert torch.equal(one.test.x, other.test.x)
-    assert not one.train.x.requires_grad
+    one, again, other = (texts._vectors(MADE_UP, 16, MADE_UP, 50, 20, seed, False, "cpu") for seed in (1, 1, 2))
+    assert tuple(map(len, one)) == (50, 20)
+    assert torch.equal(one[0].x, again[0].x)
+    assert not torch.equal(one[0].x, other[0].x)
+    assert torch.equal(one[1].x, other[1].x)
+    assert not one[0].x.requires_grad
 
 
 def test_a_copy_in_half_precision_gives_the_same_encoder(tmp_path):

@@ -24,6 +24,7 @@ from noisewise.reproduce.tables import noise_for
 
 MADE_UP = "made up"
 TINY = Layout(size=32, width=8, depth=2, heads=2, hidden=16, places=16)
+HELD_OUT = 2000  # of SST-2's training texts; the other sets have a part for it
 AT_ONCE = 256  # texts at a time through the frozen part
 
 
@@ -44,6 +45,7 @@ def train_text(
     looked: int | None = None,
     length: int = 48,
     encoder: str = "",
+    tuning: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune the last block, pooler and head of an encoder; look at test texts before and after the last steps.
 
@@ -60,29 +62,30 @@ def train_text(
         endings: name: Z of global clipping in the last steps, or None for local clipping to the end.
         share: of the steps before those.
         rows: that are trained on; all by default.
-        looked: test texts; all by default.
+        looked: so many test texts; all by default.
         length: of a text, in tokens.
         encoder: a folder with an encoder; by default that of `encoder_folder`.
+        tuning: look at held-out training texts instead; the test part is not read.
     """
     if device == "cpu":
         torch.set_num_threads(1)
-    parts, tail = _vectors(data, length, encoder, rows, looked, seed if rows else 0, device), _tail(data, encoder, seed)
-    train, tail = parts.train, tail.to(device)
+    train, look = _vectors(data, length, encoder, rows, looked, seed if rows else 0, tuning, device)
+    tail = _encoder(encoder, len(train.classes), seed)[1].to(device)
     n, size = len(train), min(batch, len(train))
     steps = nw.steps_for(epochs, n, size)
     if epsilon is None and sigma is None:
         _trained(tail, train, Flat(bound), 0.0, size, steps, lr, seed, "plain")
-        return {"end": _seen(tail, parts), "steps": steps, "n": n}
+        return {"end": _seen(tail, look, train), "steps": steps, "n": n}
     if sigma is None:
         sigma = noise_for(n, size, steps, epsilon or 0.0, DELTA)
     switch = round(share * steps)
     optimizer, ledger = _trained(tail, train, Flat(bound), sigma, size, switch, lr, seed)
-    seen: dict[str, Any] = {"before": _seen(tail, parts), "steps": steps, "n": n, "noise_multiplier": sigma}
+    seen: dict[str, Any] = {"before": _seen(tail, look, train), "steps": steps, "n": n, "noise_multiplier": sigma}
     for name, screen in (endings or {}).items():
         rule = Flat(bound) if screen is None else Global(bound, screen)
         model, state = copy.deepcopy(tail), copy.deepcopy(optimizer.state_dict())
         _trained(model, train, rule, sigma, size, steps - switch, lr, seed, state=state, ledger=copy.deepcopy(ledger))
-        seen[name] = _seen(model, parts)
+        seen[name] = _seen(model, look, train)
     return seen
 
 
@@ -102,21 +105,16 @@ def _trained(
     return optimizer, done.ledger
 
 
-def _seen(model: nn.Module, parts: Splits) -> dict[str, float]:
-    """Loss, accuracy and calibration on test texts, and the loss on some training texts."""
-    train = parts.train.take(torch.arange(min(SHOWN, len(parts.train)), device=parts.train.y.device))
-    (logits, y), fitted = ((outputs(model, part.x, BATCH), part.y.cpu()) for part in (parts.test, train))
+def _seen(model: nn.Module, look: Data, train: Data) -> dict[str, float]:
+    """Loss, accuracy and calibration on texts that were not trained on, and the loss on some that were."""
+    some = train.take(torch.arange(min(SHOWN, len(train)), device=train.y.device))
+    (logits, y), fitted = ((outputs(model, part.x, BATCH), part.y.cpu()) for part in (look, some))
     return {
         "loss": float(nn.functional.cross_entropy(logits, y)),
         "accuracy": float((logits.argmax(1) == y).double().mean()),
         "train_loss": float(nn.functional.cross_entropy(*fitted)),
         **calibration_errors(logits, y),
     }
-
-
-def _tail(data: str, encoder: str, seed: int) -> nn.Module:
-    """What learns: the last block, the pooler and a new head."""
-    return _encoder(encoder, len(_tokens(data, 48, encoder).train.classes), seed)[1]
 
 
 def _encoder(encoder: str, classes: int, seed: int) -> nn.Sequential:
@@ -139,7 +137,7 @@ def _tokens(data: str, length: int, encoder: str) -> Splits:
         tokens = WordPieces.read((Path(encoder) if encoder else encoder_folder()) / "vocab.txt")
     if data != MADE_UP:
         loader = {"sick": texts.sick, "sst2": texts.sst2, "snli": texts.snli}[data]
-        return loader(0, **({"valid": 0} if data == "sst2" else {}), tokens=tokens, length=length)
+        return loader(0, **({"valid": HELD_OUT} if data == "sst2" else {}), tokens=tokens, length=length)
     draw = np.random.default_rng(0)
     words = [" ".join(f"w{word}" for word in draw.integers(0, 20, 6)) for _ in range(240)]
     return nw.data.load_texts(
@@ -150,15 +148,14 @@ def _tokens(data: str, length: int, encoder: str) -> Splits:
 
 @cache
 def _vectors(
-    data: str, length: int, encoder: str, rows: int | None, looked: int | None, seed: int, device: str
-) -> Splits:
-    """Training and test texts as vectors of the frozen part, which are computed once."""
+    data: str, length: int, encoder: str, rows: int | None, looked: int | None, seed: int, tuning: bool, device: str
+) -> tuple[Data, Data]:
+    """Training texts and those to look at, as vectors of the frozen part, which are computed once."""
     parts = _tokens(data, length, encoder)
     stem = _encoder(encoder, len(parts.train.classes), 0)[0].to(device)
-    train, test = (
-        _some(part, count, draw) for part, count, draw in ((parts.train, rows, seed), (parts.test, looked, 0))
-    )
-    return Splits(*(_through(stem, part, device) for part in (train, train.take(torch.arange(0)), test)))
+    chosen = ((parts.train, rows, seed), (parts.valid if tuning else parts.test, looked, 0))
+    train, look = (_through(stem, _some(*each), device) for each in chosen)
+    return train, look
 
 
 def _some(data: Data, count: int | None, seed: int) -> Data:
