@@ -11,8 +11,10 @@ import torch
 
 from noisewise.clipping import Flat, Global
 from noisewise.data.files import FILES
+from noisewise.mechanism import Mechanism
 from noisewise.reproduce import texts
 from noisewise.reproduce.texts import MADE_UP, train_text
+from noisewise.sampling import Poisson
 
 QUICK = {
     "seed": 0,
@@ -82,13 +84,10 @@ def test_without_privacy_there_is_one_part_and_no_noise(calls):
     assert set(result["end"]) >= {"loss", "ece"}
 
 
-def test_noise_follows_epsilon(monkeypatch):
-    """For all steps, the last ones included."""
-    asked = []
-    monkeypatch.setattr(texts, "noise_for", lambda *given: asked.append(given) or 0.7)
-    result = train_text(**QUICK, epsilon=5.16, share=0.5)
-    assert asked == [(result["n"], 16, result["steps"], 5.16, 1e-5)]
-    assert result["noise_multiplier"] == 0.7
+def test_epsilon_is_that_of_all_steps():
+    result = train_text(**QUICK, sigma=2.0, share=0.5)
+    whole = Mechanism(sampler=Poisson(result["n"], 16), steps=result["steps"], noise_multiplier=2.0)
+    assert result["epsilon"] == whole.epsilon(1e-5)
 
 
 def test_only_the_end_of_the_encoder_learns_and_rows_are_drawn_by_seed():

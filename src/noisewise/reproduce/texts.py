@@ -20,7 +20,6 @@ from noisewise.evaluation import outputs
 from noisewise.losses import cross_entropy
 from noisewise.models.encoder import Layout, encoder_folder, pretrained, untrained
 from noisewise.reproduce.images import BATCH, DELTA, SHOWN, calibration_errors
-from noisewise.reproduce.tables import noise_for
 
 MADE_UP = "made up"
 TINY = Layout(size=32, width=8, depth=2, heads=2, hidden=16, places=16)
@@ -36,7 +35,6 @@ def train_text(
     batch: int,
     epochs: float,
     lr: float,
-    epsilon: float | None = None,
     sigma: float | None = None,
     bound: float = 0.1,
     endings: dict[str, float | None] | None = None,
@@ -56,8 +54,7 @@ def train_text(
         batch: expected size.
         epochs: passes over the training rows.
         lr: learning rate of AdamW.
-        epsilon: of all steps at delta 1e-5; neither it nor sigma: without privacy.
-        sigma: noise multiplier, in place of epsilon.
+        sigma: noise multiplier; None: without privacy.
         bound: R of local and global clipping.
         endings: name: Z of global clipping in the last steps, or None for local clipping to the end.
         share: of the steps before those.
@@ -73,14 +70,13 @@ def train_text(
     tail = _encoder(encoder, len(train.classes), seed)[1].to(device)
     n, size = len(train), min(batch, len(train))
     steps = nw.steps_for(epochs, n, size)
-    if epsilon is None and sigma is None:
+    if sigma is None:
         _trained(tail, train, Flat(bound), 0.0, size, steps, lr, seed, "plain")
         return {"end": _seen(tail, look, train), "steps": steps, "n": n}
-    if sigma is None:
-        sigma = noise_for(n, size, steps, epsilon or 0.0, DELTA)
     switch = round(share * steps)
     optimizer, ledger = _trained(tail, train, Flat(bound), sigma, size, switch, lr, seed)
-    seen: dict[str, Any] = {"before": _seen(tail, look, train), "steps": steps, "n": n, "noise_multiplier": sigma}
+    spent = nw.Mechanism(sampler=nw.Poisson(n, size), steps=steps, noise_multiplier=sigma).epsilon(DELTA)
+    seen: dict[str, Any] = {"before": _seen(tail, look, train), "steps": steps, "n": n, "epsilon": spent}
     for name, screen in (endings or {}).items():
         rule = Flat(bound) if screen is None else Global(bound, screen)
         model, state = copy.deepcopy(tail), copy.deepcopy(optimizer.state_dict())
