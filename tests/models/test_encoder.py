@@ -94,6 +94,12 @@ def test_padding_and_what_stands_behind_it_play_no_role(published):
     torch.testing.assert_close(model[1](changed), model[1](vectors))
 
 
+def test_rows_that_fill_a_batch_up_give_numbers(published):
+    model = pretrained(3, 0, published[0], learning=1, separator=SEPARATOR)
+    assert model(torch.zeros(2, 8, dtype=torch.long)).isfinite().all()
+    assert model[1](torch.zeros(2, 8, 13)).isfinite().all()
+
+
 def test_the_seed_is_that_of_the_head(published):
     one, again, other = (pretrained(3, seed, published[0], separator=SEPARATOR) for seed in (0, 0, 1))
     assert torch.equal(one[1].head.weight, again[1].head.weight)

