@@ -69,7 +69,7 @@ def _tried(arm: str, lr: float) -> str:
 
 
 def _rates(config: Texts, measured: Measured) -> Sequence[Cell]:
-    arms = {}
+    arms: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(config.sets):
         for arm, more in ((_private(name), _noise(config)), (_open(name), {})):
             arms |= {_tried(arm, lr): config.run(place, **more, lr=lr, tuning=True) for lr in config.rates}
@@ -82,7 +82,7 @@ def _best(config: Texts, measured: Measured, arm: str, at: str) -> float:
 
 def _cells(config: Texts, measured: Measured) -> Sequence[Cell]:
     endings = {MIXED: config.screen, THROUGHOUT: None, NOISE: config.nothing}
-    arms = {}
+    arms: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(config.sets):
         private, plain = (_best(config, measured, *each) for each in ((_private(name), "before"), (_open(name), "end")))
         arms[_private(name)] = config.run(place, **_noise(config), endings=endings, lr=private)
