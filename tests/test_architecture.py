@@ -89,6 +89,7 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "report/figures.py": "report/test_report.py",  # figures of a run's page
     "reproduce/bu2022/images.py": "reproduce/test_papers.py",  # quick tiers, and what their claims say of known numbers
     "reproduce/bu2022/protocols.py": "reproduce/test_papers.py",
+    "reproduce/bu2022/text.py": "reproduce/test_papers.py",
     "reproduce/bu2022/theory.py": "reproduce/test_papers.py",
     "reproduce/questions/reasons.py": "reproduce/test_papers.py",
     "reproduce/questions/repaired.py": "reproduce/test_papers.py",

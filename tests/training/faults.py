@@ -3,6 +3,34 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "embedding: what is left is not clipped",
+        "training/embedding.py",
+        "(RESIDUAL, factors[1], residual))",
+        "(RESIDUAL, torch.ones_like(factors[1]), residual))",
+        ("training/test_embedding.py::test_a_lone_unit_adds_at_most_the_root_of_two",),
+    ),
+    Mutant(
+        "embedding: the residual keeps what is in the subspace",
+        "training/embedding.py",
+        "rest = [part - e @ basis.to(part).T for",
+        "rest = [part for",
+        ("training/test_embedding.py::test_with_wide_bounds_nothing_is_lost",),
+    ),
+    Mutant(
+        "embedding: both parts share one bound's noise",
+        "training/embedding.py",
+        "total.float() for name, total in sums.items()}, math.sqrt(2))",
+        "total.float() for name, total in sums.items()}, 1.0)",
+        ("training/test_embedding.py::test_noise_has_the_stated_size_in_each_part",),
+    ),
+    Mutant(
+        "embedding: anchors of private rows",
+        "training/embedding.py",
+        "if not self.public.public:",
+        "if False:",
+        ("training/test_embedding.py::test_anchors_are_public_and_have_sizes",),
+    ),
     # captured steps
     Mutant(
         "capture: sums of the step before stay",

@@ -7,8 +7,8 @@ every 2^J pixels. With J = 2 and L = 8 that is 1 + 16 + 64 = 81 channels for eac
 
 Guarantee: a row's features are a fixed function of that row, so training on them has the epsilon of training on images.
 They are as private as the images: a cache of them is readable by its owner only.
-Normalisation: Tramer and Boneh normalise features by noised statistics of the private records, or each unit by itself
-with GroupNorm, which is free; the models `h-cnn` and `h-cnn-s` do the latter, or take public constants.
+Normalisation: Tramer and Boneh normalise features by noised statistics of the private records (`statistics`, paid for), or
+each unit by itself with GroupNorm, which is free; the models `h-cnn` and `h-cnn-s` do the latter, or take constants.
 Reference: Oyallon, Mallat 2015, arXiv:1412.8659; filters, padding and order of channels as in kymatio 0.3 (Andreux et al.
 2020, arXiv:1812.11214); features for private learning: Tramer, Boneh 2021, arXiv:2011.11660.
 """
