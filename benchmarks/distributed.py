@@ -1,11 +1,16 @@
 """Training on several processes of this machine: bytes and seconds per step, dense and sparse, and what a second process buys.
 
 python benchmarks/distributed.py  ->  benchmarks/results/distributed.json
+python benchmarks/distributed.py --only nccl --device cuda  ->  the same file, and the figures as JSON on the standard output
 
 Bytes are counted twice: what a rank hands to torch.distributed, and what crosses the loopback (the kernel's counter, all
 ranks together, protocol included). Times are those of the fastest of many steps, in rounds that take turns: other work on the
 machine only ever adds to them. Efficiency is by processor time, of one process with two threads against two ranks with one
 each: on a machine with other work, wall time says how much of it there was.
+
+`nccl` asks what a process group costs a process that needs none: steps of one rank in a group (nccl on a GPU, gloo on a CPU)
+against steps without a group, each in processes of their own that take turns. A rank by itself sends nothing, so a third way
+makes it join as if there were others: all questions and sums of a step go through torch.distributed.
 """
 
 from __future__ import annotations
@@ -134,6 +139,118 @@ def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: min(one[name] for one in rounds) for name in rounds[0]}
 
 
+WAYS = ("no group", "one rank", "one rank that joins")
+WORKLOADS = {"wide": 512, "cnn": 1024}  # batch sizes
+
+
+def one_rank(way: str, device: str, meeting: str, workload: str, blocks: int, answers: Any) -> None:
+    """Seconds of a step by one of the `WAYS`: the fastest of a few blocks of steps, and all of them."""
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    try:
+        import torch
+        import torch.distributed as dist
+
+        from noisewise.distributed import ALONE, Team, end, team_of
+        from noisewise.mechanism import Mechanism
+        from noisewise.sampling import Shuffle
+        from noisewise.training import State, private_step
+
+        class Talkative(Team):
+            """One rank that does all that one of several does."""
+
+            several = True
+
+        team, backend = ALONE, ""
+        if device == "cuda":
+            torch.cuda.set_device(0)
+        if way != WAYS[0]:
+            kinds = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+            dist.init_process_group(kinds, f"file://{meeting}", rank=0, world_size=1)
+            team, backend = team_of(), kinds
+            if way == WAYS[2]:
+                team = Talkative()
+                team.add(torch.ones(1, device=device))  # makes the communicator
+        steps = 20 if device == "cuda" else 2
+        batch = WORKLOADS[workload] if device == "cuda" else 32
+        model, data = problem(workload, 8 * batch)
+        model, data = model.to(device), tuple(tensor.to(device) for tensor in data)
+        plan = Mechanism(
+            sampler=Shuffle(8 * batch, batch), noise_multiplier=1.0, steps=(blocks + 2) * steps, adjacency="zero-out"
+        )
+        state = State.start(plan, insecure_seed=0, team=team)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        seconds = []
+        for _ in range(blocks + 2):
+            if device == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(steps):
+                private_step(model, data, loss_fn, optimizer, state)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds.append((time.perf_counter() - began) / steps)
+        weights = float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+        answer = {
+            "step_seconds": min(seconds[2:]), "every": seconds[2:], "payload": team.sent / plan.steps, "backend": backend,
+            "captured": state.captured.captures, "weights": weights,
+        }  # fmt: skip
+        end()
+        answers.put(answer)
+    except BaseException as error:
+        answers.put({"error": f"{type(error).__name__}: {error}"})
+        raise
+
+
+def apart(way: str, device: str, workload: str, blocks: int) -> dict[str, Any]:
+    """`one_rank` in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with tempfile.TemporaryDirectory() as work:
+        process = context.Process(target=one_rank, args=(way, device, f"{work}/meeting", workload, blocks, answers))
+        process.start()
+        answer: dict[str, Any] = answers.get(timeout=300)
+        process.join(60)
+        if process.is_alive():
+            process.kill()
+    if "error" in answer:
+        raise SystemExit(f"{way} on {device}: {answer['error']}")
+    return answer
+
+
+def spread(numbers: list[float]) -> float:
+    """Largest relative difference."""
+    return (max(numbers) - min(numbers)) / max(map(abs, numbers))
+
+
+def one_rank_cost(device: str, rounds: int, blocks: int) -> dict[str, Any]:
+    """What a group costs one rank: the fastest steps against the fastest without a group, and the worst of all workloads."""
+    import torch
+
+    shown: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(0) if device == "cuda" else platform.machine(), "torch": torch.__version__,
+        "goal": 1.03, "workloads": {},
+    }  # fmt: skip
+    for workload in WORKLOADS:
+        seen: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+        for turn in range(rounds):
+            for way in WAYS[turn % 3 :] + WAYS[: turn % 3]:
+                seen[way].append(apart(way, device, workload, blocks))
+        seconds = {way: min(one["step_seconds"] for one in each) for way, each in seen.items()}
+        last = {way: each[-1] for way, each in seen.items()}
+        shown["workloads"][workload] = {
+            "batch": WORKLOADS[workload] if device == "cuda" else 32,
+            "step_seconds": seconds,
+            "cost": {way: seconds[way] / seconds[WAYS[0]] for way in WAYS[1:]},
+            "rounds": {way: [one["step_seconds"] for one in each] for way, each in seen.items()},
+            "payload": {way: last[way]["payload"] for way in WAYS},
+            "backend": {way: last[way]["backend"] for way in WAYS},
+            "captured": {way: last[way]["captured"] for way in WAYS},
+            "weights differ by": spread([one["weights"] for each in seen.values() for one in each]),
+        }
+    worst = max(row["cost"][WAYS[1]] for row in shown["workloads"].values())
+    return {**shown, "cost": worst, "met": worst <= shown["goal"]}
+
+
 def table(content: dict[str, Any]) -> str:
     """What docs/several_processes.md shows."""
     lines = [
@@ -173,12 +290,24 @@ def scaling(rounds: int) -> dict[str, dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["traffic", "scaling"], help="measure this part anew, keep the other")
+    parser.add_argument(
+        "--only", choices=["traffic", "scaling", "nccl"], help="measure this part anew, keep the others"
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --only nccl")
+    parser.add_argument("--blocks", type=int, default=10, help="of steps, timed in each process of --only nccl")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     import torch
 
     content = json.loads(chosen.out.read_text()) if chosen.only and chosen.out.exists() else {}
+    if chosen.only == "nccl":
+        if chosen.device == "cuda" and not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+            raise SystemExit("--device cuda: this torch sees no GPU, or has no nccl.")
+        measured = one_rank_cost(chosen.device, chosen.rounds, chosen.blocks)
+        content.setdefault("one rank", {})[chosen.device] = measured
+        chosen.out.write_text(json.dumps(content, indent=2) + "\n")
+        print(json.dumps(measured, indent=2))
+        return
     content["machine"] = {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__}
     if chosen.only != "scaling":
         content["traffic"] = traffic(chosen.rounds)
