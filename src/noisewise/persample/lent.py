@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from types import FunctionType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -65,6 +66,17 @@ def stand_in_for(parameter: Tensor, device: torch.device) -> nn.Parameter:
     return nn.Parameter(blank, requires_grad=parameter.requires_grad)
 
 
+def opened(function: Any) -> Any:
+    """The same function without its first question, whether somebody watches: the functions that it calls are seen then."""
+    unasked = {name: lambda *_: False for name in function.__globals__ if name.startswith("has_torch_function")}
+    copy = FunctionType(function.__code__, function.__globals__ | unasked, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+GRAD = opened(torch.autograd.grad)
+
+
 class Lending(TorchFunctionMode):
     """Active while a model with stand-ins is computed with: lends whole weights to the functions that take them."""
 
@@ -95,6 +107,12 @@ class Lending(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; one that takes weights is lent the whole of each, through which gradients go back."""
         kwargs = kwargs or {}
+        if func is torch.autograd.grad:  # checkpoints compute once more within it
+            super().__enter__()
+            try:
+                return GRAD(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)
         if func in FUNCTIONS:
             args = tuple(self._instead(arg) for arg in args)
             kwargs = {key: self._instead(arg) for key, arg in kwargs.items()}
@@ -141,11 +159,11 @@ class Lending(TorchFunctionMode):
 
     def pack(self, tensor: Tensor) -> Any:
         """Of a whole weight the name, of anything else the values, and which version of them it is."""
-        known = self._out.get(tensor.untyped_storage()._cdata)
-        if known is None:
-            with _disable_current_modes():
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            known = self._out.get(tensor.untyped_storage()._cdata)
+            if known is None:
                 return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive
-        return _Saved(known[1], tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+            return _Saved(known[1], tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
     def unpack(self, saved: Any) -> Any:
         """Lend it once more."""
