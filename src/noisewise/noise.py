@@ -32,9 +32,7 @@ class Piece(NamedTuple):
     whole: int
 
 
-def standard_normal(
-    like: Tensor, entropy: Entropy, position: tuple[int, ...], piece: Piece | None = None
-) -> Tensor:
+def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...], piece: Piece | None = None) -> Tensor:
     """Independent N(0, 1) in the shape, type and place of `like`, or of the tensor that `like` is a `piece` of.
 
     On a CPU chunks are drawn in parallel, each from its own stream of the whole root (256 bits): NumPy's ziggurat, and

@@ -186,8 +186,8 @@ CASES = {
 
 SHARDED = (
     "mlp", "blocks", "checkpointed", "poisson, cut and padded", "full batch", "shuffle", "fewer units than ranks",
-    "micro-batches", "a frozen layer", "automatic clipping", "per layer", "quantile", "global adapt", "bounds of groups", "people",
-    "read by index", "augmented", "secure", "averages and valid loss", "stopped early",
+    "micro-batches", "a frozen layer", "automatic clipping", "per layer", "quantile", "global adapt", "bounds of groups",
+    "people", "read by index", "augmented", "secure", "averages and valid loss", "stopped early",
 )  # fmt: skip
 """Cases that can be trained with parameters that are spread over ranks."""
 

@@ -33,7 +33,7 @@ from noisewise.cli.shared import (
     warnings_as_notes,
 )
 from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
-from noisewise.errors import Interrupted, RunError
+from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.runs.files import read_json
 from noisewise.workflow.checks import check_privacy, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
@@ -59,7 +59,7 @@ else:
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
 HOW = {"out", "config", "resume", "quiet", "as_json", "epochs", "settings", "seeds", "repair"}
-HOW |= {"processes", "label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
+HOW |= {"processes", "label", "group", "unit", "column", "schema", "schema_epsilon", "yes", "sharded"}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
 _FIRST, *_OTHERS, _LAST = OPTIMIZERS
@@ -92,6 +92,14 @@ def train(
             RUN, "Train on so many processes of this machine, one for each GPU or several cores; torchrun works too."
         ),
     ] = None,
+    sharded: Annotated[
+        bool,
+        option(
+            RUN,
+            "With several processes: spread parameters over them. Linear, embedding and norm layers only.",
+            "--sharded",
+        ),
+    ] = False,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
     seeds: Annotated[
@@ -236,6 +244,10 @@ def train(
         check_privacy(given)
     if model is not None and ".py:" in model:
         userfiles.model_maker(model)
+    if sharded and (processes or 1) == 1 and rank() is None:
+        raise ConfigError(
+            "--sharded without several processes: add --processes 2 (or more), or start it with torchrun."
+        )
     if (processes or 1) > 1 and rank() is None:
         raise typer.Exit(spread(processes or 1))
     team, quiet = together(), quiet or as_json or follows
@@ -255,7 +267,7 @@ def train(
             print_plan(planned, runs=len(folders))
         begun = resume and _begun(folder)
         begun = begun if team is None else team.said(begun)
-        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team)
+        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team, sharded=sharded)
     if team is not None:
         leave()
     if follows:
@@ -361,7 +373,14 @@ def _stored(out: Path) -> Config | None:
 
 
 def _train(
-    planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step: bool = True, team: Team | None = None
+    planned: Planned,
+    out: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    next_step: bool = True,
+    team: Team | None = None,
+    sharded: bool = False,
 ) -> None:
     from noisewise.workflow.execution import execute
     from noisewise.workflow.opened import open_run
@@ -369,10 +388,10 @@ def _train(
     console = terminal()
     try:
         with warnings_as_notes() if team is None or team.first else _waiting(silent=True):
-            folder = execute(planned, out, resume=resume, progress=not quiet, team=team)
+            folder = execute(planned, out, resume=resume, progress=not quiet, team=team, sharded=sharded)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
-        ranks = "" if team is None else f" --processes {team.size}"
+        ranks = "" if team is None else f" --processes {team.size}{' --sharded' if sharded else ''}"
         raise Interrupted(
             f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}{ranks}"
         ) from None

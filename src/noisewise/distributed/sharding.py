@@ -37,8 +37,8 @@ def shard(model: nn.Module, team: Team) -> nn.Module:
     """
     if not team.several:
         raise ConfigError(
-            "there is one process, and nobody to share parameters with: start several with torchrun, or with "
-            "noisewise train --processes 2."
+            "one process has nobody to share parameters with: start several, with torchrun or with noisewise train "
+            "--processes 2 --sharded."
         )
     check_layers(model)
     fully_shard, mesh = _fully_shard(), _mesh(team, next(model.parameters()).device.type)
@@ -65,7 +65,7 @@ def _fully_shard() -> Any:
 def _mesh(team: Team, kind: str) -> Any:
     from torch.distributed.device_mesh import DeviceMesh
 
-    group = dist.group.WORLD if team.group is None else team.group
+    group: Any = dist.group.WORLD if team.group is None else team.group
     return DeviceMesh.from_group(group, kind)
 
 
@@ -88,11 +88,13 @@ def check_layers(model: nn.Module) -> None:
     """Refuse layers whose weights cannot be lent call by call."""
     for name, module in model.named_modules():
         if any(True for _ in module.parameters(recurse=False)) and not isinstance(module, LAYERS):
+            what = f"layer {name!r}" if name else "the model itself"
             kinds = ", ".join(f"nn.{kind.__name__}" for kind in LAYERS)
             raise UnsupportedLayer(
-                f"{name or 'the model itself'} is a {_kind(module)} with parameters of its own, and these cannot be spread over "
-                f"processes: {kinds} can (positions: nn.Embedding; attention: of nn.Linear and "
-                "F.scaled_dot_product_attention). Or train with whole parameters on every process, without fully_shard."
+                f"{what} is a {_kind(module)} with parameters of its own, which cannot be spread over processes: {kinds} can "
+                "(positions: nn.Embedding; attention: of nn.Linear and "
+                "F.scaled_dot_product_attention). Or train with whole parameters on every process: without fully_shard, "
+                "without --sharded."
             )
 
 
@@ -137,7 +139,9 @@ class Sharded:
                     "does with one mesh of all of them. Use noisewise.distributed.shard(model, team), and train with that team."
                 )
             if not parameter.is_floating_point():
-                raise UnsupportedLayer(f"the model's {name!r} is of {parameter.dtype}: only real numbers can be spread.")
+                raise UnsupportedLayer(
+                    f"the model's {name!r} is of {parameter.dtype}: only real numbers can be spread."
+                )
         for name, module in self.model.named_modules():
             state = _state_of(module)
             for policy, remedy in (("_mp_policy", "torch.autocast in the loss"), ("offload_policy", "more processes")):
@@ -177,13 +181,13 @@ class Sharded:
         """Where these rows begin in the whole, in numbers."""
         parameter = self.parameters[name]
         rows = -(-len(parameter) // self.team.size)
-        return Piece(min(self.team.rank * rows, len(parameter)) * (parameter.numel() // len(parameter)), parameter.numel())
+        return Piece(
+            min(self.team.rank * rows, len(parameter)) * (parameter.numel() // len(parameter)), parameter.numel()
+        )
 
     def _local(self, name: str) -> Tensor:
         local: Tensor = self.parameters[name].detach()._local_tensor  # type: ignore[attr-defined]
         return local
-
-
 
 
 def settle(model: nn.Module) -> None:

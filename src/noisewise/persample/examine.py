@@ -277,7 +277,7 @@ def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Pa
             squares, gradient = measured[name]
             total = gradient.weighted_sum(torch.ones_like(squares)).reshape(live[name].shape)
             error = (total if grad is None else total - grad).double().norm()
-            errors[name] = float(error - ROUNDING * squares.double().sqrt().sum())
+            errors[name] = float((error - ROUNDING * squares.double().sqrt().sum()).detach())
     return {name for name, error in errors.items() if error > 1e-5 * math.hypot(*lengths)}
 
 

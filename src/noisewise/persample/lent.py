@@ -91,7 +91,7 @@ class Lending(TorchFunctionMode):
         self._hooks: Any = None
 
     def __enter__(self) -> Lending:
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         self._token = _LENDING.set(self)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
         self._hooks.__enter__()
@@ -102,17 +102,17 @@ class Lending(TorchFunctionMode):
         assert self._token is not None
         _LENDING.reset(self._token)
         self._out.clear()
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; one that takes weights is lent the whole of each, through which gradients go back."""
         kwargs = kwargs or {}
         if func is torch.autograd.grad:  # checkpoints compute once more within it
-            super().__enter__()
+            super().__enter__()  # type: ignore[no-untyped-call]
             try:
                 return GRAD(*args, **kwargs)
             finally:
-                super().__exit__(None, None, None)
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if func in FUNCTIONS:
             args = tuple(self._instead(arg) for arg in args)
             kwargs = {key: self._instead(arg) for key, arg in kwargs.items()}
@@ -122,18 +122,20 @@ class Lending(TorchFunctionMode):
         if id(argument) not in self._names:
             return argument
         if argument.requires_grad and torch.is_grad_enabled():
-            return Lent.apply(argument, self)  # type: ignore[no-untyped-call]
-        return self.whole(argument)
+            return self.through(argument, self._names[id(argument)])
+        return self._whole(self._names[id(argument)])
+
+    def through(self, leaf: Tensor, name: str) -> Tensor:
+        """The whole parameter as a function of a tensor without memory: the graph would keep a leaf of its own alive."""
+        whole: Tensor = Lent.apply(leaf, name, self)  # type: ignore[no-untyped-call]
+        return whole
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Which parameter a tensor stands in for; None for any other tensor."""
         return self._names.get(id(tensor))
 
-    def whole(self, stand_in: Tensor) -> Tensor:
-        """The whole parameter, as a tensor that was there before the pass."""
-        return self._whole(self._names[id(stand_in)])
-
     def _whole(self, name: str) -> Tensor:
+        """The whole parameter, as a tensor that was there before the pass."""
         with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
             tensor = self.lender.whole(name)
             if self._change is not None:
@@ -180,12 +182,14 @@ class Lent(torch.autograd.Function):
     """The whole weight of a stand-in, whose gradient is the stand-in's."""
 
     @staticmethod
-    def forward(ctx: Any, stand_in: Tensor, lending: Lending) -> Tensor:
-        return lending.whole(stand_in)
+    def forward(ctx: Any, stand_in: Tensor, name: str, lending: Lending) -> Tensor:
+        """The whole."""
+        return lending._whole(name)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0], None
+        """As it is."""
+        return grads[0], None, None
 
 
 _LENDING: ContextVar[Lending | None] = ContextVar("lending", default=None)
@@ -202,10 +206,11 @@ def is_lent(tensor: Tensor) -> bool:
     return active is not None and active.name_of(tensor) is not None
 
 
-def detached(parameter: Tensor) -> Tensor:
-    """A parameter's values without its gradient: its own memory, or the whole that is lent."""
-    active = _LENDING.get()
-    return active.whole(parameter) if active is not None and active.name_of(parameter) else parameter.detach()
+def apart(parameter: Tensor) -> Tensor:
+    """A parameter's values, with a gradient that does not reach it: its own memory, or the whole that is lent."""
+    active, leaf = _LENDING.get(), parameter.detach().requires_grad_()
+    name = None if active is None else active.name_of(parameter)
+    return leaf if active is None or name is None else active.through(leaf, name)
 
 
 def lends_what_is_saved(hook: Any) -> bool:

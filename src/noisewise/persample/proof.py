@@ -44,8 +44,8 @@ from noisewise.persample.dispatched import (
     about,
     tensors_of,
 )
-from noisewise.persample.lent import lends_what_is_saved
 from noisewise.persample.labels import BEFORE, Labels, Shared, covers_its_memory, memory_of
+from noisewise.persample.lent import lends_what_is_saved
 from noisewise.persample.operations import RULES
 from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
 from noisewise.persample.trace import (

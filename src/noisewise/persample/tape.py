@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.layers import RULES, Operands, broadcast, with_statistics
-from noisewise.persample.lent import Lent, detached, is_lent, opened
+from noisewise.persample.lent import Lent, apart, is_lent, opened
 from noisewise.persample.places import FRONT, Place
 from noisewise.persample.proof import Proof
 from noisewise.persample.recurrent import CELLS, KINDS, Recurrence, layers_of, run_cell, run_layers
@@ -137,7 +137,7 @@ def with_stand_ins(
     stand_ins = {
         id(parameter): stand_in
         if (stand_in := made.get(id(parameter))) is not None and stand_in.data_ptr() == parameter.data_ptr()
-        else detached(parameter).requires_grad_()
+        else apart(parameter)
         for parameter in parameters
     }
     result: Tensor = func(

@@ -143,7 +143,7 @@ def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None, team: Team =
     """A batch (of a rank: its part) filled up with empty rows to the largest that can be drawn, if the runtime asks for it."""
     if runtime is None or not runtime.padded:
         return batch
-    size, cap = length(batch), mechanism.sampler.batch_size
+    cap = mechanism.sampler.batch_size
     if isinstance(mechanism.sampler, Poisson):
         if mechanism.sampler.max_batch is None:
             raise ConfigError("Runtime(padded=True) with unlimited Poisson batches: give the sampler a max_batch.")

@@ -186,7 +186,9 @@ def _divided_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], t
     of = dict(zip(numbers, parameters, strict=True))
     state = {
         number: {
-            key: divided(of[number], value, team) if isinstance(value, Tensor) and value.shape == of[number].shape else value
+            key: divided(of[number], value, team)
+            if isinstance(value, Tensor) and value.shape == of[number].shape
+            else value
             for key, value in entries.items()
         }
         for number, entries in saved["state"].items()

@@ -103,7 +103,8 @@ def _made_up(name: str, parameter: Tensor) -> Tensor:
     seed = int.from_bytes(hashlib.blake2b(f"{name} {list(parameter.shape)}".encode()).digest()[:7], "little")
     drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
     inputs = max(1, parameter.numel() // max(1, len(parameter) if parameter.dim() else 1))
-    return (drawn / inputs**0.5).to(parameter)
+    made: Tensor = (drawn / inputs**0.5).to(parameter)
+    return made
 
 
 # --- outcomes of runs -------------------------------------------------------------------------------------------------

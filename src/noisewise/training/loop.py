@@ -172,7 +172,9 @@ def train(
     folder = None if out is None or not team.first else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure, team=team)
-    run = Run(model, optimizer, scheduler, state, folder, ablation, ema, keep=Keep() if keep is None else keep, where=out)
+    run = Run(
+        model, optimizer, scheduler, state, folder, ablation, ema, keep=Keep() if keep is None else keep, where=out
+    )
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
