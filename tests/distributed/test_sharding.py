@@ -25,6 +25,7 @@ from noisewise.runs.tensors import load_tensors
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
+from noisewise.training import checkpoint
 from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.step import private_step
@@ -98,7 +99,7 @@ def noises(team):
 
 def test_noise_of_pieces_is_that_of_one_process_each_number_drawn_once():
     alone = noises(ALONE)
-    answers = on_ranks(3, noises)
+    answers = on_ranks(2, noises)
     for rank in answers:
         for (noise, _, ledger), (expected, _, lines) in zip(rank[:3], alone[:3], strict=True):
             assert torch.equal(noise, expected)  # the sums are exactly 0
@@ -238,8 +239,6 @@ def test_a_stopped_run_resumes_bit_for_bit_and_its_files_are_those_of_one_proces
     assert tree["ranks"] == 2
     assert tree["model"]["0.weight"].shape == (6, 5)
     assert tree["optimizer"]["state"][0]["exp_avg"].shape == (6, 5)
-    for name in ("elsewhere", "whole"):
-        shutil.copytree(tmp_path / "stopped", tmp_path / name)
     assert torch.equal(on_ranks(2, in_folder, tmp_path / "stopped", None, True, True)[0], expected[0])
     one = in_folder(ALONE, tmp_path / "one")
     torch.testing.assert_close(one, expected[0])
@@ -247,12 +246,55 @@ def test_a_stopped_run_resumes_bit_for_bit_and_its_files_are_those_of_one_proces
     for name, tensor in files["one"].items():
         torch.testing.assert_close(files["through"][name], tensor)
         assert torch.equal(files["through"][name], files["stopped"][name])
-    on_ranks(3, in_folder, tmp_path / "elsewhere", None, True, True)
-    on_ranks(2, in_folder, tmp_path / "whole", None, False, True)  # each rank with all parameters
-    ledgers = {
-        (tmp_path / name / "ledger.json").read_text() for name in ("through", "stopped", "one", "elsewhere", "whole")
-    }
-    assert len(ledgers) == 1
+    assert len({(tmp_path / name / "ledger.json").read_text() for name in files}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "sharded"), [(3, True), (2, False), (1, False)])
+def test_a_stopped_run_goes_on_otherwise_with_the_same_ledger(tmp_path, ranks, sharded):
+    """On another number of ranks, or with all parameters on each."""
+    on_ranks(2, in_folder, tmp_path / "through")
+    on_ranks(2, in_folder, tmp_path / "stopped", 7)
+    on_ranks(ranks, in_folder, tmp_path / "stopped", None, sharded, True)
+    ledgers = [(tmp_path / name / "ledger.json").read_text() for name in ("through", "stopped")]
+    assert ledgers[0] == ledgers[1]
+
+
+def goes_on(team, out, sharded, resume):
+    """The randomness of later steps after a stop, which is bound to the course of the run."""
+    chains = []
+    real = checkpoint._take_up
+
+    def take_up(run, tree):
+        real(run, tree)
+        chains.append(run.state.chain)
+
+    checkpoint._take_up = take_up
+    in_folder(team, out, None if resume else 7, sharded, resume, insecure_seed=None)
+    checkpoint._take_up = real
+    return chains
+
+
+def test_whole_parameters_go_on_with_new_noise(tmp_path):
+    """Sums that are rounded otherwise must not get the noise that those of spread parameters may have got."""
+    on_ranks(2, goes_on, tmp_path / "run", True, False)
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    same, other = (on_ranks(2, goes_on, tmp_path / name, spread, True)[0]
+                   for name, spread in (("run", True), ("again", False)))  # fmt: skip
+    assert same != other
+
+
+def with_other_micro_batches(team):
+    """Passes of other numbers of units: one rank would wait for another."""
+    network = shard(tiny.model(), team)
+    state = State.start(tiny.mechanism(), team=team)
+    how = Runtime(microbatch=2 + team.rank)
+    return told(lambda: private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state, how))
+
+
+def test_ranks_that_would_make_other_passes_are_told_at_once():
+    for message in on_ranks(2, with_other_micro_batches):
+        assert message.startswith("PrivacyError: ranks disagree about step 0")
 
 
 def to_its_parts(team, folder):

@@ -180,10 +180,8 @@ class Sharded:
     def piece(self, name: str) -> Piece:
         """Where these rows begin in the whole, in numbers."""
         parameter = self.parameters[name]
-        rows = -(-len(parameter) // self.team.size)
-        return Piece(
-            min(self.team.rank * rows, len(parameter)) * (parameter.numel() // len(parameter)), parameter.numel()
-        )
+        first = min(self.team.rank * -(-len(parameter) // self.team.size), len(parameter))
+        return Piece(first * (parameter.numel() // len(parameter)), parameter.numel())
 
     def _local(self, name: str) -> Tensor:
         local: Tensor = self.parameters[name].detach()._local_tensor  # type: ignore[attr-defined]
