@@ -16,6 +16,7 @@ makes it join as if there were others: all questions and sums of a step go throu
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -38,6 +39,10 @@ def problem(kind: str, n: int) -> tuple[Any, Any]:
     if kind == "wide":  # 4.2 million coordinates, little to compute: what travels decides
         model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1792), nn.ReLU(), nn.Linear(1792, 10))
         x = torch.randn(n, 256)
+    elif kind == "deep":  # 8.5 million coordinates in layers of a million: what is held decides
+        layers = [layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.LayerNorm(1024), nn.ReLU())]
+        model = nn.Sequential(nn.Linear(64, 1024), *layers, nn.Linear(1024, 10))
+        x = torch.randn(n, 64)
     else:  # a small convolutional network: what is computed decides
         model = nn.Sequential(
             nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -60,13 +65,19 @@ def on_loopback() -> int:
     return next(int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:"))
 
 
+def resident(name: str) -> int:
+    """Bytes of this process in memory: now (VmRSS), or the most since it was asked to forget (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
 def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, Any], answers: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     import noisewise.training.step as step_module
-    from noisewise.distributed import ALONE, end, team_of
+    from noisewise.distributed import ALONE, end, shard, team_of
     from noisewise.mechanism import Mechanism
     from noisewise.repairs.random_sparsification import RandomMasks
     from noisewise.sampling import Shuffle
@@ -79,13 +90,15 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
     team = team_of() if size > 1 else ALONE
     n = 8 * setting["batch"]
     model, data = problem(setting["model"], n)
+    if setting.get("sharded"):
+        shard(model, team)
     sparse = setting["sparsity"]
     plan = Mechanism(
         sampler=Shuffle(n, setting["batch"]), noise_multiplier=1.0, steps=STEPS, adjacency="zero-out",
         support=RandomMasks(sparse, STEPS, 1, cooling=False) if sparse else EVERYTHING,
     )  # fmt: skip
     state = State.start(plan, insecure_seed=0, team=team)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=setting.get("momentum", 0.0))
     joins, steps, worked, wire = [], [], [], []
     real = step_module.join
 
@@ -96,7 +109,9 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
         return joined
 
     step_module.join = timed
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if step == WARM:
+            Path("/proc/self/clear_refs").write_text("5")  # what the examination needed does not count
         if size > 1:
             dist.barrier()
         before, bytes_before, began, work = team.sent, on_loopback(), time.perf_counter(), time.process_time()
@@ -106,6 +121,9 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
         if size > 1:
             dist.barrier()
         wire.append((team.sent - before, on_loopback() - bytes_before))
+    most, coordinates = resident("VmHWM"), sum(p.numel() for p in model.parameters())
+    del model, optimizer, state, data
+    gc.collect()
     if number == 0:
         answers.put(
             {
@@ -114,7 +132,8 @@ def rank(number: int, size: int, threads: int, meeting: str, setting: dict[str, 
                 "join_seconds": min(joins[WARM:]),
                 "step_seconds": min(steps[WARM:]),
                 "cpu_seconds": min(worked[WARM:]),  # of rank 0, all its threads
-                "coordinates": sum(p.numel() for p in model.parameters()),
+                "coordinates": coordinates,
+                "memory": most - resident("VmRSS"),  # of the model, its optimizer and a step
             }
         )
     end()
@@ -124,6 +143,7 @@ def measure(size: int, threads: int, **setting: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     os.environ |= {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "262144"  # memory that is given back is given back at once
     with tempfile.TemporaryDirectory() as work:
         arguments = (size, threads, f"{work}/meeting", setting, answers)
         ranks = [context.Process(target=rank, args=(number, *arguments)) for number in range(size)]
@@ -268,6 +288,31 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def spread_over(rounds: int) -> list[dict[str, Any]]:
+    """The same steps with whole parameters on every rank, and with parameters spread over them."""
+    ways = [(1, False), (2, False), (2, True), (4, False), (4, True)]
+    seen: dict[tuple[int, bool], list[dict[str, Any]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for size, sharded in ways:
+            how = {"model": "deep", "batch": 32, "sparsity": 0.0, "sharded": sharded, "momentum": 0.9}
+            seen[size, sharded].append(measure(size, 1, **how))
+    return [{"processes": size, "sharded": sharded, **least(seen[size, sharded])} for size, sharded in ways]
+
+
+def memory_table(content: dict[str, Any]) -> str:
+    """What docs/several_processes.md shows of spread parameters."""
+    lines = [
+        "| processes | parameters | a rank needs | a rank sends | on the loopback | step |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in content["spread"]:
+        lines.append(
+            f"| {row['processes']} | {'spread' if row['sharded'] else 'whole'} | {row['memory'] / 1e6:.0f} MB | "
+            f"{row['payload'] / 1e6:.0f} MB | {row['loopback'] / 1e6:.0f} MB | {1e3 * row['step_seconds']:.0f} ms |"
+        )
+    return "\n".join(lines)
+
+
 def traffic(rounds: int) -> list[dict[str, Any]]:
     rows, shares = [], [0.0, 0.5, 0.9]
     for size in (2, 4):
@@ -291,7 +336,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--only", choices=["traffic", "scaling", "nccl"], help="measure this part anew, keep the others"
+        "--only", choices=["traffic", "scaling", "spread", "nccl"], help="measure this part anew, keep the others"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --only nccl")
     parser.add_argument("--blocks", type=int, default=10, help="of steps, timed in each process of --only nccl")
@@ -309,15 +354,19 @@ def main() -> None:
         print(json.dumps(measured, indent=2))
         return
     content["machine"] = {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__}
-    if chosen.only != "scaling":
+    if chosen.only in (None, "spread"):
+        content["spread"] = spread_over(chosen.rounds)
+    if chosen.only in (None, "traffic"):
         content["traffic"] = traffic(chosen.rounds)
-    if chosen.only != "traffic":
+    if chosen.only in (None, "scaling"):
         content["scaling"] = scaling(chosen.rounds)
         one, two = (row["cpu_seconds"] for row in content["scaling"].values())
         content["efficiency"] = one / (2 * two)  # work of one process against that of both ranks
     chosen.out.write_text(json.dumps(content, indent=2) + "\n")
     if {"traffic", "scaling"} <= set(content):
         print(table(content), f"efficiency {content['efficiency']:.2f}", sep="\n")
+    if "spread" in content:
+        print(memory_table(content))
 
 
 if __name__ == "__main__":
