@@ -73,8 +73,8 @@ FAULTS = [
     Mutant(
         "noise reused across parameters",
         "bounded.py",
-        "noise = standard_normal(value, entropy, (*position, k))",
-        "noise = standard_normal(value, entropy, (*position, 0))",
+        "noise = standard_normal(value, entropy, (*position, k), piece)",
+        "noise = standard_normal(value, entropy, (*position, 0), piece)",
         ("test_bounded.py::test_parameters_are_independent",),
     ),
     Mutant(

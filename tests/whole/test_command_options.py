@@ -353,6 +353,24 @@ def test_processes_of_train(noisewise, monkeypatch):
     assert noisewise("train", *with_option(BASE, ""), "--processes", "0")[0] == 2
 
 
+def test_sharded_of_train(noisewise, monkeypatch):
+    module = importlib.import_module("noisewise.cli.train")
+    execution = importlib.import_module("noisewise.workflow.execution")
+    asked = []
+
+    def execute(*_, **how):
+        asked.append(how["sharded"])
+        raise RunError("seen")
+
+    assert noisewise("train", *with_option(BASE, ""), "--sharded")[0] == 2  # one process
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(module, "rank", lambda: 0)
+    monkeypatch.setattr(module, "together", lambda: None)
+    for given in ((), ("--sharded",)):
+        assert noisewise("train", *with_option(BASE, ""), *given)[0] == 2
+    assert asked == [False, True]
+
+
 def test_resume_of_train(noisewise, door: Door) -> None:
     assert noisewise("train", *with_option(BASE, ""), "--quiet", "--no-twin")[0] == 0
     begun = RunFolder("a")
@@ -837,6 +855,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--twin": test_config_of_train_is_the_plan_again,
         "--resume": test_resume_of_train,
         "--processes": test_processes_of_train,
+        "--sharded": test_sharded_of_train,
         "--quiet": test_quiet_of_train,
         "--device": test_device_of_train,
         "--json": test_json_of_train,

@@ -63,7 +63,20 @@ else:
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
 HOW = {"out", "config", "resume", "quiet", "as_json", "epochs", "settings", "seeds", "repair"}
-HOW |= {"processes", "jobs", "ray", "per_gpu", "label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
+HOW |= {
+    "processes",
+    "jobs",
+    "ray",
+    "per_gpu",
+    "label",
+    "group",
+    "unit",
+    "column",
+    "schema",
+    "schema_epsilon",
+    "yes",
+    "sharded",
+}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
 _FIRST, *_OTHERS, _LAST = OPTIMIZERS
@@ -96,6 +109,14 @@ def train(
             RUN, "Train on so many processes of this machine, one for each GPU or several cores; torchrun works too."
         ),
     ] = None,
+    sharded: Annotated[
+        bool,
+        option(
+            RUN,
+            "With several processes: spread parameters over them. Linear, embedding and norm layers only.",
+            "--sharded",
+        ),
+    ] = False,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
     seeds: Annotated[
@@ -244,6 +265,10 @@ def train(
         check_privacy(given)
     if model is not None and ".py:" in model:
         userfiles.model_maker(model)
+    if sharded and (processes or 1) == 1 and rank() is None:
+        raise ConfigError(
+            "--sharded without several processes: add --processes 2 (or more), or start it with torchrun."
+        )
     if (processes or 1) > 1 and rank() is None:
         raise typer.Exit(spread(processes or 1))
     team, quiet = together(), quiet or as_json or follows
@@ -267,7 +292,7 @@ def train(
             continue
         begun = resume and _begun(folder)
         begun = begun if team is None else team.said(begun)
-        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team)
+        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team, sharded=sharded)
     if each:
         train_each(each, out, where, known, quiet=quiet)
     if team is not None:
@@ -363,7 +388,14 @@ def _stored(out: Path) -> Config | None:
 
 
 def _train(
-    planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step: bool = True, team: Team | None = None
+    planned: Planned,
+    out: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    next_step: bool = True,
+    team: Team | None = None,
+    sharded: bool = False,
 ) -> None:
     from noisewise.workflow.execution import execute
     from noisewise.workflow.opened import open_run
@@ -371,10 +403,10 @@ def _train(
     console = terminal()
     try:
         with warnings_as_notes() if team is None or team.first else _waiting(silent=True):
-            folder = execute(planned, out, resume=resume, progress=not quiet, team=team)
+            folder = execute(planned, out, resume=resume, progress=not quiet, team=team, sharded=sharded)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
-        ranks = "" if team is None else f" --processes {team.size}"
+        ranks = "" if team is None else f" --processes {team.size}{' --sharded' if sharded else ''}"
         raise Interrupted(
             f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}{ranks}"
         ) from None
