@@ -44,8 +44,8 @@ FAULTS = [
     Mutant(
         "option: --momentum ignored",
         "cli/train.py",
-        'HOW |= {"processes", "jobs",',
-        'HOW |= {"momentum", "processes", "jobs",',
+        'HOW = {"out", "config",',
+        'HOW = {"momentum", "out", "config",',
         ("whole/test_command_options.py::test_options_of_train[--momentum]",),
     ),
     Mutant(
