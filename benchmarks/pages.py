@@ -106,16 +106,30 @@ def lists() -> str:
 
 
 def gpu_table() -> str:
-    """README's table of one step on a GPU, from benchmarks/results/gpu.json."""
-    lines = []
-    for name, row in gpu_rows().items():
-        step, peers = row["step"], [way for way in PEERS if way in row["step"]["ratio"]]
-        best = min(peers, key=step["ratio"].__getitem__)
-        cells = [f"{step['ms'][way]:.2f} ms" for way in ("plain", "noisewise")] + [f"{step['ratio']['noisewise']:.2f}"]
-        cells += [f"{step['ratio'][best]:.1f} ({best})", f"{row['train']['ratio']:.2f} ({row['train']['steps']} steps)"]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    head = "| | plain | noisewise | ratio | best peer | `train` against a plain loop |\n|---|---|---|---|---|---|\n"
-    return head + "\n".join(lines) + "\n"
+    """README's table of one step on a GPU, from benchmarks/results/gpu.json; columns that every row has."""
+    rows = {name: gpu_cells(row) for name, row in gpu_rows().items()}
+    titles = [title for title in next(iter(rows.values())) if all(title in cells for cells in rows.values())]
+    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    lines += [f"| {name} | {' | '.join(cells[title] for title in titles)} |" for name, cells in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def gpu_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """What there is to say of one workload."""
+    step, train, half = row["step"], row["train"], row.get("bf16", {}).get("ratio", {})
+    ratio = step["ratio"]
+    cells = {way: f"{step['ms'][way]:.2f} ms" for way in ("plain", "noisewise")} | {
+        "ratio": f"{ratio['noisewise']:.2f}"
+    }
+    if "plain captured" in ratio:
+        cells["to a captured plain step"] = f"{ratio['noisewise'] / ratio['plain captured']:.2f}"
+    if "noisewise" in half:
+        cells["ratio in bfloat16"] = f"{half['noisewise']:.2f}"
+    best = min((way for way in PEERS if way in ratio), key=ratio.__getitem__)
+    return cells | {
+        "best peer": f"{ratio[best]:.1f} ({best})",
+        "`train` against a plain loop": f"{train['ratio']:.2f} ({train['steps']} steps)",
+    }
 
 
 def gpu_rows() -> dict[str, Any]:

@@ -383,12 +383,31 @@ def page(results: dict, tuning: dict, decided: dict) -> str:
         "setting had been the smallest one searched. Settings were searched on this data set alone: whether they carry over to "
         "others is not known.",
         "",
+        f"{at_the_edge(tuning)} More may be had beyond.",
+        "",
         f"`{results['command']}` on {', '.join(results['hardware']['gpus']) or 'CPU'}, torch {results['versions']['torch']}, "
         f"commit {results['commit']}; every run is in `benchmarks/results/fashion_mnist_repairs.json`, the search in "
         "`benchmarks/results/fashion_mnist_tuning.json`; "
         f"`{decided['command']}`, commit {decided['commit']}: `benchmarks/results/fashion_mnist_sparsification.json`.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def at_the_edge(tuning: dict) -> str:
+    """Which chosen numbers are the smallest or largest of those that were searched."""
+    edges = []
+    for epsilon, chosen in tuning["chosen"].items():
+        for method, choices in tuning["searched"].items():
+            taken = {"lr": chosen[method]} if method == "lr" else chosen[method]
+            grid = [{"lr": lr} for lr in choices] if method == "lr" else choices
+            for name, value in taken.items():
+                tried = sorted({choice[name] for choice in grid if not isinstance(choice[name], bool | list)})
+                if len(tried) > 1 and value in (tried[0], tried[-1]):
+                    end = "smallest" if value == tried[0] else "largest"
+                    edges.append(
+                        f"{method}, {name.replace('_', ' ')} {value:g} (epsilon {float(epsilon):g}, the {end})"
+                    )
+    return f"Chosen at the edge of what was searched: {'; '.join(edges)}." if edges else "No choice is at an edge."
 
 
 def _percent(estimate: dict) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from noisewise.estimates.estimate import Estimate
+from noisewise.jobs import Local
 from noisewise.reproduce.claims import VERDICTS, Finding
 from noisewise.reproduce.experiment import Experiment, Paper
 from noisewise.reproduce.papers import PAPERS, find
@@ -239,7 +240,7 @@ def verify(count: int, jobs: int) -> list[str]:
         paper, experiment = find(name)
         before = read_json(result_path(RESULTS, paper.name, experiment.name, tier))
         with tempfile.TemporaryDirectory() as folder:
-            (after,) = reproduce([name], Path(folder), tier=tier, seeds=len(before["seeds"]), jobs=jobs)
+            (after,) = reproduce([name], Path(folder), tier=tier, seeds=len(before["seeds"]), where=Local(jobs))
             found = differences(before, after.to_dict())
         print(f"{name} ({tier}): {'as committed' if not found else 'different'}")
         off += [f"{name}: {words}" for words in found]

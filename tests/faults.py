@@ -73,8 +73,8 @@ FAULTS = [
     Mutant(
         "noise reused across parameters",
         "bounded.py",
-        "noise = standard_normal(value, entropy, (*position, k))",
-        "noise = standard_normal(value, entropy, (*position, 0))",
+        "noise = standard_normal(value, entropy, (*position, k), piece)",
+        "noise = standard_normal(value, entropy, (*position, 0), piece)",
         ("test_bounded.py::test_parameters_are_independent",),
     ),
     Mutant(
@@ -885,34 +885,6 @@ FAULTS = [
         "Flat(bound / len(names) ** 0.5)",
         "Flat(bound)",
         ("workflow/test_plan.py::test_per_layer_clipping_keeps_the_bound_in_total",),
-    ),
-    Mutant(
-        "jobs: a result of other settings is taken",
-        "jobs.py",
-        'if raw.get("digest") != job.digest:',
-        "if False:",
-        ("test_jobs.py::test_a_result_of_other_settings_is_not_taken",),
-    ),
-    Mutant(
-        "jobs: a failure is passed over",
-        "jobs.py",
-        "    if failed:\n",
-        "    if False:\n",
-        ("test_jobs.py::test_a_failing_job_is_named_and_the_others_are_kept",),
-    ),
-    Mutant(
-        "jobs: workers hear nothing of a dead parent",
-        "jobs.py",
-        "while os.getppid() == parent:",
-        "while True:",
-        ("test_jobs.py::test_stopped_from_outside_every_worker_saves_and_ends",),
-    ),
-    Mutant(
-        "jobs: workers are not asked to stop",
-        "jobs.py",
-        "        worker.terminate()",
-        "        pass",
-        ("test_jobs.py::test_stopped_from_outside_every_worker_saves_and_ends",),
     ),
     Mutant(
         "bought: a sum rounded to the nearest",

@@ -40,8 +40,8 @@ _HOMES = {
     "PrivateRegressor": "estimators",
 }
 _MODULES = (
-    "accounting", "audits", "clipping", "data", "distributed", "losses", "models", "repairs", "report", "sampling", "support",
-    "testing",
+    "accounting", "audits", "clipping", "data", "distributed", "jobs", "losses", "models", "repairs", "report", "sampling",
+    "support", "testing",
 )  # fmt: skip
 
 __all__ = [*_HOMES, *_MODULES]

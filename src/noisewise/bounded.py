@@ -14,7 +14,7 @@ from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
-from noisewise.noise import add_noise, for_the_grid, secure_answer, standard_normal
+from noisewise.noise import Piece, add_noise, for_the_grid, secure_answer, standard_normal
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -28,11 +28,19 @@ class Bounded:
     """A sum over private units that one unit changes by at most `sensitivity` in L2, all tensors together.
 
     It may be merged with sums over other units, and leaves only through `release`. Noise falls on `support` only.
+    `pieces`: of tensors that processes keep in pieces, which one this is. Then the bound is that of all pieces together, and
+    each process releases its own, with the noise of those coordinates.
     """
 
     _values: Mapping[str, Tensor] = field(repr=False)
     sensitivity: float
     support: Support = field(default_factory=dict, repr=False)
+    pieces: Mapping[str, Piece] = field(default_factory=dict, repr=False)
+
+    @property
+    def coordinates(self) -> int:
+        """Of all tensors together, as a whole."""
+        return sum(self.pieces[n].whole if n in self.pieces else v.numel() for n, v in self._values.items())
 
     def __post_init__(self) -> None:
         """A bound is a number."""
@@ -51,14 +59,15 @@ def merge(parts: Iterable[Bounded], *, owned: bool = False) -> Bounded:
     values = dict(first._values)
     for number, other in enumerate(rest):
         same_support = other.support is first.support or encode(other.support) == encode(first.support)
-        if other.sensitivity != first.sensitivity or other._values.keys() != values.keys() or not same_support:
+        same_tensors = other._values.keys() == values.keys() and other.pieces == first.pieces
+        if other.sensitivity != first.sensitivity or not same_tensors or not same_support:
             raise PrivacyError(
                 "parts with different sensitivity, tensors or support cannot be merged: they answer different questions."
             )
         for name, value in values.items():
             more = other._values[name]
             values[name] = value.add_(more) if owned or number else value + more
-    return Bounded(values, first.sensitivity, first.support)
+    return Bounded(values, first.sensitivity, first.support, first.pieces)
 
 
 def release(
@@ -113,21 +122,21 @@ def expose(
 
 def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
     if entropy.secure:
-        std *= for_the_grid(std / bounded.sensitivity, sum(value.numel() for value in bounded._values.values()))
-    if std and not entropy.secure and all(value.is_cuda for value in bounded._values.values()):
+        std *= for_the_grid(std / bounded.sensitivity, bounded.coordinates)
+    if std and not entropy.secure and not bounded.pieces and all(value.is_cuda for value in bounded._values.values()):
         return _with_noise_at_once(bounded, std, entropy, position)
     answers = {}
     for k, (name, value) in enumerate(bounded._values.items()):
-        mask = bounded.support.get(name, True)
+        mask, piece = bounded.support.get(name, True), bounded.pieces.get(name)
         if mask is False:  # a constant, whatever was computed
             answers[name] = torch.zeros_like(value)
             continue
         if std == 0:
             answers[name] = value.clone()
         elif entropy.secure:
-            answers[name] = secure_answer(value, std, entropy, (*position, k))
+            answers[name] = secure_answer(value, std, entropy, (*position, k), piece)
         else:
-            noise = standard_normal(value, entropy, (*position, k))
+            noise = standard_normal(value, entropy, (*position, k), piece)
             answers[name] = torch.add(value, noise, alpha=std, out=noise)
         if isinstance(mask, Tensor):
             answers[name].mul_(mask.to(value.device))

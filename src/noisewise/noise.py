@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,15 +22,28 @@ NOISE_CHUNK = 1 << 17
 MANY = 1 << 15  # float32 numbers from which on they are drawn in pairs
 PAIRS = 1 << 14  # pairs at a time: what is computed on the way stays in cache
 GRID = 2.0**-24  # step of secure noise, in standard deviations
+CUDA_CHUNK = 1 << 22  # numbers of a tensor kept in pieces that a GPU draws at once
 
 
-def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -> Tensor:
-    """Independent N(0, 1) in the shape, type and place of `like`.
+class Piece(NamedTuple):
+    """Which entries of a tensor lie here, where processes keep it in pieces: from `first` on, of `whole` in its order."""
+
+    first: int
+    whole: int
+
+
+def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...], piece: Piece | None = None) -> Tensor:
+    """Independent N(0, 1) in the shape, type and place of `like`, or of the tensor that `like` is a `piece` of.
 
     On a CPU chunks are drawn in parallel, each from its own stream of the whole root (256 bits): NumPy's ziggurat, and
     for many float32 numbers `draw_pairs`, which is three times as fast. On a GPU torch's Philox generator draws, keyed by
     124 bits that follow from the root; with other hardware or another torch it draws other numbers.
+
+    Pieces that together are the whole get the noise of the whole, each coordinate once, whoever holds them: on a CPU the same
+    numbers as in one piece; on a GPU, where one piece is drawn at once, the same for any pieces.
     """
+    if like.device.type != "cpu" and piece is not None:
+        return _on_gpu(like, entropy, position, piece)
     if like.device.type != "cpu":
         seed, offset = entropy.wide("noise", *position)
         generator = torch.Generator(like.device).manual_seed(seed)
@@ -38,22 +51,56 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...]) -
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
     kind: Any = np.float64 if like.dtype == torch.float64 else np.float32
     noise: Any = np.empty(like.numel(), kind)
-    paired = kind is np.float32 and noise.size >= MANY
+    piece = piece or Piece(0, noise.size)
+    paired = kind is np.float32 and piece.whole >= MANY
 
-    def fill(chunk: int) -> None:
-        part = noise[chunk * NOISE_CHUNK : (chunk + 1) * NOISE_CHUNK]
+    def fill(chunk: int, part: np.ndarray) -> None:
         generator = entropy.generator("noise", *position, chunk)
         if paired:
             draw_pairs(generator, part)
         else:
             generator.standard_normal(dtype=kind, out=part)
 
-    chunks = -(-noise.size // NOISE_CHUNK)
-    if chunks > 1:
-        list(_threads().map(fill, range(chunks)))
-    elif chunks:
-        fill(0)
+    _fill(noise, piece, fill)
     return torch.from_numpy(noise).view(like.shape).to(like.dtype)
+
+
+def _fill(out: np.ndarray, piece: Piece, fill: Callable[[int, np.ndarray], None]) -> None:
+    """Fill a piece by chunks of the whole, in parallel; of a chunk that is cut, draw all and keep what is here."""
+
+    def here(chunk: int) -> None:
+        start, stop = chunk * NOISE_CHUNK, min((chunk + 1) * NOISE_CHUNK, piece.whole)
+        first, last = max(start, piece.first), min(stop, piece.first + out.size)
+        if (first, last) == (start, stop):
+            fill(chunk, out[start - piece.first : stop - piece.first])
+        else:
+            drawn = np.empty(stop - start, out.dtype)
+            fill(chunk, drawn)
+            out[first - piece.first : last - piece.first] = drawn[first - start : last - start]
+
+    chunks = _chunks(out.size, piece, NOISE_CHUNK)
+    if len(chunks) > 1:
+        list(_threads().map(here, chunks))
+    elif chunks:
+        here(chunks[0])
+
+
+def _chunks(size: int, piece: Piece, chunk: int) -> range:
+    """The chunks of the whole that a piece of this size lies in."""
+    return range(piece.first // chunk, -(-(piece.first + size) // chunk) if size else piece.first // chunk)
+
+
+def _on_gpu(like: Tensor, entropy: Entropy, position: tuple[int, ...], piece: Piece) -> Tensor:
+    noise = like.new_empty(like.numel())
+    for chunk in _chunks(len(noise), piece, CUDA_CHUNK):
+        start, stop = chunk * CUDA_CHUNK, min((chunk + 1) * CUDA_CHUNK, piece.whole)
+        seed, offset = entropy.wide("noise", *position, chunk)
+        generator = torch.Generator(like.device).manual_seed(seed)
+        generator.set_offset(offset)
+        drawn = torch.randn(stop - start, dtype=like.dtype, device=like.device, generator=generator)
+        first, last = max(start, piece.first), min(stop, piece.first + len(noise))
+        noise[first - piece.first : last - piece.first] = drawn[first - start : last - start]
+    return noise.view(like.shape)
 
 
 def draw_pairs(generator: np.random.Generator, out: np.ndarray) -> None:
@@ -113,7 +160,9 @@ def for_the_grid(sigma: float, coordinates: int) -> float:
     return 1 / (1 - share)
 
 
-def secure_answer(value: Tensor, std: float, entropy: Entropy, position: tuple[int, ...]) -> Tensor:
+def secure_answer(
+    value: Tensor, std: float, entropy: Entropy, position: tuple[int, ...], piece: Piece | None = None
+) -> Tensor:
     """Value and noise, each rounded to multiples of `GRID * std`, added as whole numbers.
 
     `answer = grid (round(value / grid) + round(z / GRID))`, z standard normal by inverting its distribution function at 64
@@ -127,15 +176,14 @@ def secure_answer(value: Tensor, std: float, entropy: Entropy, position: tuple[i
     count = value.numel()
     steps = np.empty(count)
 
-    def fill(chunk: int) -> None:
-        part = steps[chunk * NOISE_CHUNK : (chunk + 1) * NOISE_CHUNK]
+    def fill(chunk: int, part: np.ndarray) -> None:
         words = entropy.words(part.size, "noise", *position, chunk)
         tail = ndtri(
             ((words >> np.uint64(1)) + 0.5) * 2.0**-64
         )  # in (-inf, 0): half of the distribution, exact far out
         np.rint(np.where(words & np.uint64(1), tail, -tail) / GRID, out=part)
 
-    list(_threads().map(fill, range(-(-count // NOISE_CHUNK))))
+    _fill(steps, piece or Piece(0, count), fill)
     grid = std * GRID
     steps += np.rint(value.detach().double().cpu().numpy().reshape(-1) / grid)
     return torch.from_numpy(steps * grid).view(value.shape).to(value)

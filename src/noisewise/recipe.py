@@ -17,7 +17,8 @@ from noisewise.accounting import Ledger, Line, smallest_noise
 from noisewise.accounting.events import not_private
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
-from noisewise.distributed import ALONE, Team
+from noisewise.distributed import ALONE, Team, shard
+from noisewise.distributed.sharding import check_layers
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.losses import LossFn
@@ -225,12 +226,14 @@ def fit(
     team: Team | None = None,
     ablation: Ablation = "private",
     keep_states: int = 0,
+    sharded: bool = False,
     **settings: Any,
 ) -> Trained:
     """Train by a recipe: its phases, then its mechanism, with one ledger; the recipe and its model stay as they are.
 
     `ablation`: how everything is trained that the recipe would train privately; phases without privacy stay as they are.
     `keep_states`: so many states at equal distances over the whole run, the start first, for audits (`Trained.states`).
+    `sharded`: spread the parameters over the processes of the `team` (`distributed.shard`), for recipes of one phase.
     `settings` are those of `train` (seed, insecure_seed, secure, delta, runtime, valid, recorders, progress, ...). With
     `out`, a run that was interrupted in any phase goes on with `resume=True`.
     """
@@ -238,6 +241,8 @@ def fit(
         raise ConfigError(f"recipe is {kind(recipe)}: must be a noisewise.Recipe; train(model, ...) takes its parts.")
     ledger = None if recipe.ledger is None else copy.deepcopy(recipe.ledger)
     team = chosen_team(team)
+    if sharded:
+        check_sharded(recipe, team)
     folder = None if out is None or not team.first else RunFolder(out)
     if folder is not None and folder.complete and not folder.checkpoint.exists():
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
@@ -275,6 +280,8 @@ def fit(
             join_states(folder, work)
         recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
     model = copy.deepcopy(recipe.model)
+    if sharded:
+        shard(model, team)
     moves = recipe.optimizer(model.parameters())
     trained = train(
         model, recipe.data.train, recipe.loss_fn, recipe.mechanism, moves, out=out,
@@ -285,6 +292,18 @@ def fit(
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
     return replace(trained, states=tuple(sorted((states | dict(trained.states)).items()))) if states else trained
+
+
+def check_sharded(recipe: Recipe, team: Team) -> None:
+    """Can this recipe be carried out with parameters that are spread over the team's processes?"""
+    check_layers(recipe.model)
+    if not team.several:
+        raise ConfigError("sharded=True in one process: start several, with torchrun or --processes 2 (or more).")
+    if recipe.phases:
+        raise ConfigError(
+            "sharded=True with a recipe of several phases: what follows a phase needs the whole model. Leave out the repair "
+            "that makes phases, or train with whole parameters on every process."
+        )
 
 
 def _scheduled(course: LearningRate | None, moves: torch.optim.Optimizer, steps: int, first: int) -> dict[str, Any]:

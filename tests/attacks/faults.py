@@ -14,9 +14,16 @@ FAULTS = [
     Mutant(
         "seen: shadows, all from one seed",
         "attacks/shadows.py",
-        "_train(fit, data, shadows, left, seed, progress)",
-        "_train(fit, data, shadows, left, 0, progress)",
+        "_train(fit, data, shadows, seed, where or Local(), progress)",
+        "_train(fit, data, shadows, 0, where or Local(), progress)",
         ("audits/test_audit_options.py::test_every_option_of_training_shadows_acts",),
+    ),
+    Mutant(
+        "seen: shadows, the rows stay behind",
+        "attacks/shadows.py",
+        "    finally:\n        _forget_rows(shadows.folder)",
+        "    finally:\n        pass",
+        ("jobs/test_cluster.py::test_what_ray_is_sent_holds_no_row",),
     ),
     # audits: the price
     Mutant(

@@ -6,15 +6,22 @@ FAULTS = [
     # audits, option by option
     Mutant(
         "seen: attribution, scheduler ignored",
-        "audits/attribution.py",
-        "scheduler=plan, runtime=runtime,",
-        "runtime=runtime,",
+        "audits/retrained.py",
+        "scheduler=plan, runtime=self.runtime,",
+        "runtime=self.runtime,",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[attribution-scheduler]",),
     ),
     Mutant(
+        "seen: attribution, a folder of another optimizer is taken",
+        "audits/retrained.py",
+        '"optimizer": [type(moves).__qualname__, repr(sorted(moves.defaults.items()))],',
+        '"optimizer": [],',
+        ("audits/test_retrained.py::test_a_folder_of_other_trainings_is_refused[optimizer]",),
+    ),
+    Mutant(
         "seen: attribution, runtime ignored",
-        "audits/attribution.py",
-        "scheduler=plan, runtime=runtime,",
+        "audits/retrained.py",
+        "scheduler=plan, runtime=self.runtime,",
         "scheduler=plan,",
         ("audits/test_audit_options.py::test_every_option_of_an_audit_acts[attribution-runtime]",),
     ),
@@ -494,16 +501,16 @@ FAULTS = [
     ),
     Mutant(
         "reason: other batches in each of the four runs",
-        "audits/attribution.py",
+        "audits/retrained.py",
         "seed=seed, insecure_seed=seed, ablation=run",
         "seed=seed, insecure_seed=seed + len(run), ablation=run",
         ("audits/test_attribution.py::test_runs_share_start_batches_and_noise",),
     ),
     Mutant(
         "reason: the second run starts where the first ended",
-        "audits/attribution.py",
-        "model = copy.deepcopy(start)",
-        "model = start",
+        "audits/retrained.py",
+        "model = copy.deepcopy(self.start(seed))",
+        "model = self.start(seed)",
         ("audits/test_attribution.py::test_a_given_model_is_left_as_it_was_and_so_is_the_random_state",),
     ),
     Mutant(

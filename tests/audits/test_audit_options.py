@@ -289,7 +289,8 @@ def test_no_option_is_without_a_proof():
     shown = {function: shown_of(function) for function in CASES}
     shown[audits.engine_epsilon].add("loss_fn")
     shown |= {audits.lira: {*LIRA, "data", "twin_shadows"}, audits.rmia: {*RMIA, "data", "twin_shadows"}}
-    shown[audits.train_shadows] = {"fit", "data", "folder", "recipe", "count", "seed", "progress"}
+    shown[audits.train_shadows] = {"fit", "data", "folder", "recipe", "count", "seed", "progress", "where"}
+    shown[audits.attribution] |= {"folder", "where"}  # audits/test_retrained.py; for shadows attacks/test_shadows.py
     functions = {getattr(audits, name) for name in audits.__all__ if inspect.isfunction(getattr(audits, name))}
     assert functions - {audits.read} == set(shown)
     for function, options in shown.items():

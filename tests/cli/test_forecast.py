@@ -11,6 +11,7 @@ import pytest
 
 from noisewise.advice.noise import smallest_class
 from noisewise.estimates.estimate import Estimate
+from noisewise.jobs import Local, Ray
 from noisewise.workflow import forecast as module
 from noisewise.workflow.forecast import Forecast, Row
 
@@ -25,7 +26,9 @@ RESULT = Forecast(
 def asked(monkeypatch):
     """What reaches the library."""
     seen = []
-    monkeypatch.setattr(module, "forecast", lambda asked, progress: seen.append((asked, progress)) or RESULT)
+    monkeypatch.setattr(
+        module, "forecast", lambda asked, where, progress: seen.append((asked, progress, where)) or RESULT
+    )
     return seen
 
 
@@ -42,6 +45,9 @@ def test_every_option_reaches_the_library(noisewise, asked, tmp_path) -> None:
         assert noisewise("plan", "--n", "500", "--features", "3", option, text).code == 0
         changed = {key: entry for key, entry in vars(asked[-1][0]).items() if entry != vars(plain)[key]}
         assert changed == {name: value}
+    for given, where in ((("--jobs", "2"), Local(2)), (("--ray", "local", "--per-gpu", "3"), Ray("local", None, 3))):
+        assert noisewise("plan", "--n", "500", "--stand-in", "digits", *given).code == 0
+        assert asked[-1][2] == where
     assert noisewise("plan", "--n", "500", "--data", "s.json").code == 0
     assert str(asked[-1][0].schema) == "s.json"
 
@@ -74,7 +80,7 @@ def test_the_table_says_all_of_it_in_eighty_columns(noisewise, asked, monkeypatc
 
 def test_rows_of_one_model_need_no_comparison(noisewise, monkeypatch) -> None:
     one = replace(RESULT, rows=[replace(row, coordinates=402) for row in ROWS])
-    monkeypatch.setattr(module, "forecast", lambda asked, progress: one)
+    monkeypatch.setattr(module, "forecast", lambda asked, where, progress: one)
     words = noisewise("plan", "--n", "5000", "--stand-in", "digits").words
     assert "A class needs:" in words
     assert "several models" not in words

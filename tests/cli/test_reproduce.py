@@ -6,6 +6,7 @@ import pytest
 
 from helpers import toy_paper
 from helpers.command_line import command_line
+from noisewise.jobs import Local, Ray
 from noisewise.reproduce.papers import PAPERS
 
 
@@ -78,7 +79,9 @@ def test_mistakes_are_named(line, words, noisewise):
         (["--tier", "full"], {"tier": "full"}),
         (["--seeds", "7"], {"seeds": 7}),
         (["--device", "cuda"], {"device": "cuda"}),
-        (["--jobs", "3"], {"jobs": 3}),
+        (["--jobs", "3"], {"where": Local(3)}),
+        (["--ray", "local"], {"where": Ray("local")}),
+        (["--ray", "auto", "--jobs", "4", "--per-gpu", "2"], {"where": Ray("auto", 4, 2)}),
         (["--out", "there"], {"out": "there"}),
         (["--partial"], {"partial": True}),
         (["--quiet"], {"progress": False, "told": False}),
@@ -101,4 +104,4 @@ def test_every_option_reaches_the_library(given, expected, noisewise, monkeypatc
         "seeds": None,
         "device": None,
     }
-    assert asked == {**usual, "jobs": 1, "partial": False, "progress": True, **expected}
+    assert asked == {**usual, "where": Local(), "partial": False, "progress": True, **expected}

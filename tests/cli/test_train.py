@@ -57,11 +57,12 @@ def test_the_guarantee_is_explained_once(noisewise) -> None:
 def test_several_seeds_add_up(noisewise) -> None:
     found = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
     assert found.code == 0, found.words
-    assert {path.name for path in Path("a").iterdir()} == {"seed-0", "seed-1"}
+    assert {path.name for path in Path("a").iterdir()} == {"jobs", "seed-0", "seed-1"}
     one = read_json(Path("a/seed-0/summary.json"))["privacy"]
     both = Mechanism(sampler=Poisson(1258, 64), steps=6, noise_multiplier=4.0).epsilon(one["delta"])
     assert both > 1.2 * one["epsilon"]
-    assert f"2 runs on the same people spent epsilon {at_most(both)} together" in found.words
+    assert f"together epsilon {at_most(both)} for all 2: " in found.words  # before
+    assert f"2 runs on the same people spent epsilon {at_most(both)} together" in found.words  # and after
     again = noisewise("train", *QUICK, "--out", "a", "--no-twin", "--seeds", "2")
     assert (again.code, "holds a finished run" in again.words) == (2, True)
 

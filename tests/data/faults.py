@@ -3,6 +3,83 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "tokens: the shorter of two texts is cut",
+        "data/tokens.py",
+        "return (room - small, small) if first > second",
+        "return (room - small, small) if first < second",
+        ("data/test_tokens.py::test_pieces_are_those_of_hugging_face",),
+    ),
+    Mutant(
+        "tokens: accents stay",
+        "data/tokens.py",
+        'elif kind == "Mn" or kind.startswith("C")',
+        'elif kind.startswith("C")',
+        ("data/test_tokens.py::test_pieces_are_those_of_hugging_face",),
+    ),
+    Mutant(
+        "texts: pairs that nobody agrees on are kept",
+        "data/texts.py",
+        "if label != UNDECIDED]",
+        "if label]",
+        ("data/test_texts.py::test_snli_has_its_published_parts_without_pairs_that_nobody_agrees_on",),
+    ),
+    Mutant(
+        "texts: a permutation of all rows cuts private texts",
+        "data/texts.py",
+        "parts_of(marks_of(data), seed, test, valid, people=unit is not None)",
+        "parts_of(marks_of(data), seed + len(data), test, valid, people=unit is not None)",
+        ("data/test_texts.py::test_parts_are_cut_unit_by_unit",),
+    ),
+    Mutant(
+        "images: house numbers have rows and columns exchanged",
+        "data/images.py",
+        "pixels.transpose(3, 2, 0, 1)",
+        "pixels.transpose(3, 2, 1, 0)",
+        ("data/test_stand_ins.py::test_house_numbers_keep_rows_and_columns_apart_and_may_have_more",),
+    ),
+    Mutant(
+        "images: the digit 0 is a tenth class",
+        "data/images.py",
+        "torch.from_numpy(labels.astype(np.int64)) % 10",
+        "torch.from_numpy(labels.astype(np.int64)) - 1",
+        ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[svhn]",),
+    ),
+    Mutant(
+        "images: superclasses are taken for classes",
+        "data/images.py",
+        'SCALES["cifar100"]), rows[:, 1].long()',
+        'SCALES["cifar100"]), rows[:, 0].long()',
+        ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[cifar100]",),
+    ),
+    Mutant(
+        "statistics: long vectors are not shortened",
+        "data/statistics.py",
+        "values * (bound / lengths.clamp(min=bound))",
+        "values",
+        ("data/test_statistics.py::test_one_unit_moves_the_sums_by_at_most_the_bounds",),
+    ),
+    Mutant(
+        "statistics: one row that is not finite spoils the sums",
+        "data/statistics.py",
+        "torch.where(lengths.isfinite(), values",
+        "torch.where(lengths == lengths, values",
+        ("data/test_statistics.py::test_one_unit_moves_the_sums_by_at_most_the_bounds",),
+    ),
+    Mutant(
+        "statistics: the ledger does not know whose they are",
+        "data/statistics.py",
+        '    ledger.claim_data(mark_of(data), entropy.key(b"identity"))\n',
+        "",
+        ("data/test_statistics.py::test_statistics_belong_to_their_data_and_reproducible_noise_is_marked",),
+    ),
+    Mutant(
+        "statistics: bounds from private rows",
+        "data/statistics.py",
+        "if not public.public:",
+        "if False:",
+        ("data/test_statistics.py::test_bounds_come_from_public_data",),
+    ),
     # data and models
     Mutant(
         "data: private rows come back from disk as public",

@@ -80,18 +80,18 @@ def test_a_row_depends_on_its_image_alone_and_chunks_change_nothing(monkeypatch)
     other[3] += 1
     changed = (scatter(other) != whole).flatten(1).any(1)
     assert changed.tolist() == [False, False, False, True, False]
-    monkeypatch.setattr(noisewise.data.scatter, "WORK_BYTES", 1)
+    monkeypatch.setattr(noisewise.data.scatter, "WORK_BYTES", {"cpu": 1})
     torch.testing.assert_close(scatter(x), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_the_work_in_progress_is_bounded():
     bank = noisewise.data.scatter._bank(28, 28, 2, 8)
     assert (
-        noisewise.data.scatter._chunk(bank, torch.float64)
-        == noisewise.data.scatter._chunk(bank, torch.float32) // 2
+        noisewise.data.scatter._chunk(bank.to("cpu", torch.float64))
+        == noisewise.data.scatter._chunk(bank.to("cpu", torch.float32)) // 2
         > 1
     )
-    assert noisewise.data.scatter._chunk(noisewise.data.scatter._bank(100, 100, 2, 8), torch.float64) == 1
+    assert noisewise.data.scatter._chunk(noisewise.data.scatter._bank(100, 100, 2, 8).to("cpu", torch.float64)) == 1
 
 
 def test_progress_is_shown_only_when_asked(capfd):

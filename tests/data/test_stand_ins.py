@@ -13,10 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.io
 import torch
 
 from noisewise import data as sets
 from noisewise.data.files import FILES, Download
+from noisewise.errors import DataError
 
 NOWHERE = Download(("http://127.0.0.1:9/file",), f"sha256:{'0' * 64}")
 
@@ -345,12 +347,50 @@ def images(put):
         for channel in range(3):
             records[:, 1 + 1024 * channel] = 100 * channel + 10 * (name == "test_batch") + records[:, 0]
         put(f"cifar10/cifar-10-batches-bin/{name}.bin", records.tobytes())
+    members = {"fine_label_names.txt": "\n".join(FINE) + "\n", "coarse_label_names.txt": "big\nsmall\n"}
+    for number, (part, count) in enumerate((("train", 20), ("test", 10))):
+        records = np.zeros((count, 3074), np.uint8)
+        records[:, 1] = np.arange(count) % 10
+        records[:, 0] = records[:, 1] % 2
+        for channel in range(3):
+            records[:, 2 + 1024 * channel] = 100 * channel + 10 * number + records[:, 1]
+        members[f"{part}.bin"] = records.tobytes()
+    put("cifar100/cifar-100-binary.tar.gz", tarred(members))
+    for number, (part, count) in enumerate((("train", 20), ("test", 10))):
+        digits = np.arange(count) % 10
+        pixels = np.zeros((32, 32, 3, count), np.uint8)
+        pixels[0, 0] = 100 * np.arange(3)[:, None] + 10 * number + digits
+        put(f"svhn/{part}_32x32.mat", matlab(pixels, np.where(digits == 0, 10, digits)))
+
+
+FINE = [f"kind {k}".replace(" ", "_") for k in range(10)]
+
+
+def tarred(members):
+    """A tar.gz of the folder cifar-100-binary."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        for name, content in members.items():
+            content = content if isinstance(content, bytes) else content.encode()
+            info = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def matlab(pixels, labels):
+    """As the publisher's files: MATLAB 5, compressed, labels in a column of bytes."""
+    raw = io.BytesIO()
+    scipy.io.savemat(raw, {"X": pixels, "y": labels.astype(np.uint8)[:, None]}, do_compression=True)
+    return raw.getvalue()
 
 
 SCALES = {
     "mnist": ([0.1307], [0.3081]),
     "fashion_mnist": ([0.2860], [0.3530]),
     "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+    "cifar100": ([0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]),
+    "svhn": ([0.4377, 0.4438, 0.4728], [0.1980, 0.2010, 0.1970]),
 }
 
 
@@ -362,8 +402,65 @@ def test_images_keep_their_labels_parts_and_channels(images, name):
         corner = ((part.x[:, :, 0, 0] * std + mean) * 255).round().long()
         for channel in range(len(mean)):
             assert torch.equal(corner[:, channel], 100 * channel + 10 * number + part.y)
-    names = {"mnist": [str(k) for k in range(10)], "fashion_mnist": CLOTHES, "cifar10": OBJECTS}[name]
-    assert list(parts.train.classes) == names
+    digits = [str(k) for k in range(10)]
+    known = {"mnist": digits, "svhn": digits, "fashion_mnist": CLOTHES, "cifar10": OBJECTS, "cifar100": FINE}
+    assert list(parts.train.classes) == known[name]
+
+
+def test_superclasses_are_groups(images):
+    for part in sets.cifar100(valid=3):
+        assert torch.equal(part.groups["superclass"], part.y % 2)
+        assert part.group_names == {"superclass": ("big", "small")}
+
+
+def test_house_numbers_keep_rows_and_columns_apart_and_may_have_more(put, images):
+    """MATLAB has the image's number last and rows first; what the file says at [row, column] is at [row, column] here."""
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
+    put("svhn/extra_32x32.mat", matlab(pixels, np.array([10, 1, 2, 3])))
+    few, more = sets.svhn(valid=0), sets.images.svhn(valid=0, extra=True)
+    assert (len(few.train), len(more.train)) == (20, 24)
+    rows = {tuple(x.flatten().tolist()): int(y) for x, y in zip(more.train.x, more.train.y, strict=True)}
+    mean, std = (np.array(values).reshape(3, 1, 1) for values in SCALES["svhn"])
+    for k, digit in enumerate((0, 1, 2, 3)):
+        image = np.stack([pixels[:, :, channel, k] for channel in range(3)])
+        expected = torch.from_numpy((image / 255 - mean) / std).float()
+        match = [y for x, y in rows.items() if torch.allclose(torch.tensor(x), expected.flatten(), atol=1e-5)]
+        assert match == [digit]
+
+
+WRONG = {
+    "svhn/train_32x32.mat": {
+        "no MATLAB file": b"published bytes of another kind" * 10,
+        "without labels": None,
+        "of another size": (np.zeros((28, 28, 3, 2), np.uint8), np.ones(2)),
+        "a label of 11": (np.zeros((32, 32, 3, 2), np.uint8), np.array([1, 11])),
+        "a label of 0": (np.zeros((32, 32, 3, 2), np.uint8), np.array([0, 1])),
+    },
+    "cifar100/cifar-100-binary.tar.gz": {
+        "no archive": b"published bytes",
+        "without images": {"fine_label_names.txt": "a", "coarse_label_names.txt": "b"},
+        "cut short": {"fine_label_names.txt": "a", "coarse_label_names.txt": "b", "train.bin": b"\0" * 3000},
+        "a class without a name": {
+            "fine_label_names.txt": "a", "coarse_label_names.txt": "b", "train.bin": b"\0\1" + b"\0" * 3072,
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "what"), [(name, what) for name, table in WRONG.items() for what in table])
+def test_a_file_of_another_form_is_refused_by_name(images, put, name, what):
+    content = WRONG[name][what]
+    if isinstance(content, tuple):
+        content = matlab(*content)
+    elif isinstance(content, dict):
+        content = tarred(content)
+    elif content is None:
+        raw = io.BytesIO()
+        scipy.io.savemat(raw, {"X": np.zeros((32, 32, 3, 2), np.uint8)})
+        content = raw.getvalue()
+    put(name, content)
+    with pytest.raises(DataError, match=r"32x32.mat|cifar-100-binary"):
+        getattr(sets, name.split("/")[0])(valid=0)
 
 
 @pytest.mark.parametrize("name", SCALES)

@@ -13,8 +13,8 @@ FAULTS = [
     Mutant(
         "ranks: each draws from a root of its own, unseen",
         "distributed/joining.py",
-        "    if not team.same(_fingerprint(clipped, team, occasion)):",
-        "    if False:",
+        "    _check_same(team, occasion, _fingerprint(clipped, team, occasion))\n",
+        "",
         ("distributed/test_joining.py::test_sums_are_added_kept_coordinates_travel_and_what_differs_is_refused",),
     ),
     Mutant(
@@ -37,6 +37,45 @@ FAULTS = [
         "query = Bounded(total(query._values, {}, team), query.sensitivity, query.support)",
         "pass",
         ("distributed/test_joining.py::test_several_processes_make_the_run_of_one",),
+    ),
+    Mutant(
+        "spread: noise on every rank before sums are added",
+        "distributed/sharding.py",
+        "add_in_parts(_filled(total, ",
+        "add_in_parts(_filled(total + torch.randn_like(total), ",
+        ("distributed/test_sharding.py::test_noise_of_pieces_is_that_of_one_process_each_number_drawn_once",),
+    ),
+    Mutant(
+        "spread: every rank draws the noise of the first rows",
+        "distributed/sharding.py",
+        "return Piece(first * (",
+        "return Piece(0 * (",
+        ("distributed/test_sharding.py::test_noise_of_pieces_is_that_of_one_process_each_number_drawn_once",),
+    ),
+    Mutant(
+        "spread: a rank keeps its own sum",
+        "distributed/sharding.py",
+        "part = self.team.add_in_parts(_filled(total, rows * self.team.size))",
+        "part = _filled(total, rows * self.team.size)[self.team.rank * rows :][:rows]",
+        (
+            "distributed/test_sharding.py::test_without_clipping_and_noise_it_is_the_gradient_of_fully_shard_which_still_works",
+        ),
+    ),
+    Mutant(
+        "spread: sums in pieces are added once more when they are joined",
+        "distributed/joining.py",
+        "for name, value in clipped.grads._values.items() if name not in pieces}",
+        "for name, value in clipped.grads._values.items()}",
+        ("distributed/test_sharding.py::test_spread_parameters_make_the_run_of_one_process",),
+    ),
+    Mutant(
+        "spread: layers of any kind",
+        "distributed/sharding.py",
+        "and not isinstance(module, LAYERS):",
+        "and not isinstance(module, nn.Module):",
+        (
+            "distributed/test_sharding.py::test_what_cannot_be_spread_is_refused_with_the_reason_before_anything_is_released",
+        ),
     ),
     Mutant(
         "ranks: a network error is somebody else's bug",

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from helpers import shared_runs as runs
 from helpers import tiny
@@ -15,7 +13,7 @@ from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat
 from noisewise.distributed import ALONE
 from noisewise.distributed.joining import Occasion, Part, join, total
-from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.persample import ClippedBatch
 from noisewise.randomness import Entropy
@@ -235,15 +233,3 @@ def test_units_of_two_ranks_do_not_share_what_layers_draw():
     first, second = norms[: tiny.N // 2], norms[tiny.N // 2 :]
     assert not torch.equal(first, second)
     assert len(first.unique()) > 5
-
-
-def sharded(team):
-    model = tiny.model()
-    fully_shard(model, mesh=init_device_mesh("cpu", (team.size,)))
-    with pytest.raises(UnsupportedLayer, match="is spread over processes"):
-        tiny.run(model, team=team)
-    return True
-
-
-def test_parameters_that_are_spread_over_ranks_are_refused():
-    assert on_ranks(2, sharded) == [True, True]

@@ -113,6 +113,7 @@ OPTIONS = {
     "fine-tuning, pattern": lambda: r.FineTuning("3.*"),
     "LoRA and head": lambda: r.LoRA(1, layers="[03]", also=("5.*",)),
     "first phase, other noise": lambda: r.FirstPhase(1, noise_multiplier=80.0),
+    "first phase, smaller batches": lambda: r.FirstPhase(1, batch_size=4),
     "first phase, plain": lambda: r.FirstPhase(1, "plain"),
     "first phase, clip-only": lambda: r.FirstPhase(1, "clip-only"),
     "first phase, noise-only": lambda: r.FirstPhase(2, "noise-only"),

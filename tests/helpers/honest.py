@@ -166,7 +166,9 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the smallest inp
     "resnet18": ((3, 16, 16), {"width": 2, "stem": "small"}),
     "resnet34": ((1, 16, 16), {"width": 2, "stem": "small"}),
     "wrn-16-4": ((3, 8, 8), {"width": 1}),
+    "wrn-40-4": ((3, 8, 8), {"width": 1}),
     "vit": ((1, 6, 4), {"patch": 2, "width": 8, "depth": 2, "heads": 2}),
+    "words": ((6,), {"size": 9, "width": 3}),
     "two-layer-cnn": ((2, 5), {"filters": 3}),
     "two-layer-linear": ((5,), {"hidden": 4}),
 }
@@ -174,7 +176,8 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the smallest inp
 
 def _own_model(name: str) -> Setup:
     shape, options = SMALL[name]
-    return Setup(build(name, shape, 3 if name != "two-layer-cnn" else 2, 0, **options), squared_output, _pair(*shape))
+    model = build(name, shape, 3 if name != "two-layer-cnn" else 2, 0, **options)
+    return Setup(model, squared_output, (tokens(*shape, high=9), weights()) if name == "words" else _pair(*shape))
 
 
 def _pair(*shape: int) -> tuple[Tensor, Tensor]:

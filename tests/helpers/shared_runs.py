@@ -3,14 +3,16 @@
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from helpers import tiny
 from noisewise import support
 from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
 from noisewise.clipping import Automatic, Flat, per_layer
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
+from noisewise.distributed import shard
+from noisewise.distributed.sharding import whole_of
 from noisewise.mechanism import Mechanism
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.runtime import Runtime
@@ -20,6 +22,31 @@ from noisewise.training.callbacks import StopEarly
 from noisewise.training.loop import train
 
 N, STEPS, SEED = 30, 6, 5
+
+
+class Blocks(nn.Module):
+    """An encoder of linear, embedding and norm layers only; its head is tied to its tokens."""
+
+    def __init__(self, checkpointed=False):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(7, 8), nn.Embedding(4, 8)
+        self.first, self.second = nn.LayerNorm(8), nn.RMSNorm(8)
+        self.heads, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.inner = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 7)
+        self.head.weight = self.tokens.weight
+        self.checkpointed = checkpointed
+
+    def block(self, x):
+        query, key, value = self.heads(self.first(x)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.inner(self.second(x))
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = checkpoint(self.block, x, use_reentrant=False) if self.checkpointed else self.block(x)
+        return self.head(x.mean(1))
 
 
 class Encoder(nn.Module):
@@ -44,6 +71,8 @@ def network(kind):
                 nn.Conv2d(1, 4, 3), nn.ReLU(), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 16, 3)
             ),
             "encoder": Encoder,
+            "blocks": Blocks,
+            "checkpointed": lambda: Blocks(checkpointed=True),
             "dropout": lambda: nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.Linear(6, 3)),
         }[kind]()
     return made.double()
@@ -51,7 +80,7 @@ def network(kind):
 
 def inputs(kind, n=N):
     generator = torch.Generator().manual_seed(1)
-    if kind == "encoder":
+    if kind in ("encoder", "blocks", "checkpointed"):
         return torch.randint(0, 7, (n, 4), generator=generator)
     shape = (1, 6, 6) if kind == "cnn" else (5,)
     return 3 * torch.randn(n, *shape, generator=generator, dtype=torch.float64)
@@ -83,8 +112,10 @@ def flipped(rows, generator):
 def case(kind="mlp", sampler=None, clip=None, noise=1.0, unit="row", data=None, plan=None, sigma=None, **settings):
     """A run: `plan` for the mechanism, `settings` for `train`."""
 
-    def run(team, **more):
+    def run(team, sharded=False, **more):
         model, rows = network(kind), (inputs(kind), labels()) if data is None else data()
+        if sharded and team.several:
+            shard(model, team)
         drawn = sampler or Poisson(rows.units if isinstance(rows, Data) else N, 8)
         chosen = {"clip": clip or Flat(1.0), "adjacency": drawn.adjacencies[0], "unit": unit, **(plan or {})}
         mechanism = Mechanism(sampler=drawn, steps=STEPS, noise_multiplier=noise, **chosen)
@@ -94,8 +125,8 @@ def case(kind="mlp", sampler=None, clip=None, noise=1.0, unit="row", data=None, 
         given = {"insecure_seed": SEED, "progress": False, "recorders": recorders, **settings, **more}
         trained = train(model, rows, loss_fn, mechanism, optimizer, team=team, **given)
         return {
-            "weights": tiny.weights(model),
-            "averaged": None if trained.averaged is None else list(trained.averaged.values()),
+            "weights": torch.cat([whole_of(parameter, team).flatten() for parameter in model.parameters()]),
+            "averaged": None if trained.averaged is None else [whole_of(a, team) for a in trained.averaged.values()],
             "ledger": trained.ledger.to_dict(),
             "history": trained.history,
             "norms": [(step, units, torch.tensor(norms)) for step, units, norms in seen],
@@ -122,6 +153,8 @@ CASES = {
     "mlp": case(),
     "cnn": case("cnn"),
     "encoder": case("encoder"),
+    "blocks": case("blocks"),
+    "checkpointed": case("checkpointed"),
     "poisson, cut and padded": case(sampler=Poisson(N, 8, max_batch=9), runtime=Runtime(padded=True)),
     "full batch": case(sampler=FullBatch(N)),
     "shuffle": case(sampler=Shuffle(N, 8)),
@@ -151,9 +184,17 @@ CASES = {
 }
 
 
-def all_cases(team, names=tuple(CASES)):
-    """What each case ends with."""
-    return {name: CASES[name](team) for name in names}
+SHARDED = (
+    "mlp", "blocks", "checkpointed", "poisson, cut and padded", "full batch", "shuffle", "fewer units than ranks",
+    "micro-batches", "a frozen layer", "automatic clipping", "per layer", "quantile", "global adapt", "bounds of groups",
+    "people", "read by index", "augmented", "secure", "averages and valid loss", "stopped early",
+)  # fmt: skip
+"""Cases that can be trained with parameters that are spread over ranks."""
+
+
+def all_cases(team, names=tuple(CASES), sharded=False):
+    """What each case ends with; `sharded`: with parameters that are spread over the ranks."""
+    return {name: CASES[name](team, sharded) for name in names}
 
 
 def difference(one, other):

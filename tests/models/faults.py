@@ -11,6 +11,34 @@ FAULTS = [
         "torch.default_generator.manual_seed(0)",
         ("models/test_models.py::test_the_seed_is_the_initialisation_and_the_global_state_is_left_alone[mlp]",),
     ),
+    Mutant(
+        "models: standardised weights keep their mean",
+        "models/residual.py",
+        "centred = rows - rows.mean(1, keepdim=True)",
+        "centred = rows",
+        ("models/test_models.py::test_standardized_weights_are_those_of_batch_norm_over_the_weights",),
+    ),
+    Mutant(
+        "models: weights without spread are divided by nothing",
+        "models/residual.py",
+        ".clamp(min=SMALLEST_SPREAD).rsqrt()",
+        ".rsqrt()",
+        ("models/test_models.py::test_standardized_weights_are_those_of_batch_norm_over_the_weights",),
+    ),
+    Mutant(
+        "encoder: padding is looked at",
+        "models/encoder.py",
+        "token = (x != PADDING) | (places == 0)",
+        "token = x >= PADDING",
+        ("models/test_encoder.py::test_what_the_head_sees_is_hugging_faces_pooled_output",),
+    ),
+    Mutant(
+        "encoder: the separator belongs to the second text",
+        "models/encoder.py",
+        "kinds = (ends.cumsum(1) - ends).clamp(max=1)",
+        "kinds = ends.cumsum(1).clamp(max=1)",
+        ("models/test_encoder.py::test_what_the_head_sees_is_hugging_faces_pooled_output",),
+    ),
     # options of the command line
     Mutant(
         "fresh: converted layers are in training mode",

@@ -8,6 +8,7 @@ import math
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from helpers import honest
@@ -17,6 +18,7 @@ from noisewise.errors import ConfigError
 from noisewise.losses import cross_entropy, squared_error
 from noisewise.models import MODELS, build, gradient_norms, linear_minimum
 from noisewise.models.convert import batchnorm_to_groupnorm
+from noisewise.models.residual import StandardizedConv2d
 from noisewise.models.transformer import Block
 from noisewise.persample import clipped_sum, examine
 from noisewise.testing import check_model, reveal
@@ -37,7 +39,11 @@ PUBLISHED = [  # weights: counts that the papers or the models' publishers state
     ("resnet18", (3, 32, 32), 10, {"stem": "small"}, 11_181_642 - 3 * 64 * (49 - 9)),
     ("resnet34", (3, 32, 32), 1000, {}, 21_797_672),
     ("wrn-16-4", (3, 32, 32), 10, {}, 2_751_562),
+    ("wrn-16-4", (3, 32, 32), 10, {"standardized": True}, 2_751_562 + 16 + 5 * (64 + 128 + 256)),
+    ("wrn-40-4", (3, 32, 32), 10, {}, 8_955_466),
+    ("wrn-40-4", (3, 32, 32), 10, {"standardized": True}, 8_955_466 + 16 + 13 * (64 + 128 + 256)),
     ("vit", (1, 28, 28), 10, {}, 3_200 + 1_024 + 4 * (256 + 12_480 + 4_160 + 16_640 + 16_448) + 128 + 650),
+    ("words", (64,), 2, {}, 8_194 * 32 + 2 * (4 * 32 + 1)),
     ("mlp", (11,), 1, {}, 1_200 + 101),
     ("mlp", (1, 4, 4), 3, {"widths": (5, 6)}, 85 + 36 + 21),
     ("logistic", (1, 28, 28), 10, {}, 7_850),
@@ -63,7 +69,7 @@ def test_weights_are_counted_and_there_is_one_output_per_class(name, shape, outp
     model = build(name, shape, outputs, 0, **options)
     assert count(model) == weights
     with torch.no_grad():
-        assert model(torch.zeros(2, *shape)).shape == (2, outputs)
+        assert model(torch.zeros(2, *shape, dtype=torch.long if name == "words" else None)).shape == (2, outputs)
 
 
 def test_every_model_has_a_count_and_a_check_of_its_gradients() -> None:
@@ -121,7 +127,11 @@ def test_the_wide_network_has_the_published_size() -> None:
 def test_units_are_independent_and_clipped_sums_are_the_definitions(name, outputs) -> None:
     shape, options = SMALL[name]
     model = build(name, shape, outputs, 1, **options).double()
-    x = draw(4, *shape)
+    x = (
+        draw(4, *shape)
+        if name != "words"
+        else torch.randint(0, 9, (4, *shape), generator=torch.Generator().manual_seed(0))
+    )
     batch = (x, torch.arange(4) % 3) if outputs == 3 else (x, draw(4, seed=1))
     setup = Setup(model, cross_entropy if outputs == 3 else squared_error, batch)
     layout = examine(*setup)
@@ -350,6 +360,52 @@ def test_wide_blocks_are_activation_norm_convolution_by_hand() -> None:
         out = second.conv2(group(second.conv1(group(first.relu(), second.norm1)).relu(), second.norm2)) + first
         torch.testing.assert_close(second(first), out)
     assert model(draw(1, 3, 8, 8)).shape == (1, 2)
+
+
+def test_standardized_weights_are_those_of_batch_norm_over_the_weights() -> None:
+    """As timm's ScaledStdConv2d has it: a batch norm of [1, outputs, inputs] with weight gain / sqrt(fan_in)."""
+    conv = StandardizedConv2d(3, 5, 3, 2, 1).double()
+    with torch.no_grad():
+        conv.weight.copy_(3 + 2 * draw(5, 3, 3, 3))
+        conv.gain.copy_(draw(5, seed=1))
+        conv.weight[4] = 7.0  # all alike: no spread to divide by
+    flat, scale = conv.weight.reshape(1, 5, -1), conv.gain * 27**-0.5
+    expected = F.batch_norm(flat, None, None, scale, training=True, momentum=0.0, eps=1e-15).reshape_as(conv.weight)
+    torch.testing.assert_close(conv.standardized()[:4], expected[:4], rtol=1e-9, atol=1e-12)
+    assert not conv.standardized()[4].any()
+    x = draw(2, 3, 8, 8)
+    torch.testing.assert_close(conv(x)[:, :4], F.conv2d(x, expected[:4], conv.bias[:4], 2, 1))
+
+
+def test_gradients_of_standardized_weights_are_those_of_each_unit_alone() -> None:
+    model = build("wrn-16-4", (3, 8, 8), 3, 0, width=1, standardized=True).double()
+    x, y = draw(3, 3, 8, 8), torch.tensor([0, 1, 2])
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for k in range(3):
+        gradients = torch.autograd.grad(loss(model, (x[k : k + 1], y[k : k + 1])).sum(), list(model.parameters()))
+        factor = min(1.0, 0.3 / math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+        for name, gradient in zip(expected, gradients, strict=True):
+            expected[name] += factor * gradient
+    sums = reveal(clipped_sum(model, loss, (x, y), Flat(0.3)).grads)
+    for name, total in expected.items():
+        torch.testing.assert_close(sums[name], total, rtol=1e-6, atol=1e-9)
+
+
+def test_words_of_either_text_are_averaged_without_padding_and_separator() -> None:
+    model = build("words", (6,), 2, 0, size=9, width=3).double()
+    words = model.words.weight.detach()
+
+    def by_hand(first, second):
+        u, v = (words[ids].mean(0) if ids else torch.zeros(3, dtype=torch.float64) for ids in (first, second))
+        return model.head(torch.cat([u, v, (u - v).abs(), u * v]))
+
+    rows = torch.tensor([[5, 5, 2, 8, 1, 0], [3, 4, 0, 0, 0, 0], [8, 7, 6, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
+    expected = [by_hand([5, 5, 2], [1]), by_hand([3, 4], []), by_hand([], [7, 6]), by_hand([], [])]
+    torch.testing.assert_close(model(rows), torch.stack(expected))
 
 
 def test_scattering_features_are_normalised_by_unit_or_by_constants() -> None:

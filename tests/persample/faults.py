@@ -18,6 +18,30 @@ FAULTS = [
         ("persample/test_in_range.py::test_what_asks_something_of_its_values_is_not_run",),
     ),
     Mutant(
+        "lent: the graph keeps whole weights",
+        "persample/lent.py",
+        "            if known is None:\n",
+        "            if True:\n",
+        (
+            "persample/test_lent.py::test_whole_weights_are_gone_when_a_call_returns_and_lent_again_for_its_gradient",
+            "distributed/test_sharding.py::test_a_rank_holds_its_rows_and_a_few_whole_weights_at_a_time",
+        ),
+    ),
+    Mutant(
+        "lent: what was saved may have been changed since",
+        "persample/lent.py",
+        "            if tensor._version != version:\n",
+        "            if False:\n",
+        ("persample/test_lent.py::test_what_was_changed_after_it_was_saved_is_refused",),
+    ),
+    Mutant(
+        "lent: a stand-in holds numbers",
+        "persample/lent.py",
+        'torch.full((), float("nan"),',
+        "torch.full((), 0.0,",
+        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused",),
+    ),
+    Mutant(
         "images: a copy of the batch that is kept is not looked for",
         "persample/labels.py",
         "isinstance(label, Rows) and key not in theirs and not reference.expired()",
@@ -137,7 +161,7 @@ FAULTS = [
     Mutant(
         "no noise on an empty batch",
         "persample/clipped_sum.py",
-        "return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms",
+        "return ClippedBatch(Bounded(zeros, clip.sensitivity, support, pieces(live)), norms",
         "return ClippedBatch(Bounded(zeros, clip.sensitivity, dict.fromkeys(live, False)), norms",
         ("whole/test_guarantees.py::test_an_empty_batch_is_released_with_noise",),
     ),
@@ -238,8 +262,8 @@ FAULTS = [
     Mutant(
         "ghost gradients not compared with the plain ones",
         "persample/examine.py",
-        "            names.add(name)\n",
-        "            pass\n",
+        "    return {name for name, error in errors.items() if error",
+        "    return {name for name, error in errors.items() if False and error",
         ("persample/test_examine.py::test_wrong_ghost_gradients_are_found_out",),
     ),
     Mutant(
@@ -294,8 +318,8 @@ FAULTS = [
     Mutant(
         "an empty batch in the model's own precision",
         "persample/clipped_sum.py",
-        "torch.zeros_like(parameter, dtype=_sum_type(parameter))",
-        "torch.zeros_like(parameter)",
+        "nothing_for(name, parameter, _sum_type(parameter))",
+        "nothing_for(name, parameter, parameter.dtype)",
         (
             "persample/test_clipped_sum.py::test_a_batch_without_anybody_has_the_form_of_any_other",
             "persample/test_clipped_sum.py::test_the_release_of_an_empty_batch_is_as_fine_as_any_other",
@@ -820,7 +844,7 @@ FAULTS = [
     Mutant(
         "proof: saved tensors through hooks",
         "persample/proof.py",
-        'if hooks is not None and getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":',
+        "if hooks is not None and not checkpoints and not lends_what_is_saved(hooks[0]):",
         "if False:",
         ("persample/test_proof.py::test_what_the_dispatcher_does_not_see_is_not_proven",),
     ),

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "transfer: the network stays in training mode",
+        "repairs/transfer.py",
+        "    network.eval()\n",
+        "",
+        ("repairs/test_transfer.py::test_features_are_those_of_each_image_alone_in_evaluation_mode",),
+    ),
+    Mutant(
+        "transfer: features that mix rows are taken",
+        "repairs/transfer.py",
+        "        _check_separate(network, data.train.x)\n",
+        "",
+        ("repairs/test_transfer.py::test_networks_that_mix_rows_or_give_no_vectors_are_refused",),
+    ),
+    Mutant(
         "augmentation: features are taken for images",
         "repairs/augmentation.py",
         "MOST_CHANNELS = 4  #",
@@ -230,6 +244,20 @@ FAULTS = [
         '{"clip": self.clip, "noise_multiplier"',
         '{"clip": None, "noise_multiplier"',
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[FirstPhase-clip]",),
+    ),
+    Mutant(
+        "first phase: steps of the recipe's batches in batches of another size",
+        "repairs/phases.py",
+        "steps=steps_for(epochs, sampler.n, size))",
+        "steps=mechanism.steps)",
+        ("repairs/test_changes.py::test_a_phase_may_have_another_batch_size",),
+    ),
+    Mutant(
+        "first phase: a schedule runs over steps of another size",
+        "repairs/phases.py",
+        "if isinstance(mechanism.clip, Schedule) or isinstance(mechanism.noise_multiplier, Schedule):",
+        "if isinstance(mechanism.clip, Schedule):",
+        ("repairs/test_changes.py::test_another_batch_size_that_has_no_meaning_is_refused",),
     ),
     Mutant(
         "seen: local then global, the share is the end's",

@@ -21,7 +21,7 @@ from noisewise.errors import ConfigError, CoupledSamples, PrivacyError
 from noisewise.persample import clipped_sum
 from noisewise.recipe import fit
 from noisewise.repairs.lora import LowRank
-from noisewise.sampling import Shuffle
+from noisewise.sampling import FullBatch, Poisson, Shuffle
 from noisewise.schedule import Schedule
 from noisewise.training.augmentation import check_augment
 from noisewise.training.batches import batch_of
@@ -454,6 +454,49 @@ def test_a_phase_under_an_adaptive_rule_is_paid():
     recipe = r.repaired(compose.recipe(), r.FirstPhase(1, clip=Quantile(0.1, noise=20.0)))
     assert [line.purpose for line in recipe.lines()] == ["gradient + bound", "gradient"]
     assert trained(recipe).ledger.lines == recipe.lines()
+
+
+def test_a_phase_may_have_another_batch_size():
+    """As many epochs in other steps, paid at its own rate; what follows begins where it would have begun."""
+    recipe = r.repaired(compose.recipe(), r.FirstPhase(1, batch_size=4))
+    (phase,) = recipe.phases
+    assert (phase.mechanism.sampler, phase.mechanism.steps) == (Poisson(40, 4), 10)
+    assert (recipe.mechanism.sampler, recipe.mechanism.steps) == (Poisson(40, 8), 15)
+    (small, _), (usual, _) = [(line.event, line.count) for line in recipe.lines()]
+    assert (small.sampling_probability, usual.sampling_probability) == (0.1, 0.2)
+    assert [(line.count, line.first_step) for line in recipe.lines()] == [(10, 0), (15, 10)]
+    accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for rate, count in ((0.1, 10), (0.2, 15)):
+        accountant.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(50.0)), count)
+    assert recipe.epsilon(1e-3) == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-3, abs=1e-6)
+    assert trained(recipe).ledger.lines == recipe.lines()
+
+
+def test_a_plain_phase_of_other_batches_is_ordinary_sgd_and_not_private():
+    recipe = r.repaired(compose.recipe(), r.FirstPhase(1, "plain", batch_size=4))
+    assert [line.count for line in recipe.lines()] == [10, 15]
+    assert not recipe.private
+
+
+def test_a_cap_follows_the_batch_size_of_a_phase():
+    recipe = r.repaired(compose.recipe(sampler=Poisson(40, 8, 30)), r.FirstPhase(1, batch_size=4))
+    assert recipe.phases[0].mechanism.sampler == Poisson(40, 4, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "message"),
+    [
+        ({}, 8, "batch_size=8 is the recipe's own"),
+        ({"sampler": Shuffle(40, 8), "adjacency": "zero-out"}, 4, "only Poisson batches"),
+        ({"sampler": FullBatch(40)}, 4, "only Poisson batches"),
+        ({"noise_multiplier": Schedule(((0, 60.0), (3, 50.0)))}, 4, "with a schedule over the steps"),
+        ({}, 41, "batch_size=41 with n=40"),
+    ],
+)
+def test_another_batch_size_that_has_no_meaning_is_refused(settings, size, message):
+    epochs = 4 if isinstance(settings.get("sampler"), FullBatch) else 1
+    with pytest.raises(ConfigError, match=message):
+        r.repaired(compose.recipe(**settings), r.FirstPhase(epochs, batch_size=size))
 
 
 def test_a_plan_over_the_whole_run_cannot_be_cut():

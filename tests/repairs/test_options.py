@@ -123,6 +123,7 @@ OPTIONS = {
         "ablation": (PHASE, phase(ablation="clip-only"), "ledger"),
         "clip": (PHASE, phase(clip=Flat(0.2)), "weights"),
         "noise_multiplier": (PHASE, phase(noise_multiplier=60.0), "ledger"),
+        "batch_size": (PHASE, phase(batch_size=4), "ledger"),
         "optimizer": (PHASE, phase(optimizer=adam), "weights"),
     },
     r.GlobalAdapt: {

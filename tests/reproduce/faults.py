@@ -46,6 +46,20 @@ FAULTS = [
         ("reproduce/test_who_pays.py::test_a_small_class_has_a_smaller_ratio_and_a_larger_price",),
     ),
     Mutant(
+        "texts: settings are chosen on the test part",
+        "reproduce/texts.py",
+        "parts.valid if tuning else parts.test",
+        "parts.test",
+        ("reproduce/test_texts.py::test_the_test_part_is_not_read_while_tuning",),
+    ),
+    Mutant(
+        "texts: an ending begins with a new optimizer",
+        "reproduce/texts.py",
+        "        optimizer.load_state_dict(state)\n",
+        "        pass\n",
+        ("reproduce/test_texts.py::test_the_optimizer_goes_on",),
+    ),
+    Mutant(
         "claims: the value decides, not the interval",
         "reproduce/claims.py",
         'return self.ours.low > self.low if self.side == "above" else self.ours.high < self.low',

@@ -7,6 +7,7 @@ import pytest
 
 from helpers import toy_paper
 from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.jobs import Local
 from noisewise.reproduce.claims import VERDICTS
 from noisewise.reproduce.papers import PAPERS
 from noisewise.reproduce.running import COMMIT, commit, reproduce, result_path
@@ -115,7 +116,7 @@ def test_partial_needs_a_complete_seed(toy, tmp_path):
 
 def test_several_processes_give_the_same_result(toy, tmp_path):
     (one,) = reproduce(["toy.coin"], tmp_path / "one", tier="quick", **QUIET)
-    (two,) = reproduce(["toy.coin"], tmp_path / "two", tier="quick", jobs=2, **QUIET)
+    (two,) = reproduce(["toy.coin"], tmp_path / "two", tier="quick", where=Local(2), **QUIET)
     assert one.measured.to_dict() == two.measured.to_dict()
 
 

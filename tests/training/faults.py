@@ -3,6 +3,48 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "embedding: what is left is not clipped",
+        "training/embedding.py",
+        "(RESIDUAL, factors[1], residual))",
+        "(RESIDUAL, torch.ones_like(factors[1]), residual))",
+        ("training/test_embedding.py::test_a_lone_unit_adds_at_most_the_root_of_two",),
+    ),
+    Mutant(
+        "embedding: the residual keeps what is in the subspace",
+        "training/embedding.py",
+        "rest = [part - e @ basis.to(part).T for",
+        "rest = [part for",
+        ("training/test_embedding.py::test_with_wide_bounds_nothing_is_lost",),
+    ),
+    Mutant(
+        "embedding: both parts share one bound's noise",
+        "training/embedding.py",
+        "total.float() for name, total in sums.items()}, math.sqrt(2))",
+        "total.float() for name, total in sums.items()}, 1.0)",
+        ("training/test_embedding.py::test_noise_has_the_stated_size_in_each_part",),
+    ),
+    Mutant(
+        "embedding: anchors of private rows",
+        "training/embedding.py",
+        "if not self.public.public:",
+        "if False:",
+        ("training/test_embedding.py::test_anchors_are_public_and_have_sizes",),
+    ),
+    Mutant(
+        "spread: ranks go on with the noise of another number of them",
+        "training/checkpoint.py",
+        '(tree.get("ranks", 1), tree.get("sharded", False)) != (team.size, state.sharded is not None)',
+        'tree.get("ranks", 1) != team.size',
+        ("distributed/test_sharding.py::test_whole_parameters_go_on_with_new_noise",),
+    ),
+    Mutant(
+        "spread: ranks that differ find out when they wait for each other",
+        "training/step.py",
+        "        agree_on_step(state.team, drawn.occasion, units, how, repr(drawn.clip))\n",
+        "",
+        ("distributed/test_sharding.py::test_ranks_that_would_make_other_passes_are_told_at_once",),
+    ),
     # captured steps
     Mutant(
         "capture: sums of the step before stay",
@@ -255,8 +297,8 @@ FAULTS = [
     Mutant(
         "seen: about ignored",
         "training/loop.py",
-        "run.finish(status, delta, about or {})",
-        "run.finish(status, delta, {})",
+        "run.finish(weights, status, delta, about or {})",
+        "run.finish(weights, status, delta, {})",
         ("whole/test_options.py::test_what_is_said_about_a_run_is_in_its_summary",),
     ),
     Mutant(
@@ -269,8 +311,8 @@ FAULTS = [
     Mutant(
         "seen: delta of the summary ignored",
         "training/loop.py",
-        "run.finish(status, delta, about or {})",
-        "run.finish(status, default_delta(mechanism.sampler.n), about or {})",
+        "run.finish(weights, status, delta, about or {})",
+        "run.finish(weights, status, default_delta(mechanism.sampler.n), about or {})",
         ("whole/test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(
@@ -290,7 +332,7 @@ FAULTS = [
     Mutant(
         "seen: moving average begins anew on resume",
         "training/checkpoint.py",
-        'average.copy_(tree["averaged"][name])',
+        'average.copy_(divided(average, tree["averaged"][name], team))',
         "pass",
         ("whole/test_crossings.py::test_two_features_stopped_and_resumed_are_the_run_that_was_not",),
     ),
@@ -346,8 +388,8 @@ FAULTS = [
     Mutant(
         "seen: one padding row counts",
         "training/batches.py",
-        "return Padded(filled, torch.arange(cap) < size)",
-        "return Padded(filled, torch.arange(cap) <= size)",
+        "return Padded(filled, torch.arange(size) < units)",
+        "return Padded(filled, torch.arange(size) <= units)",
         ("training/test_batches.py::test_padded_batches_give_the_same_step",),
     ),
     Mutant(
@@ -639,7 +681,7 @@ FAULTS = [
     Mutant(
         "averages have no past",
         "training/loop.py",
-        "            lineage.end(model, run.averaged)\n",
+        "            lineage.end(model, run.averaged, team)\n",
         "            pass\n",
         ("training/test_lineage.py::test_a_trained_model_goes_on_with_its_ledger_or_not_at_all",),
     ),
@@ -939,7 +981,7 @@ FAULTS = [
     Mutant(
         "values: a gradient that is none is taken",
         "training/values.py",
-        "    return None if finite else",
+        "    return None if all(finite) else",
         "    return None if True else",
         ("training/test_values.py::test_a_row_that_the_loss_cannot_take_is_named",),
     ),

@@ -26,6 +26,7 @@ from noisewise import cli
 from noisewise.audits import AUDITS
 from noisewise.cli import train as family
 from noisewise.errors import RunError
+from noisewise.jobs import Local, Ray
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.sampling import FullBatch, Poisson, Shuffle, steps_for
@@ -352,6 +353,24 @@ def test_processes_of_train(noisewise, monkeypatch):
     assert noisewise("train", *with_option(BASE, ""), "--processes", "0")[0] == 2
 
 
+def test_sharded_of_train(noisewise, monkeypatch):
+    module = importlib.import_module("noisewise.cli.train")
+    execution = importlib.import_module("noisewise.workflow.execution")
+    asked = []
+
+    def execute(*_, **how):
+        asked.append(how["sharded"])
+        raise RunError("seen")
+
+    assert noisewise("train", *with_option(BASE, ""), "--sharded")[0] == 2  # one process
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(module, "rank", lambda: 0)
+    monkeypatch.setattr(module, "together", lambda: None)
+    for given in ((), ("--sharded",)):
+        assert noisewise("train", *with_option(BASE, ""), *given)[0] == 2
+    assert asked == [False, True]
+
+
 def test_resume_of_train(noisewise, door: Door) -> None:
     assert noisewise("train", *with_option(BASE, ""), "--quiet", "--no-twin")[0] == 0
     begun = RunFolder("a")
@@ -415,12 +434,30 @@ def test_repairs_of_train(noisewise, door: Door) -> None:
     assert twin["repairs"] == []
 
 
-def test_seeds_of_train(noisewise, door: Door) -> None:
+def test_seeds_of_train(noisewise, door: Door, monkeypatch) -> None:
+    privacy = {"epsilon": 1.0, "status": "private"}  # behind the door nothing is written
+    monkeypatch.setattr("noisewise.workflow.sweep.read_summary", lambda folder: {"privacy": privacy})
     assert noisewise("train", *with_option(BASE, ""), "--seeds", "3", "--seed", "4", "--quiet", "--no-twin")[0] == 0
     assert [(asked["seed"], asked["out"]) for asked in door.asked] == [
         (4 + number, Path(f"a/seed-{number}")) for number in range(3)
     ]
     assert len({asked["start"] for asked in door.asked}) == 3
+
+
+def test_jobs_and_ray_of_train(noisewise, monkeypatch) -> None:
+    asked = []
+
+    def trained(configs: Any, out: Path, where: Any, **how: Any) -> None:
+        asked.append((list(configs), out, where, how))
+
+    monkeypatch.setattr("noisewise.workflow.seeds.train_seeds", trained)
+    line = ("train", *with_option(BASE, ""), "--no-twin", "--quiet")
+    assert noisewise(*line, "--seeds", "2", "--jobs", "2")[0] == 0
+    assert noisewise(*line, "--seeds", "2", "--ray", "local", "--per-gpu", "4")[0] == 0
+    how = {"schema": None, "progress": False}
+    assert asked == [(["seed-0", "seed-1"], Path("a"), where, how) for where in (Local(2), Ray("local", None, 4))]
+    assert "give --seeds too" in noisewise(*line, "--jobs", "2")[1]
+    assert "give one" in noisewise(*line, "--seeds", "2", "--jobs", "2", "--processes", "2")[1]
 
 
 @pytest.fixture
@@ -754,8 +791,8 @@ def test_json_of_verify(noisewise, two, monkeypatch) -> None:
 def test_options_of_sweep(noisewise, monkeypatch) -> None:
     asked: list[Any] = []
 
-    def carried_out(whole: Any, out: Path, **how: Any) -> dict[str, Any]:
-        asked.append((len(whole.plans), out, how))
+    def carried_out(whole: Any, out: Path, where: Any, **how: Any) -> dict[str, Any]:
+        asked.append((len(whole.plans), out, where, how))
         out.mkdir()
         (out / "sweep.json").write_text("{}")
         return {}
@@ -766,11 +803,13 @@ def test_options_of_sweep(noisewise, monkeypatch) -> None:
     line = ("sweep", "--config", "s.toml", "--out")
     code, printed = noisewise(*line, "dry", "--dry-run")
     assert (code, asked, "together" in printed) == (0, [], True)
-    assert noisewise(*line, "a", "--processes", "3", "--quiet") == (0, "")
+    assert noisewise(*line, "a", "--jobs", "3", "--quiet") == (0, "")
+    assert noisewise(*line, "c", "--ray", "auto", "--per-gpu", "2", "--quiet") == (0, "")
     assert noisewise(*line, "b", "--json") == (0, "{}")
     assert asked == [
-        (2, Path("a"), {"processes": 3, "progress": False}),
-        (2, Path("b"), {"processes": 1, "progress": False}),
+        (2, Path("a"), Local(3), {"progress": False}),
+        (2, Path("c"), Ray("auto", None, 2), {"progress": False}),
+        (2, Path("b"), Local(), {"progress": False}),
     ]
 
 
@@ -816,12 +855,14 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--twin": test_config_of_train_is_the_plan_again,
         "--resume": test_resume_of_train,
         "--processes": test_processes_of_train,
+        "--sharded": test_sharded_of_train,
         "--quiet": test_quiet_of_train,
         "--device": test_device_of_train,
         "--json": test_json_of_train,
         "--secure": test_secure_of_train,
         "--repair": test_repairs_of_train,
         "--seeds": test_seeds_of_train,
+        **dict.fromkeys(("--jobs", "--ray", "--per-gpu"), test_jobs_and_ray_of_train),
         **dict.fromkeys(("--label", "--group", "--unit", "--column", "--schema"), test_columns_of_train),
         **dict.fromkeys(("--test", "--drop-unlabelled"), test_test_and_drop_unlabelled_of_train),
         **dict.fromkeys(("--yes", "-y", "--public", "--schema-epsilon"), test_yes_public_and_schema_epsilon_of_train),
@@ -848,7 +889,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     "budget": dict.fromkeys(("--delta", "--same-people", "--json"), test_options_of_budget),
     "verify": {"--json": test_json_of_verify},
     "sweep": dict.fromkeys(
-        ("--config", "--out", "--processes", "--dry-run", "--quiet", "--json"), test_options_of_sweep
+        ("--config", "--out", "--jobs", "--ray", "--per-gpu", "--dry-run", "--quiet", "--json"), test_options_of_sweep
     ),
     "demo": {"--out": test_out_of_demo},
     "schema": {

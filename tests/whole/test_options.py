@@ -542,7 +542,7 @@ def options_of(function):
         (private_step, {*STEP}),
         (ablated_step, {*ABLATED}),
         (State.start, {*START, "team"}),
-        (fit, {*FIT, "resume", "team"}),
+        (fit, {*FIT, "resume", "team", "sharded"}),  # and spread parameters by distributed/test_sharding.py
         (Recipe, {*RECIPE, "repairs"}),
         (Phase, {*PHASE}),
         (Mechanism, {*MECHANISM}),

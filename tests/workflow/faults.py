@@ -468,4 +468,19 @@ FAULTS = [
         "if True:",
         ("workflow/test_opened.py::test_other_data_than_it_was_trained_on_are_refused",),
     ),
+    # several seeds
+    Mutant(
+        "front: several runs do not add up",
+        "workflow/seeds.py",
+        "*(line for ledger in ledgers for line in ledger.lines if line not in before)",
+        "*ledgers[0].lines",
+        ("cli/test_train.py::test_several_seeds_add_up",),
+    ),
+    Mutant(
+        "front: runs whose noise repeats add up",
+        "workflow/seeds.py",
+        "        return math.inf, delta",
+        "        pass",
+        ("workflow/test_seeds.py::test_runs_whose_noise_repeats_have_no_total",),
+    ),
 ]

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-import time
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.errors import ConfigError, DataError, Interrupted, RunError
-from noisewise.progress import Bar
+from noisewise import data as datasets
+from noisewise.errors import ConfigError, DataError, RunError
+from noisewise.jobs import Job, Local, Where, carry_out
+from noisewise.jobs.job import described, rebuilt
 from noisewise.runs.files import hold, read_json, write_json
 from noisewise.runs.tensors import load_tensors, save_tensors
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from noisewise.data import Data
 
 FORMAT = 1
+ROWS = "rows"  # within the folder, while other processes read them
 COUNT = 16
 PER_ROW = 64  # shadows from which LiRA's variances are taken row by row
 FLOOR = 1e-12  # of a variance: rows of which all shadows say the same
@@ -103,6 +106,7 @@ def train_shadows(
     recipe: Mapping[str, Any],
     count: int = COUNT,
     seed: int = 0,
+    where: Where | None = None,
     progress: bool = False,
 ) -> Shadows:
     """Train `count` models on random halves of `data`, or read those that are in `folder` already.
@@ -118,6 +122,8 @@ def train_shadows(
         recipe: says what `fit` does, e.g. {"model": "lenet", "epochs": 5}: a function cannot be compared, this can.
         count: even, at least 4.
         seed: of the halves and of each `fit`.
+        where: several at a time, `Local(4)` or `Ray("auto")`; `fit` is then a function of a module. Workers read the rows from
+            `folder`, which is on a file system that all of them see; they are deleted from there when it ends.
         progress: show a bar, and how long it will take as soon as the first is trained.
 
     Guarantee: none, the models are not private.
@@ -139,8 +145,7 @@ def train_shadows(
     with _locked(path):
         inside = _open(path, data, recipe, count, seed)
         shadows = Shadows(path, inside, digest_of(data))
-        left = [number for number in range(count) if not shadows.file(number).exists()]
-        _train(fit, data, shadows, left, seed, progress)
+        _train(fit, data, shadows, seed, where or Local(), progress)
     return Shadows.read(path)
 
 
@@ -214,17 +219,6 @@ def digest_of(data: Data) -> str:
     return digest.hexdigest()
 
 
-def duration(seconds: float) -> str:
-    """About how long.
-
-    >>> duration(40), duration(290), duration(8000)
-    ('about 40 seconds', 'about 5 minutes', 'about 2.2 hours')
-    """
-    if seconds < 90:
-        return f"about {max(seconds, 1):.0f} seconds"
-    return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.1f} hours"
-
-
 def _open(path: Path, data: Data, recipe: Mapping[str, Any], count: int, seed: int) -> np.ndarray:
     """The halves: drawn for a new folder, read from one that was made for the same plan."""
     import torch
@@ -267,31 +261,56 @@ def _plain(recipe: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def _train(fit: Fit, data: Data, shadows: Shadows, left: list[int], seed: int, progress: bool) -> None:
-    """Train those that are missing; each is on disk before the next one starts."""
+def _train(fit: Fit, data: Data, shadows: Shadows, seed: int, where: Where, progress: bool) -> None:
+    """Train those that are missing, as jobs; each is on disk when it ends."""
+
+    def here(number: int, seed: int) -> int:
+        return _trained(fit, data, shadows, number, seed)
+
+    kept, crossing = shadows.folder / "jobs", where != Local()
+    function, more = (shadow, {"folder": str(shadows.folder), "fit": described(fit)}) if crossing else (here, {})
+    jobs = []
+    for number in range(len(shadows)):
+        drawn = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
+        settings = {"number": number, "seed": drawn}
+        jobs.append(Job(shadows.file(number).stem, function, {**settings, **more}, of=settings))
+        if not shadows.file(number).exists():
+            (kept / f"{jobs[-1].key}.json").unlink(missing_ok=True)
+    try:
+        if crossing:
+            _forget_rows(shadows.folder)
+            datasets.disk.save(data, shadows.folder / ROWS)
+        carry_out(jobs, kept, where, go_on=False, progress=progress, label="shadow models")
+    finally:
+        _forget_rows(shadows.folder)
+
+
+def shadow(folder: str, number: int, seed: int, fit: Mapping[str, Any]) -> int:
+    """One shadow model, as a job for another process, which reads the rows from the folder."""
+    path = Path(folder)
+    inside = load_tensors(path / "inside.safetensors")["inside"].numpy()
+    rows: Any = datasets.disk.open(path / ROWS)
+    return _trained(rebuilt(fit), rows, Shadows(path, inside, ""), number, seed)
+
+
+def _trained(fit: Fit, data: Data, shadows: Shadows, number: int, seed: int) -> int:
+    """Train one, if it is not there yet; on how many rows."""
     import torch
 
-    count = len(shadows)
-    with Bar("shadow models", count, done=count - len(left), show=progress) as bar:
-        for place, number in enumerate(left):
-            start = time.monotonic()
-            rows = torch.from_numpy(np.flatnonzero(shadows.inside[number]))
-            drawn = int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0])
-            try:
-                with torch.random.fork_rng([]):
-                    torch.default_generator.manual_seed(drawn)
-                    model = fit(data.take(rows), drawn)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"stopped after {count - len(left) + place} of {count} shadows; the same call goes on there."
-                ) from None
-            if not isinstance(model, torch.nn.Module):
-                raise ConfigError(f"`fit` returned a {type(model).__name__}: it must return the trained nn.Module.")
-            save_tensors(shadows.file(number), dict(model.state_dict()))
-            bar.advance()
-            if place == 0 and len(left) > 1 and progress:
-                left_over = duration((time.monotonic() - start) * (len(left) - 1))
-                bar.note(f"{len(left) - 1} more shadows, {left_over}")
+    rows = torch.from_numpy(np.flatnonzero(shadows.inside[number]))
+    if shadows.file(number).exists():
+        return len(rows)
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(seed)
+        model = fit(data.take(rows), seed)
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"`fit` returned a {type(model).__name__}: it must return the trained nn.Module.")
+    save_tensors(shadows.file(number), dict(model.state_dict()))
+    return len(rows)
+
+
+def _forget_rows(folder: Path) -> None:
+    shutil.rmtree(folder / ROWS, ignore_errors=True)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import time
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,13 +13,14 @@ import numpy as np
 
 from noisewise import data as datasets
 from noisewise.adaptive import Adaptive
-from noisewise.audits.outputs import check_state, logits, row_losses
 from noisewise.audits.people import SMALLEST, Hidden, divided, named_parts, people, several, who_pays
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
-from noisewise.audits.show import MOST_ROWS, Bar, dress, name_rows, row_name
+from noisewise.audits.retrained import RUNS, Training, scores_of
+from noisewise.audits.show import MOST_ROWS, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
 from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.jobs import Where
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, points, points_interval
 from noisewise.wording import level as level_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from noisewise.runtime import Runtime
 
 TAKES = "Retrains: four runs for each seed, so twenty times one run's time with five seeds."
-RUNS = ("plain", "clip-only", "noise-only", "private")
 EFFECTS = ("clipping", "noise", "interaction")
 COLOURS = {"clipping": PRIVATE, "noise": TWIN, "interaction": INK}
 Measure = Literal["accuracy", "loss"]
@@ -240,6 +239,8 @@ def attribution(
     runtime: Runtime | None = None,
     twin: nn.Module | None = None,
     generator: np.random.Generator | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    where: Where | None = None,
     progress: bool = False,
     level: float = LEVEL,
 ) -> Attribution:
@@ -258,7 +259,11 @@ def attribution(
         runtime: engine and micro-batches.
         twin: not used: the plain run is the twin.
         generator: not used: everything follows from the seeds.
-        progress: show a bar; after the first run it says how long all will take.
+        folder: keeps what each run says of the test rows (mode 700), so that a call that was stopped goes on; None: nowhere.
+        where: several runs at a time, `Local(4)` or `Ray("auto")`. `model`, `loss_fn`, `optimizer` and `scheduler` are then
+            functions of a module, or `functools.partial` of one, e.g. `partial(torch.optim.SGD, lr=0.5)`, and workers read the
+            rows from `folder`, from which they are deleted when it ends.
+        progress: show a bar, and after the first run how long all will take.
         level: of the intervals.
 
     The runs are reproducible, so none of them is private. Limits: all four use one learning rate, and clipping also shortens
@@ -273,17 +278,8 @@ def attribution(
         raise ConfigError(
             "optimizer=: each run needs a new one; give a function, e.g. lambda p: torch.optim.SGD(p, lr=1)."
         )
-    scores: dict[str, list[np.ndarray]] = {run: [] for run in RUNS}
-    runs, began = len(RUNS) * len(seeds), time.monotonic()
-    with Bar(progress, runs, "attribution, retraining") as advance:
-        for seed in seeds:
-            start = _start(model, seed)
-            for run in RUNS:
-                trained = _trained(start, train_part, loss_fn, mechanism, optimizer, scheduler, runtime, run, seed)
-                scores[run].append(_scores(trained, test, loss_fn, measure))
-                first = seed == seeds[0] and run == RUNS[0]
-                note = _to_go(time.monotonic() - began, runs) if first else None
-                advance(label=f"attribution: seed {seed}, {run} done", note=note)
+    training = Training(model, train_part, test, loss_fn, mechanism, optimizer, scheduler, runtime, measure)
+    scores = scores_of(training, seeds, folder=folder, where=where, progress=progress)
     reach = 1.0 if measure == "accuracy" else math.inf
 
     def share(by: str, name: str, rows: np.ndarray, _parts: int = 1) -> Share:
@@ -383,55 +379,3 @@ def _measure(measure: Measure | None, test: Data) -> Measure:
     if measure == "accuracy" and usual == "loss":
         raise ConfigError("measure='accuracy' with real-valued targets: use measure='loss'.")
     return measure
-
-
-def _start(model: nn.Module | Callable[[int], nn.Module], seed: int) -> nn.Module:
-    """The seed's initialisation."""
-    import torch
-
-    if isinstance(model, torch.nn.Module):
-        check_state("the model", model.state_dict())
-        return model
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made = model(seed)
-    if not isinstance(made, torch.nn.Module):
-        raise ConfigError(f"model({seed}) gave {type(made).__name__}: must be an nn.Module.")
-    check_state(f"model({seed})", made.state_dict())
-    return made
-
-
-def _trained(
-    start: nn.Module,
-    data: Data,
-    loss_fn: LossFn,
-    mechanism: Mechanism,
-    optimizer: Callable[[Any], Optimizer],
-    scheduler: Callable[[Optimizer], Any] | None,
-    runtime: Runtime | None,
-    run: Any,
-    seed: int,
-) -> nn.Module:
-    """A copy of the start, trained in one of the four ways."""
-    from noisewise.training.loop import train
-
-    model = copy.deepcopy(start)
-    moves = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
-    plan = None if scheduler is None else scheduler(moves)
-    train(
-        model, data, loss_fn, mechanism, moves,
-        scheduler=plan, runtime=runtime, seed=seed, insecure_seed=seed, ablation=run, progress=False,
-    )  # fmt: skip
-    return model
-
-
-def _scores(model: nn.Module, test: Data, loss_fn: LossFn, measure: Measure) -> np.ndarray:
-    """One number per row, larger is better: right or wrong, or minus the loss."""
-    if measure == "accuracy":
-        return (logits(model, test).argmax(1) == test.y).double().numpy()
-    return -row_losses(model, test, loss_fn).numpy()
-
-
-def _to_go(taken: float, runs: int) -> str:
-    """After the first run its time is known, and said."""
-    return f"One of {runs} training runs took {taken:.1f} s: about {math.ceil(taken * (runs - 1) / 60)} min to go."

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from noisewise.cli.shared import PLAN, Json, example, option, plain, terminal
+from noisewise.cli.shared import PLAN, Jobs, Json, PerGpu, RayAddress, example, option, plain, terminal
+from noisewise.jobs import chosen
 from noisewise.runs.files import finite
 from noisewise.wording import number, percent_at_most
 from noisewise.workflow.plan_inputs import EPSILONS, Asked
@@ -44,6 +45,9 @@ def plan(
     ] = None,
     seeds: Annotated[int, option(REACHED, "Runs on the stand-in for each epsilon.")] = 3,
     plot: Annotated[Path | None, option(REACHED, "Draw it too, as .png, .svg or .pdf.", metavar="FILE")] = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    per_gpu: PerGpu = None,
     as_json: Json = False,
 ) -> None:
     """What epsilon buys, before any training: accuracy, noise, and the smallest class that can be learned.
@@ -53,13 +57,14 @@ def plan(
     together shorter than the noise of all steps, m < sigma sqrt(d) / (q sqrt(T)), for d weights, T steps and a share q of
     the people in each. More weights catch more noise; --model holds them fixed.
     """
+    where = chosen(jobs, ray, per_gpu)
     asked = Asked(
         n=n, epsilons=tuple(sorted(set(epsilon or EPSILONS))), features=features, classes=classes, schema=data, model=model,
         delta=delta, batch_size=batch_size, epochs=epochs, stand_in=stand_in, runs=tuple(runs or ()), seeds=seeds, plot=plot,
     )  # fmt: skip
     from noisewise.workflow.forecast import draw, forecast
 
-    result = forecast(asked, progress=not as_json)
+    result = forecast(asked, where=where, progress=not as_json)
     if plot is not None:
         draw(result, plot)
     if as_json:

@@ -17,6 +17,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
 
     from noisewise.wording import at_most, number, promise, several_units
     from noisewise.workflow.estimate import in_words, seconds
+    from noisewise.workflow.sweep import composed
 
     config, recipe = planned.config, planned.recipe
     mechanism, spent = recipe.mechanism, recipe.epsilon(config.delta)
@@ -29,6 +30,11 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     if status.status == "private":
         words = promise(spent, config.delta, n, adjacency=mechanism.adjacency, unit=unit)
         table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}. {words.meaning}")
+        if runs > 1:
+            before = [] if recipe.ledger is None else recipe.ledger.lines
+            total = composed([recipe.lines()] * runs, before, (), config.delta, mechanism.adjacency)
+            strength = promise(total, config.delta, n, adjacency=mechanism.adjacency, unit=unit).strength
+            table.add_row("together", f"[bold]epsilon {at_most(total)}[/] for all {runs}: {strength}")
     else:
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
         kept = f"; with secret noise it would be at most {at_most(spent)}" if math.isfinite(spent) else ""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from noisewise.cli.shared import Json, example, plain, terminal
+from noisewise.cli.shared import Jobs, Json, PerGpu, RayAddress, example, plain, terminal
 from noisewise.errors import ConfigError, Interrupted
+from noisewise.jobs import chosen
 from noisewise.reproduce.tiers import TIERS, Tier
 from noisewise.runs.files import finite
 
@@ -32,7 +33,9 @@ def reproduce(
     ] = "standard",
     seeds: Annotated[int | None, typer.Option(help="Seeds of every arm. Default: the tier's.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cpu.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time, also on one GPU.", min=1)] = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    per_gpu: PerGpu = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and results.")] = Path("reproductions"),
     partial: Annotated[bool, typer.Option("--partial", help="Train nothing: judge the seeds that are there.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="What there is, and how long it takes.")] = False,
@@ -53,6 +56,7 @@ def reproduce(
         return
     if not names:
         raise ConfigError("no experiment is named: noisewise reproduce --list shows what there is.")
+    where = chosen(jobs, ray, per_gpu)
     from noisewise.reproduce.papers import find
 
     for name in names:
@@ -63,7 +67,15 @@ def reproduce(
     told = None if quiet else _print_result
     try:
         results = carry_out(
-            names, out, tier=tier, seeds=seeds, device=device, jobs=jobs, partial=partial, progress=not quiet, told=told
+            names,
+            out,
+            tier=tier,
+            seeds=seeds,
+            device=device,
+            where=where,
+            partial=partial,
+            progress=not quiet,
+            told=told,
         )
     except Interrupted as error:
         raise Interrupted(

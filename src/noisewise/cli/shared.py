@@ -22,7 +22,7 @@ else:
     Sampler, Adjacency = Literal[tuple(SAMPLERS)], Literal[tuple(ADJACENCIES)]
 
 Command = TypeVar("Command", bound=Callable[..., None])
-PLAN, RUN = "Privacy plan", "Run"  # panels of --help
+PLAN, RUN, MANY = "Privacy plan", "Run", "Many runs"  # panels of --help
 
 
 def option(panel: str, help: str, *names: str, **extra: Any) -> Any:
@@ -40,6 +40,15 @@ Delta = Annotated[float | None, option(PLAN, "Default: the largest power of ten 
 Neighbours = Annotated[Adjacency | None, option(PLAN, NEIGHBOURS, metavar="NAME")]
 
 
+Jobs = Annotated[
+    int | None,
+    option(MANY, "Runs at a time, also on one GPU. Default: 1; with --ray as many as there is room for.", "--jobs"),
+]
+RayAddress = Annotated[
+    str | None,
+    option(MANY, "On a Ray cluster, over a shared file system: auto, HOST:PORT, or local.", "--ray", metavar="ADDRESS"),
+]
+PerGpu = Annotated[int | None, option(MANY, "With --ray: so many runs share a GPU. Default: 1.", "--per-gpu")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 EXAMPLES: dict[Callable[..., None], str] = {}
 

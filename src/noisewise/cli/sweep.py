@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noisewise.cli.shared import example, note, plain, terminal, warnings_as_notes
+from noisewise.cli.shared import Jobs, PerGpu, RayAddress, example, note, plain, terminal, warnings_as_notes
 from noisewise.errors import Interrupted
+from noisewise.jobs import Where, chosen
 from noisewise.runs.files import finite
 from noisewise.wording import at_most, number, promise, several_units
 from noisewise.workflow.sweep_file import NOISED, Sweep, check_same, command, said
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from noisewise.workflow.sweep import PlannedSweep
 
 
-@example("noisewise sweep --config sweep.toml --out runs/sweep --processes 2")
+@example("noisewise sweep --config sweep.toml --out runs/sweep --jobs 2")
 def sweep(
     config: Annotated[Path, typer.Option(help="TOML file of the sweep, as above.", metavar="FILE.toml")],
     out: Annotated[Path, typer.Option(help="Folder for all runs. The same command goes on where it was stopped.")],
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    per_gpu: PerGpu = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost, and train nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, no plan, no table.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json and nothing else.")] = False,
@@ -52,8 +55,9 @@ def sweep(
     by = "noised-valid"
     epsilon = 0.1
 
-    Ctrl-C loses nothing: the same command goes on.
+    Ctrl-C loses nothing: the same command goes on, with any --jobs or --ray.
     """
+    where = chosen(jobs, ray, per_gpu)
     wanted, quiet = Sweep.read(config), quiet or as_json
     check_same(wanted, out)
     from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
@@ -61,14 +65,14 @@ def sweep(
     with warnings_as_notes():
         whole = plan_sweep(wanted, progress=not quiet)
     if not quiet:
-        _print_plan(whole, processes)
+        _print_plan(whole, where)
     if dry_run:
         if as_json:
             print(json.dumps(finite(_priced(whole)), indent=2))
         return
     try:
         with warnings_as_notes():
-            content = carry_out_sweep(whole, out, processes=processes, progress=not quiet)
+            content = carry_out_sweep(whole, out, where, progress=not quiet)
     except Interrupted as error:
         raise Interrupted(
             f"{str(error).partition('. The same')[0]}. Go on with: noisewise sweep --config {config} --out {out}"
@@ -97,7 +101,7 @@ def _priced(whole: PlannedSweep) -> dict[str, Any]:
     }
 
 
-def _print_plan(whole: PlannedSweep, processes: int) -> None:
+def _print_plan(whole: PlannedSweep, where: Where) -> None:
     from rich.table import Table
 
     from noisewise.workflow.estimate import in_words, seconds
@@ -111,21 +115,23 @@ def _print_plan(whole: PlannedSweep, processes: int) -> None:
     table.add_column()
     rows = "declared public: nothing is spent" if whole.public else "private: every run is paid for"
     table.add_row("data", plain(f"{first.config.data}, {rows}"))
+    at_once = f"{where.processes} at a time" if where.processes else "as many at a time as Ray has room for"
     low, high = at_most(min(costs)), at_most(max(costs))
     each = low if low == high else f"{low} to {high}"
     would = " would cost people whose rows are not public" if whole.public else ""
     if status.status == "private":
-        table.add_row("runs", f"{len(costs)}, epsilon {each} each; {processes} at a time")
+        table.add_row("runs", f"{len(costs)}, epsilon {each} each; {at_once}")
         table.add_row(
             "together", f"[bold]epsilon {at_most(total)}[/] at delta {at_most(whole.delta)}{would}: {words.strength}"
         )
     else:
-        table.add_row("runs", f"{len(costs)}; {processes} at a time")
+        table.add_row("runs", f"{len(costs)}; {at_once}")
         table.add_row("status", f"[bold red]{status.status}[/]: {status.reason}")
         table.add_row("together", f"[bold]epsilon {at_most(total)}[/]: nothing is promised")
     table.add_row("choice", _choice(whole))
     took = sum(seconds(plan.recipe, plan.config.runtime(), twin=plan.config.twin) for plan in whole.plans[:1])
-    table.add_row("takes", f"about {in_words(took * len(costs) / processes)}")
+    each = "" if where.processes else ", less with each run that goes on beside others"
+    table.add_row("takes", f"about {in_words(took * len(costs) / (where.processes or 1))}{each}")
     console.print(table)
     if status.status == "private" and not whole.public and not words.publishable:
         note(f"together {words.verdict[0].lower()}{words.verdict[1:]} Try fewer settings, or try them on public rows.")

@@ -18,13 +18,17 @@ from noisewise.cli.planned import print_plan
 from noisewise.cli.processes import config_of_first, leave, rank, schema_of_first, spread
 from noisewise.cli.processes import team as together
 from noisewise.cli.report import write_page
+from noisewise.cli.seeds import print_seeds, train_each
 from noisewise.cli.shared import (
     PLAN,
     RUN,
     BatchSize,
     Delta,
     Epochs,
+    Jobs,
     Neighbours,
+    PerGpu,
+    RayAddress,
     Sampler,
     Steps,
     example,
@@ -33,7 +37,8 @@ from noisewise.cli.shared import (
     warnings_as_notes,
 )
 from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_file
-from noisewise.errors import Interrupted, RunError
+from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.jobs import Local, Where, chosen
 from noisewise.runs.files import read_json
 from noisewise.workflow.checks import check_privacy, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
@@ -43,7 +48,6 @@ from noisewise.workflow.settings import Config, parsed_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from noisewise.accounting import Line
     from noisewise.distributed import Team
     from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
@@ -59,7 +63,20 @@ else:
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
 # options that are no settings of the run
 HOW = {"out", "config", "resume", "quiet", "as_json", "epochs", "settings", "seeds", "repair"}
-HOW |= {"processes", "label", "group", "unit", "column", "schema", "schema_epsilon", "yes"}
+HOW |= {
+    "processes",
+    "jobs",
+    "ray",
+    "per_gpu",
+    "label",
+    "group",
+    "unit",
+    "column",
+    "schema",
+    "schema_epsilon",
+    "yes",
+    "sharded",
+}
 _ADAPT = [name for name, rule in CLIPS.items() if hasattr(rule, "query")]
 _FIXED = [name for name in CLIPS if name not in _ADAPT]
 _FIRST, *_OTHERS, _LAST = OPTIMIZERS
@@ -92,11 +109,22 @@ def train(
             RUN, "Train on so many processes of this machine, one for each GPU or several cores; torchrun works too."
         ),
     ] = None,
+    sharded: Annotated[
+        bool,
+        option(
+            RUN,
+            "With several processes: spread parameters over them. Linear, embedding and norm layers only.",
+            "--sharded",
+        ),
+    ] = False,
     valid: Annotated[int | None, option(RUN, "Rows held out for choosing settings.")] = None,
     seed: Annotated[int | None, option(RUN, "Initial weights and splits, public. Noise is always fresh.")] = None,
     seeds: Annotated[
         int | None, option(RUN, "So many runs, into DIR/seed-0, ...; epsilon is per run, and their total is said.")
     ] = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    per_gpu: PerGpu = None,
     secure: Annotated[
         bool | None, option(RUN, "Noise from a cryptographic generator, on a grid; slower.", "--secure")
     ] = None,
@@ -215,6 +243,7 @@ def train(
     Settings that are not given come from the data set's defaults; config.toml in the run folder lists them all. A table
     needs a schema (which columns are numbers, in which ranges): without --schema one is proposed for you to confirm.
     """
+    where = _many(chosen(jobs, ray, per_gpu), seeds, processes)
     follows = bool(rank())  # is this a further process of several, which leaves files and words to the first?
     folders = _folders(out, seeds, resume, check=not follows)
     given = {name: value for name, value in context.params.items() if name not in HOW}
@@ -236,6 +265,10 @@ def train(
         check_privacy(given)
     if model is not None and ".py:" in model:
         userfiles.model_maker(model)
+    if sharded and (processes or 1) == 1 and rank() is None:
+        raise ConfigError(
+            "--sharded without several processes: add --processes 2 (or more), or start it with torchrun."
+        )
     if (processes or 1) > 1 and rank() is None:
         raise typer.Exit(spread(processes or 1))
     team, quiet = together(), quiet or as_json or follows
@@ -247,15 +280,21 @@ def train(
 
     earlier = base or stored
     first = seed if seed is not None else 0 if earlier is None else earlier.seed
+    each: dict[str, Config] = {}
     for number, folder in enumerate(folders):
         own = given if seeds is None else {**given, "seed": first + number}
         with _waiting(follows):
             planned = plan(earlier, epochs=epochs, schema=known, **own)
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))
+        if seeds is not None and team is None:
+            each[folder.name] = planned.config
+            continue
         begun = resume and _begun(folder)
         begun = begun if team is None else team.said(begun)
-        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team)
+        _train(planned, folder, resume=begun, quiet=quiet, next_step=seeds is None, team=team, sharded=sharded)
+    if each:
+        train_each(each, out, where, known, quiet=quiet)
     if team is not None:
         leave()
     if follows:
@@ -263,7 +302,7 @@ def train(
     if as_json:
         print(json.dumps({str(folder): read_json(folder / "summary.json") for folder in folders}, indent=2))
     elif seeds is not None and not quiet:
-        _print_total(folders, [] if known is None or known.ledger is None else known.ledger.lines)
+        print_seeds(folders, [] if known is None or known.ledger is None else known.ledger.lines)
 
 
 @contextmanager
@@ -290,32 +329,20 @@ def _folders(out: Path, seeds: int | None, resume: bool, *, check: bool) -> list
     return folders
 
 
+def _many(where: Where, seeds: int | None, processes: int | None) -> Where:
+    """Where several runs go; options that would do nothing are refused."""
+    if where != Local() and seeds is None:
+        raise ConfigError("--jobs and --ray are about several runs: give --seeds too, or see --processes for one run.")
+    if where != Local() and ((processes or 1) > 1 or rank() is not None):
+        raise ConfigError("--processes trains one run on several processes, --jobs and --ray several runs: give one.")
+    return where
+
+
 def _begun(out: Path) -> bool:
     from noisewise.runs.folder import RunFolder
 
     folder = RunFolder(out)
     return folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()
-
-
-def _print_total(folders: list[Path], before: list[Line]) -> None:
-    """What runs on the same people have spent together; `before`: what they have in common, spent once."""
-    from noisewise.accounting import Ledger
-    from noisewise.runs.folder import RunFolder
-    from noisewise.runs.summary import read_ledger, read_summary
-    from noisewise.wording import at_most
-
-    open_runs = [str(folder) for folder in folders if read_summary(RunFolder(folder))["privacy"]["status"] != "private"]
-    if open_runs:
-        terminal().print(f"\n[bold red]No total:[/] nothing bounds what {', '.join(open_runs)} released.")
-        return
-    ledgers = [read_ledger(RunFolder(folder)) for folder in folders]
-    delta = read_summary(RunFolder(folders[0]))["privacy"]["delta"]
-    lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]
-    total = Ledger(ledgers[0].adjacency, lines, ledgers[0].unit).epsilon(delta)
-    terminal().print(
-        f"\n[bold]{len(folders)} runs on the same people[/] spent epsilon {at_most(total)} together, at delta "
-        f"{at_most(delta)}: whoever sees all of them, or the best of them, learns as much.",
-    )
 
 
 @example("noisewise demo --out runs/demo")
@@ -361,7 +388,14 @@ def _stored(out: Path) -> Config | None:
 
 
 def _train(
-    planned: Planned, out: Path, *, resume: bool, quiet: bool, next_step: bool = True, team: Team | None = None
+    planned: Planned,
+    out: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    next_step: bool = True,
+    team: Team | None = None,
+    sharded: bool = False,
 ) -> None:
     from noisewise.workflow.execution import execute
     from noisewise.workflow.opened import open_run
@@ -369,10 +403,10 @@ def _train(
     console = terminal()
     try:
         with warnings_as_notes() if team is None or team.first else _waiting(silent=True):
-            folder = execute(planned, out, resume=resume, progress=not quiet, team=team)
+            folder = execute(planned, out, resume=resume, progress=not quiet, team=team, sharded=sharded)
     except Interrupted as error:
         where = str(error).partition(";")[0].removeprefix("stopped ")
-        ranks = "" if team is None else f" --processes {team.size}"
+        ranks = "" if team is None else f" --processes {team.size}{' --sharded' if sharded else ''}"
         raise Interrupted(
             f"{where}; nothing is lost. Go on with: noisewise train --resume --out {out}{ranks}"
         ) from None

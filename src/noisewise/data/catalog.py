@@ -43,11 +43,24 @@ CATALOG = {
     ),
     "fashion_mnist": Entry("images", rows=60_000),
     "cifar10": Entry("images", rows=50_000),
+    "cifar100": Entry("images", rows=50_000, groups=("superclass",)),
+    "svhn": Entry("images", rows=73_257),
     "adult": Entry("tabular", rows=32_561, groups=("sex", "race")),
     "german_credit": Entry("tabular", rows=800, groups=("sex", "age_group")),
     "compas": Entry("tabular", rows=4_938, groups=("race", "sex", "age_cat")),
     "california_housing": Entry("tabular", rows=16_512),
     "wine_quality": Entry("tabular", rows=5_198, groups=("colour",)),
+    "sst2": Entry(
+        "texts",
+        {"model": "words", "batch_size": 2048, "epochs": 15, "bound": 1.0, "lr": 4.0, "twin_lr": 8.0},
+        rows=67_349,
+    ),
+    "sick": Entry(
+        "texts",
+        {"model": "words", "batch_size": 1024, "epochs": 40, "bound": 1.0, "lr": 1.0, "twin_lr": 4.0},
+        rows=5_000,
+    ),
+    "snli": Entry("texts", {"model": "words"}, rows=559_209),
     "two_patch": Entry("synthetic", groups=("feature",)),
     "signal_noise": Entry("synthetic"),
 }
@@ -60,4 +73,8 @@ the test part was not looked at. The twin's learning rate likewise among 0.03 to
 mnist: for the lenet at epsilon 3, delta 1e-5 by accuracy on the valid part, one seed each, among 44 settings: batch sizes
 512 to 2048, 20 to 40 epochs, bounds 0.1 with momentum 0.9 and 1 without, three learning rates each, tanh and ReLU, average
 and maximum pooling, linear decay, a moving average; the test part was not looked at.
+
+sst2, sick: for word vectors at epsilon 3, delta 1e-6 by accuracy on the valid part, one seed each: learning rates 2, 4, 8
+(sick: 0.5, 1, 2, 4), bounds 0.3 and 1, and half or twice the epochs or the batch; the twin's among 1 to 16. Reached, valid
+part: 82.9 % (twin 91.2) and 77.6 % (twin 82.6).
 """

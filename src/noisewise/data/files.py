@@ -8,6 +8,8 @@ import io
 import os
 import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +130,7 @@ def _scratch(place: Path) -> Iterator[Path]:
         ) from None
 
 
-def _member(name: str) -> Callable[[Path], bytes]:
+def member(name: str) -> Callable[[Path], bytes]:
     """One file of a tar archive, read by name: nothing else in the archive is written anywhere."""
 
     def read(archive: Path) -> bytes:
@@ -146,9 +148,28 @@ def _member(name: str) -> Callable[[Path], bytes]:
     return read
 
 
+def zipped(name: str) -> Callable[[Path], bytes]:
+    """One file of a zip archive, read by name."""
+
+    def read(archive: Path) -> bytes:
+        try:
+            with zipfile.ZipFile(archive) as content:
+                return content.read(name)
+        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise DataError(
+                f"{archive.name} holds no readable {name} ({error}): the publisher has changed it. Use a newer noisewise."
+            ) from None
+
+    return read
+
+
+def _without_last_newline(text: Path) -> bytes:
+    return text.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+
+
 def _with_header(archive: Path) -> bytes:
     """California Housing as a CSV file: the publisher's values, shortest decimals, under a line with their names."""
-    raw = _member("CaliforniaHousing/cal_housing.data")(archive).decode()
+    raw = member("CaliforniaHousing/cal_housing.data")(archive).decode()
     columns = "longitude,latitude,housingMedianAge,totalRooms,totalBedrooms,population,households,medianIncome,medianHouseValue"
     lines = [",".join(str(float(value)) for value in line.split(",")) for line in raw.split()]
     return "".join(f"{line}\n" for line in [columns, *lines]).encode()
@@ -184,6 +205,7 @@ _FASHION = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
+_HOUSES = "http://ufldl.stanford.edu/housenumbers/"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _CIFAR = Download(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), "md5:c32a1d4ab5d03f1284b67883e8d87530")
 _HOUSING = Download(
@@ -193,6 +215,11 @@ _HOUSING = Download(
     ),
     "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
 )
+_SST2 = Download(
+    ("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",),
+    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+)
+_SICK = "https://raw.githubusercontent.com/brmson/dataset-sts/master/data/sts/sick2014/"
 _COMPAS = Download(
     ("https://raw.githubusercontent.com/propublica/compas-analysis/master/compas-scores-two-years.csv",),
     "md5:9165d40c400bba93a8cffece2b74622b",
@@ -220,8 +247,8 @@ FILES: dict[str, File] = {
         },
     ),
     **{
-        f"cifar10/{member}": File(sha256, _CIFAR, _member(member))
-        for member, sha256 in {
+        f"cifar10/{batch}": File(sha256, _CIFAR, member(batch))
+        for batch, sha256 in {
             "cifar-10-batches-bin/data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
             "cifar-10-batches-bin/data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
             "cifar-10-batches-bin/data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
@@ -230,6 +257,20 @@ FILES: dict[str, File] = {
             "cifar-10-batches-bin/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
         }.items()
     },
+    **_plain(
+        "cifar100",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        **{"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
+    ),
+    **_plain(
+        "svhn",
+        (_HOUSES,),
+        **{
+            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+            "extra_32x32.mat": "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3",
+        },
+    ),
     **_plain(
         "tabular",
         (f"{_UCI}adult/",),
@@ -250,6 +291,38 @@ FILES: dict[str, File] = {
             "winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",
             "winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
         },
+    ),
+    "text/sst2_train.tsv": File(
+        "48eac26399f8456935f81dd9e3a745c1430adb6c62e233ccfe22db4a0d15d1d1", _SST2, zipped("SST-2/train.tsv")
+    ),
+    "text/sst2_dev.tsv": File(
+        "54a9c12c77e402fc14d6a66a506f24d999f596b0176eb777c972cccc2f9cc4b0", _SST2, zipped("SST-2/dev.tsv")
+    ),
+    "text/sick_train.tsv": File(
+        "bde4f920573a7210f357e83df318877aaa167c5e4dee752d3d7f0ecb99d0483c",
+        Download(
+            (f"{_SICK}SICK_train.txt",), "sha256:266cf8047149bd1d68138dd30439f3122bff30069740ac6705bb6197d9f1b48e"
+        ),
+        _without_last_newline,
+    ),
+    "text/sick_trial.tsv": File(
+        "5a88cfb62f8c6bd2a3cce0f2421ba2cb8c2be5ab4a800f6f01e2c64aafb7db56",
+        Download(
+            (f"{_SICK}SICK_trial.txt",), "sha256:5a88cfb62f8c6bd2a3cce0f2421ba2cb8c2be5ab4a800f6f01e2c64aafb7db56"
+        ),
+    ),
+    "text/sick_test.tsv": File(
+        "fed88778e4c68e6ea698a5d8cbc34e10d7736534a84d29dae426e40e759b576e",
+        Download(
+            (f"{_SICK}SICK_test_annotated.txt",),
+            "sha256:2b8aa806658d6fc23c6824c83776c2d4fee7556000817b5ec0f982861413b7d0",
+        ),
+        _without_last_newline,
+    ),
+    **_plain(
+        "snli",
+        ("https://nlp.stanford.edu/projects/snli/",),
+        **{"snli_1.0.zip": "afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e"},
     ),
     "tabular/california_housing.csv": File(
         "81dc3561d0438eb382b21ecd53837b844e50fba0058a39cfba37009b2687b72c", _HOUSING, _with_header

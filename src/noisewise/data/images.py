@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from noisewise.data.base import Data, Splits, split
-from noisewise.data.files import find
+from noisewise.data.files import find, member
 from noisewise.data.transforms import normalize
 from noisewise.errors import ConfigError, DataError
 
@@ -30,6 +30,8 @@ SCALES = {
     "mnist": Scale((0.1307,), (0.3081,)),
     "fashion_mnist": Scale((0.2860,), (0.3530,)),
     "cifar10": Scale((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": Scale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "svhn": Scale((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
 }
 
 DIGITS = tuple("0123456789")
@@ -97,6 +99,35 @@ def cifar10(seed: int = 0, valid: int = 5000) -> Splits:
     return _official(train, _cifar_part("test_batch"), seed, valid)
 
 
+def cifar100(seed: int = 0, valid: int = 5000) -> Splits:
+    """CIFAR-100: 50,000 + 10,000 colour images of 32x32 pixels, 100 classes in 20 superclasses (groups); a public set.
+
+    Pixels in [0, 1], normalised for each channel by the mean .5071 .4865 .4409 and the deviation .2673 .2564 .2762; parts as
+    in `cifar10`. Reads the publisher's binary version as it is, `$NOISEWISE_DATA/cifar100/cifar-100-binary.tar.gz` or
+    downloaded. Reference: Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images.
+    """
+    archive = find("cifar100/cifar-100-binary.tar.gz")
+    fine, coarse = (
+        tuple(member(f"cifar-100-binary/{kind}_label_names.txt")(archive).decode().split())
+        for kind in ("fine", "coarse")
+    )
+    train, test = (_fine_part(f"cifar-100-binary/{part}.bin", archive, fine, coarse) for part in ("train", "test"))
+    return _official(train, test, seed, valid)
+
+
+def svhn(seed: int = 0, valid: int = 5000, *, extra: bool = False) -> Splits:
+    """SVHN, cropped house numbers: 73,257 + 26,032 colour images of 32x32 pixels, 10 digits; a public set.
+
+    Pixels in [0, 1], normalised for each channel by the mean .4377 .4438 .4728 and the deviation .1980 .2010 .1970; parts as
+    in `cifar10`. `extra`: 531,131 easier images more to train on. Reads the publisher's `train_32x32.mat`, `test_32x32.mat`
+    (and `extra_32x32.mat`) from `$NOISEWISE_DATA/svhn/` or downloaded.
+    Reference: Netzer et al. 2011, Reading Digits in Natural Images with Unsupervised Feature Learning.
+    """
+    parts = [_house_numbers(f"svhn/{name}_32x32.mat") for name in (("train", "extra") if extra else ("train",))]
+    train = Data(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), classes=DIGITS, public=True)
+    return _official(train, Data(*_house_numbers("svhn/test_32x32.mat"), classes=DIGITS, public=True), seed, valid)
+
+
 def _official(train: Data, test: Data, seed: int, valid: int) -> Splits:
     """The official test part, and the official training part without what is held out."""
     held, rest = split(train, seed, valid)
@@ -122,6 +153,37 @@ def _records(name: str, path: Path) -> Tensor:
     if not raw.size or raw.size % 3073 or raw[::3073].max() > 9:
         raise DataError(f"{name} is no batch of CIFAR-10's binary version. Put the publisher's file there.")
     return torch.from_numpy(raw).unflatten(0, (-1, 3073))
+
+
+def _fine_part(name: str, archive: Path, fine: tuple[str, ...], coarse: tuple[str, ...]) -> Data:
+    """A part of CIFAR-100's binary version: for each image its superclass, its class and 3 x 32 x 32 pixels."""
+    raw = np.frombuffer(member(name)(archive), np.uint8)
+    fits = raw.size and raw.size % 3074 == 0 and raw[::3074].max() < len(coarse) and raw[1::3074].max() < len(fine)
+    if not fits:
+        raise DataError(f"{name} is no part of CIFAR-100's binary version. Put the publisher's archive there.")
+    rows = torch.from_numpy(raw.reshape(-1, 3074).copy())
+    return Data(
+        _scaled(rows[:, 2:].unflatten(1, (3, 32, 32)), SCALES["cifar100"]), rows[:, 1].long(), classes=fine, public=True,
+        groups={"superclass": rows[:, 0].long()}, group_names={"superclass": coarse},
+    )  # fmt: skip
+
+
+def _house_numbers(name: str) -> tuple[Tensor, Tensor]:
+    """Images and digits of a MATLAB file: `X [32, 32, 3, n]`, `y [n, 1]` from 1 to 10, where 10 stands for the digit 0."""
+    from scipy.io import loadmat
+
+    try:
+        held = loadmat(find(name), variable_names=["X", "y"])
+        pixels, labels = held["X"], held["y"].reshape(-1)
+    except (KeyError, ValueError, TypeError, NotImplementedError, zlib.error, OSError) as error:
+        raise DataError(f"{name} cannot be read ({error}). Put the publisher's file there.") from None
+    fits = pixels.dtype == np.uint8 and pixels.shape == (32, 32, 3, len(labels)) and len(labels)
+    if not fits or labels.min() < 1 or labels.max() > 10:
+        raise DataError(
+            f"{name} holds no house numbers of 32x32 pixels, labelled 1 to 10. Put the publisher's file there."
+        )
+    images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
+    return _scaled(images, SCALES["svhn"]), torch.from_numpy(labels.astype(np.int64)) % 10
 
 
 def _scaled(images: Tensor, scale: Scale) -> Tensor:

@@ -7,8 +7,8 @@ every 2^J pixels. With J = 2 and L = 8 that is 1 + 16 + 64 = 81 channels for eac
 
 Guarantee: a row's features are a fixed function of that row, so training on them has the epsilon of training on images.
 They are as private as the images: a cache of them is readable by its owner only.
-Normalisation: Tramer and Boneh normalise features by noised statistics of the private records, or each unit by itself
-with GroupNorm, which is free; the models `h-cnn` and `h-cnn-s` do the latter, or take public constants.
+Normalisation: Tramer and Boneh normalise features by noised statistics of the private records (`statistics`, paid for), or
+each unit by itself with GroupNorm, which is free; the models `h-cnn` and `h-cnn-s` do the latter, or take constants.
 Reference: Oyallon, Mallat 2015, arXiv:1412.8659; filters, padding and order of channels as in kymatio 0.3 (Andreux et al.
 2020, arXiv:1812.11214); features for private learning: Tramer, Boneh 2021, arXiv:2011.11660.
 """
@@ -40,7 +40,7 @@ VERSION = 1  # of the numbers: another one makes cached features be computed aga
 WIDTH = 0.8  # of a wavelet's Gaussian at the finest scale, in pixels
 FREQUENCY = 0.75 * math.pi  # of a wavelet at the finest scale
 HALF_TURN = 3.1415  # kymatio's constant in the norm of a Gaussian; with pi the second order would differ by 9e-5
-WORK_BYTES = 2**22  # of the largest tensor of one chunk of images: small ones stay in the processor's cache
+WORK_BYTES = {"cpu": 2**22, "cuda": 2**28}  # of the largest tensor of a chunk: a CPU's stays in cache, a GPU's fills it
 
 
 def channels(scales: int = 2, angles: int = 8) -> int:
@@ -66,7 +66,7 @@ def scatter(
     bank = _bank(height, width, scales, angles).to(device or x.device, x.dtype)
     pad = (*_padding(width, scales), *_padding(height, scales))
     images = x.reshape(-1, height, width)
-    for rows in _chunks(len(images), _chunk(bank, x.dtype), progress):
+    for rows in _chunks(len(images), _chunk(bank), progress):
         part = torch.nn.functional.pad(images[rows].to(device or x.device), pad, mode="reflect")
         features[rows] = _transform(part, bank).to(x.device)
     return features.reshape(count, colours * channels(scales, angles), *places)
@@ -207,11 +207,12 @@ def _smooth(values: Tensor, bank: Bank, level: int) -> Tensor:
     return rows @ values @ columns.T
 
 
-def _chunk(bank: Bank, dtype: torch.dtype) -> int:
+def _chunk(bank: Bank) -> int:
     """How many images at a time keep the largest tensor, the first or second moduli, within `WORK_BYTES`."""
-    angles, height, width = bank.wavelets[0][0].shape
+    first = bank.wavelets[0][0]
+    angles, height, width = first.shape
     numbers = max(1, angles / 4) * angles * height * width  # the second moduli have at most a quarter of the places
-    return max(1, int(WORK_BYTES / (dtype.to_complex().itemsize * numbers)))
+    return max(1, int(WORK_BYTES.get(first.device.type, 2**22) / (first.dtype.itemsize * numbers)))
 
 
 def _chunks(count: int, size: int, progress: bool) -> Iterator[slice]:

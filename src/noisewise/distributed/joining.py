@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,18 +51,29 @@ def join(part: Part, team: Team, occasion: Occasion, *, norms: bool = False) -> 
     clipped = part._clipped
     if not team.several:
         return clipped
-    if not team.same(_fingerprint(clipped, team, occasion)):
-        raise PrivacyError(
-            f"ranks disagree about step {occasion.step} (which batch, rule, masks or noise): their sums do not belong "
-            "together, and nothing was released. All ranks need the same plan, optimizer settings and number of steps."
-        )
-    grads = Bounded(
-        total(clipped.grads._values, clipped.grads.support, team), clipped.grads.sensitivity, clipped.grads.support
-    )
+    _check_same(team, occasion, _fingerprint(clipped, team, occasion))
+    pieces = clipped.grads.pieces  # which were added up when they were made
+    apart = {name: value for name, value in clipped.grads._values.items() if name not in pieces}
+    sums = {**clipped.grads._values, **total(apart, clipped.grads.support, team)}
+    grads = Bounded(sums, clipped.grads.sensitivity, clipped.grads.support, pieces)
     query = clipped.query
     if query is not None:
         query = Bounded(total(query._values, {}, team), query.sensitivity, query.support)
     return ClippedBatch(grads, _all_norms(clipped.norms, team, len(occasion.units) if norms else 0), query)
+
+
+def agree_on_step(team: Team, occasion: Occasion, *facts: Any) -> None:
+    """Refuse, before anything is computed, ranks that would make other passes in this step: they would wait for each other."""
+    if team.several:
+        _check_same(team, occasion, _keyed(occasion, repr(facts)))
+
+
+def _check_same(team: Team, occasion: Occasion, fingerprint: int) -> None:
+    if not team.same(fingerprint):
+        raise PrivacyError(
+            f"ranks disagree about step {occasion.step} (which batch, rule, masks or noise): their sums do not belong "
+            "together, and nothing was released. All ranks need the same plan, optimizer settings and number of steps."
+        )
 
 
 def total(values: Mapping[str, Tensor], support: Support, team: Team) -> dict[str, Tensor]:
@@ -123,7 +134,15 @@ def _all_norms(norms: Tensor, team: Team, count: int) -> Tensor:
 def _fingerprint(clipped: ClippedBatch, team: Team, occasion: Occasion) -> int:
     """63 bits of all that must be the same, under the key of the secret root: they tell nobody else anything."""
     bounded = [clipped.grads] if clipped.query is None else [clipped.grads, clipped.query]
-    forms = [(b.sensitivity, [(n, str(v.dtype), list(v.shape)) for n, v in b._values.items()]) for b in bounded]
-    said = f"{occasion.step} {forms} {_kept(clipped.grads.support, team).digest}"
-    key = occasion.noise.key(b"joining", said.encode(), occasion.units.numpy().tobytes())
+    forms = [(b.sensitivity, [(n, str(v.dtype), _form(b, n)) for n, v in b._values.items()]) for b in bounded]
+    return _keyed(occasion, f"{forms} {_kept(clipped.grads.support, team).digest}")
+
+
+def _form(bounded: Bounded, name: str) -> list[int]:
+    """Of a tensor in pieces what they have in common: how many numbers it has as a whole."""
+    return [bounded.pieces[name].whole] if name in bounded.pieces else list(bounded._values[name].shape)
+
+
+def _keyed(occasion: Occasion, said: str) -> int:
+    key = occasion.noise.key(b"joining", f"{occasion.step} {said}".encode(), occasion.units.numpy().tobytes())
     return int.from_bytes(key[:8], "little") >> 1

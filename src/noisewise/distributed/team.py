@@ -23,6 +23,8 @@ from noisewise.errors import ConfigError, RankLost, RunError
 from noisewise.runtime import MEETING
 
 TIMEOUT = 600.0  # seconds that a process waits for the others
+_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor", None)
+_ALL_GATHER: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 RESUME = "Nothing of this step was released: go on with resume=True (--resume)."
 
 
@@ -66,6 +68,26 @@ class Team:
             self.sent += tensor.nbytes
             with self._speaking():
                 dist.all_reduce(tensor, group=self.group)
+
+    def add_in_parts(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks of a tensor whose first dimension is a multiple of their number: this rank's rows of it."""
+        if not self.several:
+            return tensor
+        part = torch.empty_like(tensor[: len(tensor) // self.size])
+        self.sent += tensor.nbytes - part.nbytes
+        with self._speaking():
+            _REDUCE_SCATTER(part, tensor, group=self.group)
+        return part
+
+    def all_parts(self, part: Tensor) -> Tensor:
+        """The rows of all ranks, one behind the other; each has as many."""
+        if not self.several:
+            return part
+        whole = part.new_empty((self.size * len(part), *part.shape[1:]))
+        self.sent += (self.size - 1) * part.nbytes
+        with self._speaking():
+            _ALL_GATHER(whole, part, group=self.group)
+        return whole
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Which flags does some rank raise? The same answer on all."""

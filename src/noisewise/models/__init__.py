@@ -1,7 +1,8 @@
 """Networks by name; any `nn.Module` of your own works as well.
 
 Every model maps `[n, *shape]` to `[n, outputs]`: logits of classes, or numbers for a regression (`outputs=1`).
-`noisewise.losses` has the matching losses. All parameters have ghost rules.
+`noisewise.losses` has the matching losses. All parameters have ghost rules, but for
+those of standardised convolutions.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from torch import nn
 from noisewise import userfiles
 from noisewise.errors import ConfigError
 from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
-from noisewise.models.residual import resnet18, resnet34, wrn_16_4
+from noisewise.models.residual import resnet18, resnet34, wrn_16_4, wrn_40_4
 from noisewise.models.simple import logistic, mlp
 from noisewise.models.table import table
+from noisewise.models.text import words
 from noisewise.models.theory import TwoLayerCNN, gradient_norms, linear_minimum, two_layer_cnn, two_layer_linear
 from noisewise.models.transformer import vit
 
@@ -46,7 +48,9 @@ __all__ = [
     "two_layer_cnn",
     "two_layer_linear",
     "vit",
+    "words",
     "wrn_16_4",
+    "wrn_40_4",
 ]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -64,7 +68,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet34": resnet34,
     "wrn-16-4": wrn_16_4,
+    "wrn-40-4": wrn_40_4,
     "vit": vit,
+    "words": words,
     "two-layer-cnn": two_layer_cnn,
     "two-layer-linear": two_layer_linear,
 }

@@ -129,7 +129,7 @@ def dp_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 class Standardize(nn.Module):
-    """`(x - mean) / std` by channel, with constants that come from public data or from the literature.
+    """`(x - mean) / std` by channel, with constants: public ones, or released with noise (`noisewise.data.statistics`).
 
     Guarantee: no statistic of a record is taken. Constants measured on private records need noise and a ledger line of
     their own; this module cannot know where they come from.
@@ -158,11 +158,11 @@ def h_cnn(shape: tuple[int, ...], outputs: int, *, groups: int = 27, statistics:
 
     Normalisation, convolution 64@3x3, tanh, pooling 2, convolution 64@3x3, tanh, then 1024-10. Inputs come from
     `noisewise.data.scatter.features`. Normalisation without weights: each unit by itself in `groups` groups of channels
-    (GroupNorm), or by public constants, `statistics=(means, deviations)` by channel.
+    (GroupNorm), or by constants, `statistics=(means, deviations)` by channel: public ones, or those that
+    `noisewise.data.statistics.noised_statistics` releases, as the papers do for CIFAR-10.
 
-    Guarantee: both normalisations cost no privacy; GroupNorm reads one unit at a time.
-    Reference: Tramer, Boneh 2021, arXiv:2011.11660; Zhu, Blaschko 2023, arXiv:2112.00845. Deviation: for CIFAR-10 the
-    papers normalise by noised statistics of the private records (noise multiplier 8, paid for); here GroupNorm, which
+    Guarantee: GroupNorm reads one unit at a time and is free; what constants cost is in the ledger of whoever released them.
+    Reference: Tramer, Boneh 2021, arXiv:2011.11660; Zhu, Blaschko 2023, arXiv:2112.00845. Deviation: GroupNorm, which
     they use on Fashion-MNIST, is the default.
     """
     channels, normalise = _scattered("h-cnn", shape, 2, groups, statistics)

@@ -11,6 +11,7 @@ from noisewise.errors import ConfigError
 from noisewise.models.shapes import image, positive
 
 STEMS = ("large", "small")
+SMALLEST_SPREAD = 1e-4  # of the squares of an output's centred weights
 
 
 def _norm(channels: int) -> nn.GroupNorm:
@@ -84,20 +85,42 @@ def _resnet(
     return network
 
 
+class StandardizedConv2d(nn.Conv2d):
+    """A convolution with standardised weights: `gain (w - mean w) / sqrt(max(fan_in var w, 1e-4))` for each output.
+
+    The weights that meet the inputs are no parameters but computed from them, so no ghost rule applies: the dense engine
+    forms the gradients of weight and gain. Reference: Qiao et al. 2019, arXiv:1903.10520; in this form Brock et al. 2021,
+    arXiv:2101.08692.
+    """
+
+    def __init__(self, before: int, after: int, size: int, stride: int = 1, padding: int = 0):
+        super().__init__(before, after, size, stride, padding)
+        self.gain = nn.Parameter(torch.ones(after))
+
+    def standardized(self) -> Tensor:
+        """The weights that are convolved with."""
+        rows = self.weight.flatten(1)
+        centred = rows - rows.mean(1, keepdim=True)
+        spread = centred.square().sum(1, keepdim=True).clamp(min=SMALLEST_SPREAD).rsqrt()
+        return (centred * spread * self.gain.unsqueeze(1)).view_as(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution."""
+        return nn.functional.conv2d(x, self.standardized(), self.bias, self.stride, self.padding)
+
+
 class WideBlock(nn.Module):
     """Two times activation, norm, convolution; the shortcut of a stage's first block has a norm and convolution too."""
 
-    def __init__(self, before: int, after: int, stride: int, groups: int, first: bool):
+    def __init__(self, before: int, after: int, stride: int, groups: int, first: bool, conv: type[nn.Conv2d]):
         super().__init__()
         self.norm1 = nn.GroupNorm(groups, before)
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1)
+        self.conv1 = conv(before, after, 3, stride, 1)
         self.norm2 = nn.GroupNorm(groups, after)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1)
+        self.conv2 = conv(after, after, 3, 1, 1)
         self.shortcut: nn.Module = nn.Identity()
         if first:
-            self.shortcut = nn.Sequential(
-                nn.ReLU(), nn.GroupNorm(groups, before), nn.Conv2d(before, after, 1, stride)
-            )  # fmt: skip
+            self.shortcut = nn.Sequential(nn.ReLU(), nn.GroupNorm(groups, before), conv(before, after, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
@@ -105,26 +128,46 @@ class WideBlock(nn.Module):
         return self.conv2(self.norm2(torch.relu(out))) + self.shortcut(x)
 
 
-def wrn_16_4(shape: tuple[int, ...], outputs: int, *, width: int = 4, groups: int = 16) -> nn.Module:
+def wrn_16_4(
+    shape: tuple[int, ...], outputs: int, *, width: int = 4, groups: int = 16, standardized: bool = False
+) -> nn.Module:
     """Wide ResNet of depth 16 and width 4 for 32x32 images, with GroupNorm: 2.75 million weights (2,751,562).
 
     Convolution to 16 channels, three stages of two blocks with 16, 32, 64 times `width` channels (stride 1, 2, 2), the
-    order within a block activation, norm, convolution; global average and a linear layer.
+    order within a block activation, norm, convolution; global average and a linear layer. `standardized`: convolutions with
+    standardised weights as in the paper, 2,753,818 weights; their gradients are formed, which takes three times as long.
 
-    Guarantee: GroupNorm (16 groups) reads one unit at a time.
-    Reference: De et al. 2022, arXiv:2204.13650; Zagoruyko, Komodakis 2016. Deviation: without weight standardisation:
-    the weights it feeds to a convolution are no parameters, so ghost rules could not be used.
+    Guarantee: GroupNorm (16 groups) reads one unit at a time; standardisation reads weights only.
+    Reference: De et al. 2022, arXiv:2204.13650; Zagoruyko, Komodakis 2016. Deviation: not standardised by default.
     """
-    channels, _, _ = image("wrn-16-4", shape, 8)
-    positive("wrn-16-4", width=width, groups=groups)
+    return _wide("wrn-16-4", 2, shape, outputs, width, groups, standardized)
+
+
+def wrn_40_4(
+    shape: tuple[int, ...], outputs: int, *, width: int = 4, groups: int = 16, standardized: bool = False
+) -> nn.Module:
+    """Wide ResNet of depth 40 and width 4 for 32x32 images, with GroupNorm: 8,955,466 weights, 8,961,306 if `standardized`.
+
+    As `wrn_16_4`, with six blocks in each stage. Reference: De et al. 2022, arXiv:2204.13650 (CIFAR-10 from scratch, 81.4 %
+    at epsilon 8).
+    """
+    return _wide("wrn-40-4", 6, shape, outputs, width, groups, standardized)
+
+
+def _wide(
+    model: str, blocks: int, shape: tuple[int, ...], outputs: int, width: int, groups: int, standardized: bool
+) -> nn.Module:
+    channels, _, _ = image(model, shape, 8)
+    positive(model, width=width, groups=groups)
     if 16 % groups:
-        raise ConfigError(f"model 'wrn-16-4': groups={groups} must divide the first stage's 16 channels.")
-    layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1)]
+        raise ConfigError(f"model {model!r}: groups={groups} must divide the first stage's 16 channels.")
+    conv = StandardizedConv2d if standardized else nn.Conv2d
+    layers: list[nn.Module] = [conv(channels, 16, 3, 1, 1)]
     before = 16
     for stage, wide in enumerate((16, 32, 64)):
-        for block in range(2):
+        for block in range(blocks):
             stride = 2 if stage and not block else 1
-            layers.append(WideBlock(before, wide * width, stride, groups, first=not block))
+            layers.append(WideBlock(before, wide * width, stride, groups, first=not block, conv=conv))
             before = wide * width
     layers += [nn.ReLU(), nn.GroupNorm(groups, before), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     network = nn.Sequential(*layers, nn.Linear(before, outputs))

@@ -22,6 +22,7 @@ from noisewise.persample.examine import Versions, examine
 from noisewise.persample.formed import Summable
 from noisewise.persample.held import self_changing
 from noisewise.persample.layout import Layout, situation
+from noisewise.persample.lent import added, nothing_for, pieces
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.sparing import sparing
@@ -152,11 +153,11 @@ def _sum_type(parameter: Tensor) -> torch.dtype:
 
 def _nobody(live: Mapping[str, nn.Parameter], clip: Clip, support: Support, groups: Tensor | None) -> ClippedBatch:
     """An empty batch: zeros in the shapes, types and places of any other."""
-    zeros = {name: torch.zeros_like(parameter, dtype=_sum_type(parameter)) for name, parameter in live.items()}
+    zeros = {name: nothing_for(name, parameter, _sum_type(parameter)) for name, parameter in live.items()}
     blocks = max(blocks_of(clip, live).values()) + 1
     norms = torch.zeros(blocks, 0, dtype=torch.float64, device=next(iter(live.values())).device)
     nobody = Samples(norms, None if groups is None else groups[:0].to(norms.device))
-    return ClippedBatch(Bounded(zeros, clip.sensitivity, support), norms, _ask(clip, nobody))
+    return ClippedBatch(Bounded(zeros, clip.sensitivity, support, pieces(live)), norms, _ask(clip, nobody))
 
 
 def _ask(clip: Clip, samples: Samples) -> Bounded | None:
@@ -198,11 +199,11 @@ def _clip_and_add(
         gradient = measured[name][1] if everybody else measured[name][1].where(keep)
         with full_precision(parameter):
             total = gradient.weighted_sum(factors[blocks[name]])
-        sums[name] = total.reshape(parameter.shape).to(_sum_type(parameter))
+        sums[name] = added(name, total.reshape(parameter.shape).to(_sum_type(parameter)))
     answer = None
     if isinstance(clip, Adaptive):
         answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))
-    return ClippedBatch(Bounded(sums, clip.sensitivity, support), norms, answer)
+    return ClippedBatch(Bounded(sums, clip.sensitivity, support, pieces(live)), norms, answer)
 
 
 def _total(squares: Mapping[str, Tensor], blocks: Mapping[str, int], block: int) -> Tensor:

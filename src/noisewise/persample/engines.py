@@ -28,6 +28,7 @@ from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
 from noisewise.persample.layers import RULES, Operands, broadcast, in_rows
 from noisewise.persample.layout import Layout
+from noisewise.persample.lent import lending
 from noisewise.persample.places import FRONT, apart
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision, shortened, uncut
@@ -64,7 +65,8 @@ def measure(
                 with nothing_left_behind(model, loss_fn):
                     return _measure_formed(dense(model, loss_fn, batch, live), masks)
             case _:
-                return ghost(model, loss_fn, batch, live, masks, layout, strict=engine == "ghost", proofs=proofs)
+                strict = engine == "ghost" or lending() is not None
+                return ghost(model, loss_fn, batch, live, masks, layout, strict=strict, proofs=proofs)
     except StateChanged as error:
         raise self_changing([str(error)]) from None
 
@@ -175,9 +177,11 @@ class AnotherWay(NotProven):
 
 
 def _no_proof(reason: object) -> UnsupportedLayer:
+    remedy = "Use Runtime(engine='auto'), which then evaluates every unit alone."
+    if lending() is not None:
+        remedy = "Parameters that are spread over processes have no other engine: train without fully_shard."
     return UnsupportedLayer(
-        f"the fast engine needs a proof that units do not influence each other, and there is none: {reason}. "
-        "Use Runtime(engine='auto'), which then evaluates every unit alone."
+        f"the fast engine needs a proof that units do not influence each other, and there is none: {reason}. {remedy}"
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import NoisewiseError
+from noisewise.errors import NoisewiseError, UnsupportedLayer
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
@@ -29,6 +29,7 @@ from noisewise.persample.held import own_tensors, self_changing
 from noisewise.persample.images import convolves_images, draws, with_channels_last
 from noisewise.persample.layers import RULES
 from noisewise.persample.layout import Layout, situation
+from noisewise.persample.lent import is_lent, lending, portions
 from noisewise.persample.made_up import (
     batch_of,
     losses_of,
@@ -71,6 +72,7 @@ def examine(
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with _as_found(model), random_state(0):
         units, others = units_and_others(like, example, classes)
+        _check_lent_weights(model, loss_fn, units)
         check_coupling(model, loss_fn, units, others)
         check_state(model, loss_fn, units, others, like)
         with perturbed(model):
@@ -82,6 +84,7 @@ def examine(
         fallback = set(live)
         if layout.proven:
             fallback = _to_other_engines(model, loss_fn, units, live, layout)
+        _check_lent(layout, fallback)
         if layout.proven and not fallback:
             layout = _for_images(model, loss_fn, like, example, classes, live, units, layout)
         rest = {name: live[name] for name in fallback}
@@ -96,6 +99,27 @@ def examine(
         vectorises=vectorises,
         recorded=recorded,
         situation=situation(model, loss_fn, like),
+    )
+
+
+def _check_lent_weights(model: nn.Module, loss_fn: Any, units: Nest) -> None:
+    """A weight that is lent must be used by a function that it is lent to: anything else computes with nothing."""
+    if lending() is not None and not bool(losses_of(model, loss_fn, units).detach().isfinite().all()):
+        raise UnsupportedLayer(
+            "the losses of synthetic units are not finite: the model uses a parameter that is spread over processes otherwise "
+            "than by linear, embedding, layer_norm, rms_norm or group_norm of torch.nn.functional, or its losses are not "
+            "finite anyway. Use those layers in the usual way, train without fully_shard, or pass example= for the loss."
+        )
+
+
+def _check_lent(layout: Layout, fallback: set[str]) -> None:
+    """Weights that are lent call by call have the fast engine only: the others would need all of them at once."""
+    if lending() is None or (layout.proven and not fallback):
+        return
+    reason = layout.reason if not layout.proven else f"no ghost rule explains how {sorted(fallback)} are used"
+    raise UnsupportedLayer(
+        f"the model's parameters are spread over processes, where only the fast engine works, and it cannot be used: {reason}. "
+        "Make the model of nn.Linear, nn.Embedding and norm layers, called in the usual way; or train it without fully_shard."
     )
 
 
@@ -242,19 +266,19 @@ def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Pa
         return set()
     reseed(1)  # the same dropout as below
     measured = ghost(model, loss_fn, Views.single(units), live, {}, layout, strict=False)
-    losses = losses_of(model, loss_fn, units)
-    if not losses.requires_grad:
-        return set()
-    plain = torch.autograd.grad(losses.sum(), list(live.values()), allow_unused=True)
-    scale = _length(grad for grad in plain if grad is not None)
-    names = set()
-    for name, grad in zip(live, plain, strict=True):
-        squares, gradient = measured[name]
-        total = gradient.weighted_sum(torch.ones_like(squares)).reshape(live[name].shape)
-        error = (total if grad is None else total - grad).double().norm()
-        if bool(error > ROUNDING * squares.double().sqrt().sum() + 1e-5 * scale):
-            names.add(name)
-    return names
+    lengths, errors = list[float](), dict[str, float]()
+    for some in portions(live):
+        losses = losses_of(model, loss_fn, units)
+        if not losses.requires_grad:
+            return set()
+        plain = torch.autograd.grad(losses.sum(), list(some.values()), allow_unused=True)
+        lengths.append(_length(grad for grad in plain if grad is not None))
+        for name, grad in zip(some, plain, strict=True):
+            squares, gradient = measured[name]
+            total = gradient.weighted_sum(torch.ones_like(squares)).reshape(live[name].shape)
+            error = (total if grad is None else total - grad).double().norm()
+            errors[name] = float((error - ROUNDING * squares.double().sqrt().sum()).detach())
+    return {name for name, error in errors.items() if error > 1e-5 * math.hypot(*lengths)}
 
 
 def _length(tensors: Iterable[Tensor]) -> float:
@@ -311,7 +335,8 @@ def _recorded(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
     """Put parameters and buffers back afterwards, and refuse if the passes inside changed one."""
-    before = {name: (tensor, tensor.detach().clone()) for name, tensor in own_tensors(model).items()}
+    own = {name: tensor for name, tensor in own_tensors(model).items() if not is_lent(tensor)}
+    before = {name: (tensor, tensor.detach().clone()) for name, tensor in own.items()}
     try:
         yield
     except BaseException:

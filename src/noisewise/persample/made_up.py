@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from noisewise.losses import unit_losses
 from noisewise.persample.chance import reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import RecordsRead, StateChanged
+from noisewise.persample.lent import is_lent, lending
 
 UNITS = 3
 
@@ -93,22 +95,30 @@ def nothing_changed(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def perturbed(model: nn.Module) -> Iterator[None]:
     """Weights moved a little, so that a layer that starts at zero hides nothing; put back bit for bit."""
-    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters() if not is_lent(parameter)]
     generators = {device: torch.Generator(device).manual_seed(7) for device in {p.device for p, _ in before}}
+    lends = lending()
     try:
         with torch.no_grad():
             for parameter, _ in before:
                 if parameter.is_floating_point() or parameter.is_complex():
-                    scale = 0.1 * (1 + float(parameter.abs().float().mean()) if parameter.numel() else 1.0)
-                    noise = torch.randn(
-                        parameter.shape, generator=generators[parameter.device], device=parameter.device
-                    )
-                    parameter.data.add_((scale * noise).to(parameter))
-        yield
+                    parameter.data.add_(_a_little(parameter, generators[parameter.device]))
+        with nullcontext() if lends is None else lends.changed(_moved):
+            yield
     finally:
         with torch.no_grad():
             for parameter, copy in before:
                 parameter.data.copy_(copy)
+
+
+def _a_little(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    """By what a parameter is moved: a tenth of its own size, and of 1."""
+    scale = 0.1 * (1 + float(parameter.abs().float().mean()) if parameter.numel() else 1.0)
+    return (scale * torch.randn(parameter.shape, generator=generator, device=parameter.device)).to(parameter)
+
+
+def _moved(name: str, whole: Tensor) -> Tensor:
+    return whole + _a_little(whole, torch.Generator(whole.device).manual_seed(zlib.crc32(name.encode())))
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from noisewise.persample.dispatched import (
     tensors_of,
 )
 from noisewise.persample.labels import BEFORE, Labels, Shared, covers_its_memory, memory_of
+from noisewise.persample.lent import lends_what_is_saved
 from noisewise.persample.operations import RULES
 from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
 from noisewise.persample.trace import (
@@ -218,7 +219,8 @@ class Proof(Labels, TorchDispatchMode):
         if operation.bare in REARRANGING:
             raise NotProven(f"{operation.full} exchanges a tensor's memory")
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        if hooks is not None and getattr(hooks[0], "__module__", None) != "torch.utils.checkpoint":
+        checkpoints = hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+        if hooks is not None and not checkpoints and not lends_what_is_saved(hooks[0]):
             raise NotProven("saved tensors pass through hooks, which may change what the backward pass sees")
 
     def _check_writes(self, operation: Operation, named: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from noisewise.errors import DataError, UnsupportedLayer
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.layers import RULES, Operands, broadcast, with_statistics
+from noisewise.persample.lent import Lent, apart, is_lent, opened
 from noisewise.persample.places import FRONT, Place
 from noisewise.persample.proof import Proof
 from noisewise.persample.recurrent import CELLS, KINDS, Recurrence, layers_of, run_cell, run_layers
@@ -48,16 +48,8 @@ EXITS = {
 """Functions that let a tensor out of the dispatcher's sight; on tensors that hold units they end the proof."""
 
 
-def _opened(function: Any) -> Any:
-    """The same function without its first question, whether somebody watches: the functions that it calls are seen then."""
-    unasked = {name: lambda *_: False for name in function.__globals__ if name.startswith("has_torch_function")}
-    opened = FunctionType(function.__code__, function.__globals__ | unasked, function.__name__, function.__defaults__)
-    opened.__kwdefaults__ = function.__kwdefaults__
-    return opened
-
-
-ATTENTION = _opened(F.multi_head_attention_forward)
-_RECURRENCE: Any = Recurrence._backward_cls
+ATTENTION = opened(F.multi_head_attention_forward)
+_FOLLOWED: Any = (Recurrence._backward_cls, Lent._backward_cls)  # custom functions whose backward pass is known
 
 LAID_OVER = {
     torch.add, torch.sub, torch.mul, torch.div, torch.true_divide,
@@ -145,7 +137,7 @@ def with_stand_ins(
     stand_ins = {
         id(parameter): stand_in
         if (stand_in := made.get(id(parameter))) is not None and stand_in.data_ptr() == parameter.data_ptr()
-        else parameter.detach().requires_grad_()
+        else apart(parameter)
         for parameter in parameters
     }
     result: Tensor = func(
@@ -191,7 +183,7 @@ class Tape(TorchFunctionMode):
         self.proof = proof
         self.live = live
         self.names = {id(parameter): name for name, parameter in live.items()}
-        self._stand_ins = {id(parameter): parameter.detach().requires_grad_() for parameter in live.values()}
+        self._stand_ins = {id(p): p.detach().requires_grad_() for p in live.values() if not is_lent(p)}
         self.calls: list[Call] = []
         self._views: list[tuple[Tensor, int, dict[str, str]]] = []
         self._looked_up: dict[int, tuple[Tensor, int, Recognised]] = {}
@@ -383,7 +375,7 @@ def unexplained(outputs: Tensor, live: Mapping[str, Tensor]) -> set[str]:
         if node in seen:
             continue
         seen.add(node)
-        custom = isinstance(node, torch.autograd.function.BackwardCFunction) and type(node) is not _RECURRENCE
+        custom = isinstance(node, torch.autograd.function.BackwardCFunction) and type(node) not in _FOLLOWED
         if custom and "CheckpointFunction" not in node.name():
             raise NotProven(f"{node.name()} is a custom autograd function, whose backward pass cannot be followed")
         if "CheckpointFunction" in node.name():

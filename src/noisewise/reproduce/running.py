@@ -18,7 +18,7 @@ from typing import Any
 
 from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
-from noisewise.jobs import Job, carry_out
+from noisewise.jobs import Job, Where, carry_out
 from noisewise.reproduce.claims import Judged, judge
 from noisewise.reproduce.experiment import Cell, Config, Experiment, config_from
 from noisewise.reproduce.measured import Measured
@@ -99,7 +99,7 @@ def reproduce(
     tier: Tier = "standard",
     seeds: int | None = None,
     device: str | None = None,
-    jobs: int = 1,
+    where: Where | None = None,
     partial: bool = False,
     progress: bool = True,
     told: Callable[[Result], None] | None = None,
@@ -126,7 +126,7 @@ def reproduce(
                 done: list[Cell] = []
                 while (wanted := list(stage(config, measured))) != done:  # it may ask for more when it has seen some
                     if not partial:
-                        carry_out(_jobs(wanted, config), cells, processes=jobs, progress=progress, label=part)
+                        carry_out(_jobs(wanted, config), cells, where, progress=progress, label=part)
                     measured, done = _with(measured, wanted, config, cells), wanted
                 if any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
                     break  # partial: what would be chosen is not known
@@ -181,7 +181,8 @@ def check_device(device: str) -> None:
 def _jobs(cells: Sequence[Cell], config: Config) -> list[Job]:
     """One job for each run; arms with equal settings share one."""
     unique = {cell.key(config.device): cell for cell in cells}
-    return [Job(key, _function(cell.function), cell.arguments(config.device)) for key, cell in unique.items()]
+    gpu = config.device.startswith("cuda")
+    return [Job(key, _function(cell.function), cell.arguments(config.device), gpu) for key, cell in unique.items()]
 
 
 def _path(cell: Cell, config: Config, folder: Path) -> Path:

@@ -13,7 +13,7 @@ from noisewise.batches import Nest, Padded, Views, length, take
 from noisewise.bounded import expose, release
 from noisewise.data import Data
 from noisewise.data.indexed import readable
-from noisewise.distributed.joining import Occasion, join, total
+from noisewise.distributed.joining import join, total
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.mechanism import PURPOSE, RANKING
@@ -63,6 +63,11 @@ def ablated_step(
         raise ConfigError(f"ablation={ablation!r}: must be one of {list(ABLATIONS[1:])}.")
     data = readable(data)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
+    if state.sharded is not None:
+        raise ConfigError(
+            f"ablation={ablation!r} with parameters that are spread over processes: only private steps are made so. Train this "
+            "one with whole parameters on every process, without fully_shard."
+        )
     enter(model, data, state, promised=False)
     weights = dict(model.named_parameters())
     look = looking(model, loss_fn, data, augment, state.taken, state.step)
@@ -91,7 +96,7 @@ def _clipped(
 ) -> dict[str, dict[str, Tensor]]:
     """Clipped, without noise."""
     part = clipped_part(model, data, loss_fn, drawn, support, state, runtime)
-    clipped = join(part, state.team, Occasion(drawn.step, drawn.units, drawn.noise), norms=bool(recorders))
+    clipped = join(part, state.team, drawn.occasion, norms=bool(recorders))
     for recorder in recorders:
         recorder(Observation(drawn.step, drawn.units, clipped.norms, drawn.clip, support))
     purpose = "clip-only (not private)"

@@ -14,6 +14,7 @@ from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
 from noisewise.distributed import ALONE, Team
+from noisewise.distributed.joining import Occasion
 from noisewise.errors import ConfigError
 from noisewise.mechanism import Mechanism
 from noisewise.persample.trace import Trace
@@ -39,6 +40,11 @@ class Drawn(NamedTuple):
     seed: int  # of the forward pass and the augmentation
     noise: Entropy  # where the step's noise is drawn from
 
+    @property
+    def occasion(self) -> Occasion:
+        """What all processes must agree on."""
+        return Occasion(self.step, self.units, self.noise)
+
 
 def draw(
     data: Data | Indexed | Nest,
@@ -59,6 +65,8 @@ def draw(
     captured = wanted(runtime, device) and state.captured.reason is None
     if not captured:  # a captured step fills up by itself
         rows = pad(rows, mechanism, runtime, state.team)
+    if state.sharded is not None:
+        rows = as_many(rows, state.team.largest_part(len(units)))
     return Drawn(step, state.rule(), units, part, map_tensors(lambda tensor: sent(tensor, device), rows), seed, noise)
 
 
@@ -135,14 +143,31 @@ def pad(batch: Nest, mechanism: Mechanism, runtime: Runtime | None, team: Team =
     """A batch (of a rank: its part) filled up with empty rows to the largest that can be drawn, if the runtime asks for it."""
     if runtime is None or not runtime.padded:
         return batch
-    size, cap = length(batch), mechanism.sampler.batch_size
+    cap = mechanism.sampler.batch_size
     if isinstance(mechanism.sampler, Poisson):
         if mechanism.sampler.max_batch is None:
             raise ConfigError("Runtime(padded=True) with unlimited Poisson batches: give the sampler a max_batch.")
         cap = mechanism.sampler.max_batch
     cap = team.largest_part(cap)
-    filled = map_tensors(lambda t: torch.cat([t, t.new_zeros(cap - size, *t.shape[1:])]), batch)
-    return Padded(filled, torch.arange(cap) < size)
+    return _filled(batch, cap)
+
+
+def as_many(batch: Nest, size: int) -> Nest:
+    """A rank's part filled up to the largest part: where parameters are spread, all ranks make the same passes.
+
+    At least two units, since a batch of one takes another way; nothing if the whole batch is empty.
+    """
+    if isinstance(batch, Padded) or not size:
+        return batch
+    if isinstance(batch, Views) and not batch.weights.shape[1]:  # nobody is here who has rows
+        batch = map_tensors(lambda t: t.new_zeros(0, 1, *t.shape[2:]), batch)
+    return _filled(batch, max(size, 2))
+
+
+def _filled(batch: Nest, size: int) -> Padded:
+    units = length(batch)
+    filled = map_tensors(lambda t: torch.cat([t, t.new_zeros(size - units, *t.shape[1:])]), batch)
+    return Padded(filled, torch.arange(size) < units)
 
 
 def groups_of(data: Data | Indexed | Nest, clip: Clip, units: Tensor, size: int) -> Tensor | None:

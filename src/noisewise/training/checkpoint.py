@@ -9,8 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from torch import Tensor
+
 from noisewise.accounting import Identity, Ledger
 from noisewise.accounting.ledger import joined
+from noisewise.distributed import Team
+from noisewise.distributed.sharding import divided
 from noisewise.errors import RunError
 from noisewise.randomness import Entropy
 from noisewise.runs.folder import RunFolder, Status
@@ -25,8 +30,8 @@ FORMAT = 2
 BINDINGS = ("origin", "chain", "event_chain")  # of a state's noise
 
 
-def open_folder(folder: RunFolder, run: Run, resume: bool) -> Status:
-    """Begin a run in the folder or take up the one that is there; says whether it is private."""
+def open_folder(folder: RunFolder, run: Run, resume: bool, beginning: Mapping[str, Any]) -> Status:
+    """Begin a run in the folder (with what `contents_of` gave) or take up the one there; says whether it is private."""
     if folder.begun:
         if not resume:
             raise RunError(
@@ -40,7 +45,7 @@ def open_folder(folder: RunFolder, run: Run, resume: bool) -> Status:
             f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume)."
         )
     else:
-        save(run)  # the secret root is on disk before anything depends on it
+        save(run, beginning)  # the secret root is on disk before anything depends on it
     status = status_of(run.state, run.ablation)
     folder.write_run("running", status)
     return status
@@ -49,11 +54,20 @@ def open_folder(folder: RunFolder, run: Run, resume: bool) -> Status:
 def save_agreed(run: Run) -> None:
     """Save where the run stands, once all its processes say that they stand there too."""
     agree_on_course(run.model, run.state)
+    contents = contents_of(run)
     if run.folder:
-        save(run)
+        save(run, contents)
 
 
-def save(run: Run) -> None:
+def contents_of(run: Run) -> dict[str, Any]:
+    """Weights, optimizer and averages; where they are spread over ranks all of these ask for them, and they are whole here."""
+    parts = {
+        "model": dict(run.model.state_dict()), "optimizer": run.optimizer.state_dict(), "averaged": run.averaged,
+    }  # fmt: skip
+    return parts if run.state.sharded is None or run.where is None else dict(run.whole(parts))
+
+
+def save(run: Run, contents: Mapping[str, Any]) -> None:
     """Everything that the next step depends on, in one atomic file."""
     assert run.folder is not None
     state = run.state
@@ -76,16 +90,15 @@ def save(run: Run) -> None:
         },
         "weights": {name: sorted(m.hex() for m in getattr(state.outcome, name)) for name in ("fresh", "begun")},
         "behaviour": run.behaviour,
-        "model": dict(run.model.state_dict()),
-        "optimizer": run.optimizer.state_dict(),
+        **contents,
         "scheduler": None if run.scheduler is None else _plain_state(run.scheduler),
         "kinds": _kinds(run),
         "ema": run.ema,
-        "averaged": run.averaged,
         "clip": None if state.clip is None else dict(vars(state.clip)),
         "microbatch": state.microbatch,
         "captured": run.captured,
         "ranks": state.team.size,
+        "sharded": state.sharded is not None,
         "course": state.course.save(),
         "history": run.history,
     }
@@ -116,7 +129,7 @@ def take_part(run: Run) -> bool:
             path = Path(work, "checkpoint.safetensors")
             path.write_bytes(content)
             _take_up(run, load_tensors(path))
-    agree_at_start(team, run.state, run.data, lineage.together(lineage.marks_of(run.model)))
+    agree_at_start(team, run.state, run.data, lineage.together(lineage.marks_of(run.model, team)))
     return True
 
 
@@ -135,16 +148,17 @@ def _take_up(run: Run, tree: Mapping[str, Any]) -> None:
         state.entropy = Entropy(int(secret["root"]), secret["reproducible"], secret["secure"])
         state.microbatch = Runtime(microbatch=tree["microbatch"]).microbatch
         state.clip = None if tree["clip"] is None else replace(cast(Any, state.rule()), **tree["clip"])
-        run.model.load_state_dict(tree["model"])
+        team, here = state.team, run.model.state_dict()
+        run.model.load_state_dict({name: divided(here.get(name), part, team) for name, part in tree["model"].items()})
         state.course.load(tree["course"], dict(run.model.named_parameters()), state.step)
-        run.optimizer.load_state_dict(tree["optimizer"])
+        run.optimizer.load_state_dict(_divided_state(run.optimizer, tree["optimizer"], team))
         if run.scheduler is not None:
             run.scheduler.load_state_dict(tree["scheduler"])
         for name, average in (run.averaged or {}).items():
-            average.copy_(tree["averaged"][name])
+            average.copy_(divided(average, tree["averaged"][name], team))
         run.history[:] = tree["history"]
         same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
-        if tree.get("ranks", 1) != state.team.size:
+        if (tree.get("ranks", 1), tree.get("sharded", False)) != (team.size, state.sharded is not None):
             state.on_other_ranks()
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise RunError(
@@ -163,6 +177,23 @@ def _take_up(run: Run, tree: Mapping[str, Any]) -> None:
         )
     lineage.resumed(run.model, state.outcome)
     run.resumed = True
+
+
+def _divided_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], team: Team) -> dict[str, Any]:
+    """A saved state of an optimizer, in which what has the shape of a spread parameter is spread as that is."""
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    of = dict(zip(numbers, parameters, strict=True))
+    state = {
+        number: {
+            key: divided(of[number], value, team)
+            if isinstance(value, Tensor) and value.shape == of[number].shape
+            else value
+            for key, value in entries.items()
+        }
+        for number, entries in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:

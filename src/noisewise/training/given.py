@@ -14,7 +14,7 @@ from noisewise.accounting import Ledger
 from noisewise.batches import leaves
 from noisewise.data import Data, Splits
 from noisewise.data.indexed import Indexed
-from noisewise.errors import ConfigError, DataError, NoisewiseWarning, UnsupportedLayer
+from noisewise.errors import ConfigError, DataError, NoisewiseWarning
 from noisewise.mechanism import Mechanism
 from noisewise.runtime import Runtime
 from noisewise.training.augmentation import Augment
@@ -46,11 +46,6 @@ def check_model(model: Any) -> None:
         raise ConfigError(
             f"the model is wrapped in {type(model).__name__}, which adds up gradients that are not clipped: pass what is "
             "within, model.module, and team=noisewise.distributed.begin(), which adds the clipped sums of all processes."
-        )
-    if sharded := [name for name, parameter in model.named_parameters() if hasattr(parameter, "device_mesh")]:
-        raise UnsupportedLayer(
-            f"the model's {sharded[0]!r} is spread over processes (a DTensor, as fully_shard makes it): norms of units would "
-            "be those of a shard. Pass the whole model on every process; team=noisewise.distributed.begin() divides batches."
         )
     if lazy := [name for name, parameter in model.named_parameters() if not _is_there(parameter)]:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from noisewise.accounting import Ledger
 from noisewise.batches import Nest, map_tensors
 from noisewise.data.marks import digest
+from noisewise.distributed import ALONE, Team
+from noisewise.distributed.sharding import whole_of
 from noisewise.errors import PrivacyError
 from noisewise.losses import unit_losses
+from noisewise.persample.lent import is_lent, lending
 from noisewise.persample.made_up import synthetic
 
 UNITS = 3  # made-up units whose losses describe a model
@@ -83,20 +86,25 @@ def _losses(model: nn.Module, loss_fn: Any, units: Nest) -> Tensor | None:
 @contextmanager
 def _made_up_weights(model: nn.Module) -> Iterator[None]:
     """Parameters that depend on their names and shapes only; afterwards the old ones, bit for bit."""
-    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters() if not is_lent(parameter)]
+    lends = lending()
     try:
         for name, parameter in model.named_parameters():
-            if parameter.is_floating_point():
-                seed = int.from_bytes(
-                    hashlib.blake2b(f"{name} {list(parameter.shape)}".encode()).digest()[:7], "little"
-                )
-                drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
-                inputs = max(1, parameter.numel() // max(1, len(parameter) if parameter.dim() else 1))
-                parameter.data.copy_(drawn / inputs**0.5)
-        yield
+            if parameter.is_floating_point() and not is_lent(parameter):
+                parameter.data.copy_(_made_up(name, parameter))
+        with nullcontext() if lends is None else lends.changed(_made_up):
+            yield
     finally:
         for parameter, old in before:
             parameter.data.copy_(old)
+
+
+def _made_up(name: str, parameter: Tensor) -> Tensor:
+    seed = int.from_bytes(hashlib.blake2b(f"{name} {list(parameter.shape)}".encode()).digest()[:7], "little")
+    drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+    inputs = max(1, parameter.numel() // max(1, len(parameter) if parameter.dim() else 1))
+    made: Tensor = (drawn / inputs**0.5).to(parameter)
+    return made
 
 
 # --- outcomes of runs -------------------------------------------------------------------------------------------------
@@ -116,9 +124,9 @@ _CONTENTS: dict[bytes, tuple[Outcome, ...]] = {}  # mark of what a run ended wit
 Marks = list[tuple[Tensor, bytes]]  # of each parameter
 
 
-def marks_of(model: nn.Module) -> Marks:
-    """The parameters of a model and their marks. Cost: one reading of the weights."""
-    return [(parameter, digest(parameter)) for parameter in model.parameters()]
+def marks_of(model: nn.Module, team: Team = ALONE) -> Marks:
+    """The parameters of a model and their marks, as a whole. Cost: one reading of the weights."""
+    return [(parameter, digest(whole_of(parameter, team))) for parameter in model.parameters()]
 
 
 def together(marks: Marks) -> bytes:
@@ -161,7 +169,7 @@ def begin(marks: Marks, ledger: Ledger) -> Outcome:
     return outcome
 
 
-def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None) -> None:
+def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None, team: Team = ALONE) -> None:
     """Copies of what a run ended with (the weights; or `copies`, such as their averages) are known from now on.
 
     But for tensors that it left as they were, and constant ones, which any fresh model may hold.
@@ -171,7 +179,7 @@ def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None) -> None:
             replace(outcome, ledger=replace(outcome.ledger, lines=list(outcome.ledger.lines)))
             for outcome in _PARAMETERS.get(parameter, ())
         )
-        tensor = parameter.detach() if copies is None else copies[name]
+        tensor = whole_of(parameter if copies is None else copies[name], team)
         mark = digest(tensor)
         varied = tensor.numel() > 0 and bool((tensor != tensor.flatten()[0]).any())
         if varied and not any(mark in outcome.fresh | outcome.begun for outcome in outcomes):

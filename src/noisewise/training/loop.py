@@ -25,6 +25,7 @@ from noisewise.data import Data
 from noisewise.data.indexed import Indexed, readable
 from noisewise.data.marks import mark_of
 from noisewise.distributed import Team
+from noisewise.distributed.sharding import lent
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
@@ -39,7 +40,7 @@ from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
 from noisewise.training.callbacks import Callback, check_callbacks
 from noisewise.training.captured import wanted
-from noisewise.training.checkpoint import open_folder, save_agreed, take_part
+from noisewise.training.checkpoint import contents_of, open_folder, save_agreed, take_part
 from noisewise.training.given import (
     check_data,
     check_extras,
@@ -52,7 +53,7 @@ from noisewise.training.given import (
 )
 from noisewise.training.paid import PaidAccuracy
 from noisewise.training.run import Run
-from noisewise.training.start import check_start, enter, schema_ledger
+from noisewise.training.start import check_spread, check_start, enter, schema_ledger
 from noisewise.training.state import State
 from noisewise.training.step import Recorder
 from noisewise.training.summary import status_of
@@ -171,21 +172,27 @@ def train(
     folder = None if out is None or not team.first else RunFolder(out)
     ledger = schema_ledger(data) if ledger is None else ledger
     state = State.start(mechanism, ledger, seed=seed, insecure_seed=insecure_seed, secure=secure, team=team)
-    kept = Keep() if keep is None or (out is not None and not team.first) else keep
-    run = Run(model, optimizer, scheduler, state, folder, ablation, ema, keep=kept)
+    run = Run(
+        model, optimizer, scheduler, state, folder, ablation, ema, keep=Keep() if keep is None else keep, where=out
+    )
     run.valid_is_public = isinstance(valid, Data) and valid.public
     status = status_of(state, ablation)
     check_start(model, data, loss_fn, optimizer, state, example, augment)
     captured = wanted(runtime, next(model.parameters()).device)  # refuses before a folder is made
+    if state.sharded is not None:
+        captured = False
+        check_spread(runtime, ablation, paid)
     fresh = team.said(folder is None or not folder.begun)
     if fresh:
         enter(model, data, state, promised=ablation == "private")
     if out is not None or team.several:
-        run.data, run.captured, run.where = mark_of(data), captured, out
-        run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
+        run.data, run.captured = mark_of(data), captured
+        with lent(state.sharded):
+            run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
+    beginning = contents_of(run) if fresh else {}
     with folder.locked() if folder else nullcontext():
         if folder:
-            status = open_folder(folder, run, resume)
+            status = open_folder(folder, run, resume, beginning)
         if take_part(run):
             status = status_of(state, ablation)
         agree_on_run(
@@ -223,9 +230,10 @@ def train(
         _check_plan(state, ablation)
         agree_on_course(model, state)
         if run.averaged is not None:
-            lineage.end(model, run.averaged)
+            lineage.end(model, run.averaged, team)
+        weights = run.released()
         if folder:
-            run.finish(status, delta, about or {})
+            run.finish(weights, status, delta, about or {})
     ended = run.history[-1]["step"] if stopped else None
     states = read_states(folder) if folder else sorted(run.states.items())
     return Trained(model, state.ledger, run.history, status, run.averaged, ended, tuple(states))

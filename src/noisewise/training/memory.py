@@ -29,6 +29,11 @@ def in_memory(compute: Callable[[Runtime], T], state: State, runtime: Runtime | 
             if not memory_ran_out(error):
                 raise
         # here, behind the handler, the failed attempt's tensors are free again
+        if state.sharded is not None:
+            raise RunError(
+                "a batch did not fit in memory, and where parameters are spread over processes all of them must make the same "
+                "passes: give micro-batches a smaller size from the start, Runtime(microbatch=...) (--microbatch); then resume."
+            )
         tried = min(size or runtime.units_at_once(units), units)
         if tried <= 1:
             raise RunError(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.distributed.sharding import is_sharded, like
 from noisewise.mechanism import PURPOSE, RANKING
 from noisewise.pieces import lying_together, pieces
 
@@ -29,7 +30,7 @@ def write_gradients(weights: Weights, answers: Mapping[str, Mapping[str, Tensor]
     if totals:
         torch._foreach_div_(totals, size)
     for name, parameter in weights.items():
-        parameter.grad = grads[name].to(parameter.dtype) if name in grads else None
+        parameter.grad = like(parameter, grads[name].to(parameter.dtype)) if name in grads else None
 
 
 class Moves:
@@ -71,7 +72,8 @@ class Moves:
         self, weights: Weights, answers: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
     ) -> Tensor | None:
         """The released vector, if the step that is due is the captured one; captures it when it has come often enough."""
-        whole = _one_vector(weights, answers) if _plain_sgd(optimizer) else None
+        spread = any(map(is_sharded, weights.values()))
+        whole = _one_vector(weights, answers) if _plain_sgd(optimizer) and not spread else None
         known = None if whole is None else (optimizer, _numbers(optimizer), _memory(weights, optimizer))
         if known is None or known != self._known:
             self._known, self._alike, self._graph = known, 0, None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, map_tensors
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
+from noisewise.distributed.sharding import lent, whole_of
 from noisewise.errors import DataError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
@@ -72,22 +73,42 @@ class Run:
     def keep_state(self) -> None:
         """Keep the weights as they are, if somebody asked for those of this step."""
         step = self.state.step
-        if step not in self.keep.steps:
+        if step not in self.keep.steps or not (self.writes or self.state.sharded):
             return
         self.state.captured.settle()
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        weights = self.whole(self.model.state_dict())
         if self.folder:
             keep_state(self.folder, self.keep.first + step, weights)
-        else:
+        elif self.writes:
             self.states[self.keep.first + step] = weights
+
+    @property
+    def writes(self) -> bool:
+        """Does this process keep what the run leaves behind? Of several the first one, if there is a folder."""
+        return self.where is None or self.state.team.first
+
+    def whole(self, tree: Any) -> Any:
+        """A copy of a tree of tensors, those that are spread over the ranks as a whole, for the rank that writes.
+
+        All ranks ask for the same; the others keep nothing of it.
+        """
+        if isinstance(tree, Tensor):
+            whole = whole_of(tree, self.state.team)
+            return whole.cpu().clone() if self.writes else None
+        if isinstance(tree, Mapping):
+            return {key: self.whole(value) for key, value in tree.items()}
+        return type(tree)(map(self.whole, tree)) if type(tree) in (list, tuple) else tree
 
     def log(
         self, valid: Data | Indexed | Nest, loss_fn: LossFn, epsilon: float | None, paid: PaidAccuracy | None = None
     ) -> None:
         """One line per epoch: public by default, validation loss only where its people agreed, or paid for it.
 
-        Of several processes the first one looks, and tells the others.
+        Of several processes the first one looks, and tells the others; where parameters are spread, all look.
         """
+        asked = valid is not None and (self.state.team.first or self.state.sharded is not None)
+        with lent(self.state.sharded if asked else None):
+            loss = _mean_loss(self.model, loss_fn, valid) if asked else None
         if not self.state.team.first:
             self.history.append(self.state.team.said(None))
             return
@@ -96,7 +117,7 @@ class Run:
             spent[PAID_ACCURACY] = paid(self.model)
             if self.folder:  # what was paid is there before what it was paid for
                 write_json(self.folder.valid_ledger, paid.ledger.to_dict())
-        line = spent if valid is None else {**spent, "valid_loss": _mean_loss(self.model, loss_fn, valid)}
+        line = spent if valid is None else {**spent, "valid_loss": loss}
         self.history.append(self.state.team.said(line))
         if self.folder:
             public = valid is None or self.valid_is_public
@@ -117,14 +138,18 @@ class Run:
         answers = [callback(line) is True for line in told for callback in callbacks]
         return bool(team.said(any(answers)))
 
-    def finish(self, status: Status, delta: float, about: Mapping[str, Any]) -> None:
-        """Write what may be published, then forget the secrets."""
-        assert self.folder is not None
+    def released(self) -> dict[str, Tensor]:
+        """The weights that the run gives out: the last ones, or their averages; as a whole."""
         weights = self.model.state_dict()
         if self.averaged is not None:
             averages = {id(p): self.averaged[name] for name, p in self.model.named_parameters()}
             tied = self.model.named_parameters(remove_duplicate=False)  # one tensor, several names
             weights |= {name: averages[id(parameter)] for name, parameter in tied}
+        return dict(weights) if self.state.sharded is None else self.whole(weights)
+
+    def finish(self, weights: Mapping[str, Tensor], status: Status, delta: float, about: Mapping[str, Any]) -> None:
+        """Write what may be published, then forget the secrets."""
+        assert self.folder is not None
         save_weights(self.folder.model, weights)
         release_states(self.folder, status)
         assert self.state.ledger.identity is not None

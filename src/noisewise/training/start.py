@@ -14,13 +14,16 @@ from noisewise.batches import Nest, map_tensors, take
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
 from noisewise.data.marks import mark_of
+from noisewise.distributed import Sharded
+from noisewise.distributed.sharding import lent, settle
 from noisewise.errors import BudgetSpent, ConfigError, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
 from noisewise.persample import examine
 from noisewise.persample.layout import situation
 from noisewise.persample.made_up import synthetic
 from noisewise.persample.seen import Seen
-from noisewise.support import live_parameters
+from noisewise.runtime import Runtime
+from noisewise.support import Fixed, live_parameters, plans_of
 from noisewise.training import lineage
 from noisewise.training.augmentation import Augment, check_augment
 from noisewise.training.batches import count_of, units_of
@@ -56,6 +59,10 @@ def check_start(
             f"state is {kind(state)}: must be a noisewise.State, State.start(mechanism), made once before the loop. "
             "Arguments are private_step(model, data, loss_fn, optimizer, state)."
         )
+    if state.sharded is None or state.sharded.model is not model:
+        state.sharded = spread_of(model, state)
+    else:
+        settle(model)
     if state.origin is None:
         check_model(model)
         warn_of_mode(model)
@@ -87,11 +94,47 @@ def check_start(
         )
     if state.origin is None:
         _check_optimizer(model, optimizer, state.course.at(state.step, dict(model.named_parameters())))
-    _check_isolation(model, data, loss_fn, state, example, augment)
-    if state.origin is None:
-        if isinstance(data, Indexed):
-            data.check_steady()
-        check_values(model, loss_fn, data, augment)
+    with lent(state.sharded):
+        _check_isolation(model, data, loss_fn, state, example, augment)
+        if state.origin is None:
+            if isinstance(data, Indexed):
+                data.check_steady()
+            check_values(model, loss_fn, data, augment)
+
+
+def spread_of(model: nn.Module, state: State) -> Sharded | None:
+    """The model's parameters that are spread over the ranks, if some are; what does not go with that is refused."""
+    sharded = Sharded.of(model, state.team)
+    if sharded is not None:
+        state.captured.reason = "parameters are spread over processes"
+        plans = plans_of(state.mechanism.support)
+        if not all(isinstance(plan, Fixed) and all(map(_of_whole, plan.support.values())) for plan in plans):
+            raise ConfigError(
+                f"{state.mechanism.support!r} with parameters that are spread over processes: masks are of whole parameters, "
+                "and their rows lie elsewhere. Freeze parameters as a whole (Fixed({name: False})), or train without "
+                "fully_shard (--sharded)."
+            )
+    return sharded
+
+
+def check_spread(runtime: Runtime | None, ablation: str, paid: Any) -> None:
+    """What `train` cannot do where parameters are spread over processes."""
+    how = runtime or Runtime()
+    for asked, what in (
+        (ablation != "private", f"ablation={ablation!r}"),
+        (how.engine not in ("auto", "ghost"), f"Runtime(engine={how.engine!r})"),
+        (how.capture is True, "Runtime(capture=True)"),
+        (paid is not None, "paid="),
+    ):
+        if asked:
+            raise ConfigError(
+                f"{what} with parameters that are spread over processes: it needs all of them at once. Leave it out, or train "
+                "with whole parameters on every process, without fully_shard (--sharded)."
+            )
+
+
+def _of_whole(mask: Any) -> bool:
+    return isinstance(mask, bool)
 
 
 def _check_isolation(
@@ -151,7 +194,7 @@ def enter(model: nn.Module, data: Data | Nest, state: State, *, promised: bool =
     state.ledger.claim_data(mark, state.entropy.key(b"identity"))
     if state.origin is not None:
         return
-    marks = lineage.marks_of(model)
+    marks = lineage.marks_of(model, state.team)
     agree_at_start(state.team, state, mark, lineage.together(marks))
     if promised:
         lineage.check_origin(marks, mark, state.ledger)

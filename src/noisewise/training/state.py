@@ -17,7 +17,7 @@ from noisewise.accounting.ledger import joined
 from noisewise.adaptive import Adaptive
 from noisewise.clipping import Clip
 from noisewise.data.base import check_seed
-from noisewise.distributed import ALONE, Team
+from noisewise.distributed import ALONE, Sharded, Team
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import PrivacyError
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING, Mechanism
@@ -63,6 +63,7 @@ class State:
     clip: Clip | None = None  # what an adaptive rule has become
     microbatch: int | None = None  # what fitted in memory, if the runtime's did not
     team: Team = field(default=ALONE, repr=False, compare=False)  # the processes that train together
+    sharded: Sharded | None = field(default=None, init=False, repr=False, compare=False)  # parameters on all of them
     course: Course = field(init=False)  # where the support's plans stand
     captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
     moves: Moves = field(default_factory=Moves, init=False, repr=False, compare=False)
@@ -95,6 +96,7 @@ class State:
             "moves": Moves(),
             "resident": Resident(),
             "seen": None,
+            "sharded": None,
             "taken": Taken(),
         }
         anew["ahead"] = Ahead()
@@ -141,7 +143,8 @@ class State:
 
     def on_other_ranks(self) -> None:
         """Draw anew from here on: sums of another number of processes are rounded, and chance in passes drawn, otherwise."""
-        self.chain = _linked(self.chain, f"{self.team.size} ranks".encode())
+        spread = "" if self.sharded is None else ", sharded"
+        self.chain = _linked(self.chain, f"{self.team.size} ranks{spread}".encode())
 
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
@@ -159,7 +162,7 @@ class State:
             self.ahead.begin(self.mechanism.sampler, next_but_one, self.step + 1)
         self.course.hold(dict(model.named_parameters()))
         if self.step == self.mechanism.steps:
-            lineage.end(model)
+            lineage.end(model, team=self.team)
 
     @property
     def first_step(self) -> int:

@@ -18,7 +18,8 @@ from noisewise.bounded import Bounded, release
 from noisewise.clipping import Clip
 from noisewise.data import Data
 from noisewise.data.indexed import readable
-from noisewise.distributed.joining import Occasion, Part, join
+from noisewise.distributed.joining import Part, agree_on_step, join
+from noisewise.distributed.sharding import lent
 from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE, QUESTION, RANKING
 from noisewise.persample import ClippedBatch, clipped_sum
@@ -77,7 +78,7 @@ def private_step(
     if runtime is not None and runtime.memory == "small":
         optimizer.zero_grad()  # the last step's gradient would be in memory beside this one's
     part = clipped_part(model, data, loss_fn, drawn, support, state, runtime, norms=bool(recorders))
-    clipped = join(part, state.team, Occasion(step, drawn.units, drawn.noise), norms=bool(recorders))
+    clipped = join(part, state.team, drawn.occasion, norms=bool(recorders))
     for recorder in recorders:
         recorder(Observation(step, drawn.units, clipped.norms, clip, support))
     asked = questions(clipped, state, PURPOSE, sigma)
@@ -108,6 +109,9 @@ def clipped_part(
     By captured steps where they are wanted and possible; those hand out `norms` only if somebody looks at them.
     """
     units = length(drawn.rows)
+    if state.sharded is not None:
+        how = runtime or Runtime()
+        agree_on_step(state.team, drawn.occasion, units, how, repr(drawn.clip))
     if wanted(runtime, next(model.parameters()).device) and state.captured.reason is None:
         assert state.layout is not None
         expected = state.team.largest_part(state.mechanism.expected_batch_size)
@@ -127,7 +131,8 @@ def clipped_part(
         clipped_sum, model, loss_fn, drawn.rows, drawn.clip, support,
         layout=state.layout, groups=groups_of(data, drawn.clip, drawn.part, units), seed=drawn.seed,
     )  # fmt: skip
-    return Part(in_memory(compute, state, runtime, units))
+    with lent(state.sharded):
+        return Part(in_memory(compute, state, runtime, units))
 
 
 def questions(clipped: ClippedBatch, state: State, purpose: str, sigma: float) -> dict[str, tuple[Bounded, float]]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from noisewise.data.marks import digest
 from noisewise.distributed import Team
+from noisewise.distributed.sharding import is_sharded
 from noisewise.runs.folder import versions
 from noisewise.training.state import State
 
@@ -67,12 +68,13 @@ def _losses(behaviour: Mapping[str, Any]) -> dict[str, float]:
 def agree_on_course(model: nn.Module, state: State) -> None:
     """Where a run stands is the same on all ranks: step, ledger, weights, rule and randomness; one size of micro-batches.
 
-    Called before each checkpoint and at the end.
+    Called before each checkpoint and at the end. Weights that are spread over the ranks are on none of them twice.
     """
     team = state.team
     if not team.several:
         return
-    weights = hashlib.blake2b(b"".join(digest(tensor) for tensor in model.state_dict().values())).digest()
+    everywhere = [tensor for tensor in model.state_dict().values() if not is_sharded(tensor)]
+    weights = hashlib.blake2b(b"".join(digest(tensor) for tensor in everywhere)).digest()
     facts = {
         "step": str(state.step),
         "ledger": _of_json(state.ledger.to_dict()),

@@ -17,10 +17,12 @@ from noisewise.data import Data
 from noisewise.data.extremes import Extreme, extremes, in_part, unknown
 from noisewise.data.indexed import Indexed
 from noisewise.data.marks import named
-from noisewise.errors import DataError, NoisewiseError
+from noisewise.distributed.sharding import is_sharded
+from noisewise.errors import ConfigError, DataError, NoisewiseError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.persample.chance import random_state
 from noisewise.persample.in_range import InRange, NotAsked
+from noisewise.persample.lent import lending, portions
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import Look, rows_at, units_of
 from noisewise.training.taken import Taken
@@ -51,6 +53,12 @@ def looking(
     names = _unknown(data)
     if not names:
         return None
+    if any(map(is_sharded, model.parameters())):
+        raise ConfigError(
+            "data of which each batch must be looked at (Indexed with an identity, or opened without verifying), with "
+            "parameters that are spread over processes: a row can be asked about on all ranks together only. Leave out "
+            "identity=, or open the data with verify=True, so that it is looked through before the first step."
+        )
 
     def look(batch: Nest, rows: Tensor) -> None:
         flat = map_tensors(lambda tensor: tensor.reshape(-1, *tensor.shape[rows.dim() :]), batch)
@@ -100,6 +108,8 @@ def _refused(model: nn.Module, loss_fn: LossFn, row: Nest, augment: Augment | No
     try:
         return _answer(model, loss_fn, row, augment, InRange())
     except NotAsked:  # an index out of range would end the process
+        if lending() is not None:  # the whole model lies nowhere
+            return _answer(model, loss_fn, row, augment, nullcontext())
         return _answer(copy.deepcopy(model).cpu(), loss_fn, row, augment, nullcontext(), moved=True)
 
 
@@ -114,7 +124,7 @@ def _answer(
     """Why the loss does not take a row on the model's device; `moved`: on another one than what is asked for."""
     device = next(model.parameters()).device
     batch = map_tensors(lambda tensor: tensor.cpu().clone(), row)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with random_state(0), torch.enable_grad():
         try:
             if augment is not None:
@@ -122,7 +132,7 @@ def _answer(
             batch = map_tensors(lambda tensor: tensor.to(device), batch)
             with within:
                 loss = unit_losses(model, loss_fn, batch)
-            slopes = torch.autograd.grad(loss.sum(), learning, allow_unused=True)
+            finite = [_finite_slopes(loss, list(some.values())) for some in portions(learning)]
         except NotAsked:
             raise
         except NoisewiseError as error:
@@ -133,5 +143,9 @@ def _answer(
             return f"the loss cannot be computed ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')})"
     if not bool(loss.isfinite().all()):
         return f"its loss is {loss[0].item():g}"
-    finite = all(slope is None or bool(slope.isfinite().all()) for slope in slopes)
-    return None if finite else "its gradient is not finite, so that it would add nothing"
+    return None if all(finite) else "its gradient is not finite, so that it would add nothing"
+
+
+def _finite_slopes(loss: Tensor, learning: list[nn.Parameter]) -> bool:
+    slopes = torch.autograd.grad(loss.sum(), learning, allow_unused=True, retain_graph=True)
+    return all(slope is None or bool(slope.isfinite().all()) for slope in slopes)

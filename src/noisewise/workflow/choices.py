@@ -37,7 +37,7 @@ OPTIMIZERS = {
 # Keys of `models.MODELS` and of `repair_specs.BY_SLUG`, without importing them.
 MODEL_NAMES = (
     "cnn", "lenet", "mlp", "logistic", "table", "mnist-cnn", "cifar-net", "dp-cnn", "dp-cnn-s", "h-cnn", "h-cnn-s",
-    "resnet18", "resnet34", "wrn-16-4", "vit", "two-layer-cnn", "two-layer-linear",
+    "resnet18", "resnet34", "wrn-16-4", "wrn-40-4", "vit", "words", "two-layer-cnn", "two-layer-linear",
 )  # fmt: skip
 REPAIR_NAMES = (
     "global-clipping", "local-then-global-clipping", "global-adapt", "group-bounds", "random-sparsification",

@@ -87,5 +87,7 @@ def _for_tables(given: Mapping[str, Any], data: Data) -> dict[str, Any]:
 
 
 def _model_for(data: Data) -> str:
-    """A model that fits the inputs: convolutions for images, layers for columns."""
+    """A model that fits the inputs: convolutions for images, layers for columns, word vectors for tokens."""
+    if data.x.dim() == 2 and not data.x.is_floating_point():
+        return "words"
     return {4: "cnn", 3: "two-layer-cnn"}.get(data.x.dim(), "mlp")

@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of each repair: what its settings are
     "lora": {"rank": int, "alpha": float, "layers": str, "also": tuple[str, ...], "seed": int},
     "first-phase": {
         "epochs": float, "ablation": Literal["private", "plain", "clip-only", "noise-only"], "clip": CODE,
-        "noise_multiplier": float | None,
+        "noise_multiplier": float | None, "batch_size": int | None,
     },
 }  # fmt: skip
 

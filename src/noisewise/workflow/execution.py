@@ -14,7 +14,7 @@ from noisewise.data.tables.rows import name_of
 from noisewise.distributed import Team
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RunError
-from noisewise.recipe import Recipe, fit
+from noisewise.recipe import Recipe, check_sharded, fit
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
@@ -36,24 +36,28 @@ def execute(
     resume: bool = False,
     progress: bool = True,
     team: Team | None = None,
+    sharded: bool = False,
 ) -> RunFolder:
     """Train the private model, then its twin from the same start, into the run folder `out`.
 
     Killed at any moment, a second call with `resume` does what is missing and gives the run that was planned. Of a finished
     run, a `resume` with another `twin_lr` trains the twin anew and leaves the released model alone. In a `team` all processes
-    call this; the first one reads and writes the folder.
+    call this; the first one reads and writes the folder. `sharded`: the private model's parameters are spread over them.
     """
     planned, folder, team = config, RunFolder(out), chosen_team(team)
     config = planned if isinstance(planned, Config) else planned.config
     renewed = _check_folder(folder, config, resume) if team.first else ()
     recipe = prepare(planned)
+    if sharded:
+        check_sharded(recipe, team)
     if team.first:
         folder.create()
         write_atomically(folder.config, config.to_toml().encode())
         if recipe.data.train.schema is not None:
             write_json(folder.schema, recipe.data.train.schema.to_dict())
     if not _says(team, lambda: folder.complete):
-        _fit(config, recipe, folder, resume, progress, team, keep_states=config.keep_states or 0)
+        kept = config.keep_states or 0
+        _fit(config, recipe, folder, resume, progress, team, keep_states=kept, sharded=sharded)
     if team.first:
         folder.forget_checkpoint()  # killed between its last two acts
         _describe(folder, config, recipe, renewed)

@@ -21,6 +21,7 @@ from noisewise.data.tables import schema as schemas
 from noisewise.data.tables.kinds import Classes
 from noisewise.errors import ConfigError
 from noisewise.estimates.estimate import Estimate
+from noisewise.jobs import Where
 from noisewise.losses import outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
@@ -87,7 +88,7 @@ class Forecast:
         return asdict(self)
 
 
-def forecast(asked: Asked, *, progress: bool = False) -> Forecast:
+def forecast(asked: Asked, *, where: Where | None = None, progress: bool = False) -> Forecast:
     """What each epsilon buys. With a stand-in, plans are tried on it, each with several seeds."""
     delta = default_delta(asked.n) if asked.delta is None else asked.delta
     points = [_point(run) for run in asked.runs]
@@ -112,7 +113,9 @@ def forecast(asked: Asked, *, progress: bool = False) -> Forecast:
             ),
             (None, _on_stand_in(asked, CHOSEN_FOR)),
         ]
-        *tried, without = scores(asked.stand_in, jobs, flat=flat, n=asked.n, seeds=asked.seeds, progress=progress)
+        *tried, without = scores(
+            asked.stand_in, jobs, flat=flat, n=asked.n, seeds=asked.seeds, progress=progress, where=where
+        )
         found = list(tried)
     elif points:
         source = f"{len(points)} run{'s' if len(points) > 1 else ''} at hand"

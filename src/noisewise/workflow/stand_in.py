@@ -6,8 +6,9 @@ Everything here is public, so nothing is spent: the noise of the plan is put on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -17,9 +18,9 @@ from noisewise.errors import PrivacyError
 from noisewise.estimates.estimate import Estimate
 from noisewise.estimates.intervals import mean
 from noisewise.evaluation import logits
+from noisewise.jobs import Job, Where, carry_out
 from noisewise.losses import loss_for, outputs_for
 from noisewise.mechanism import Mechanism
-from noisewise.progress import Bar
 from noisewise.sampling import Poisson
 from noisewise.training.loop import train
 from noisewise.workflow.model_specs import build_model
@@ -104,18 +105,39 @@ def score(model: torch.nn.Module, data: Data) -> float:
 
 
 def scores(
-    name: str, plans: Sequence[tuple[Mechanism | None, Course]], *, flat: bool, n: int, seeds: int, progress: bool
+    name: str,
+    plans: Sequence[tuple[Mechanism | None, Course]],
+    *,
+    flat: bool,
+    n: int,
+    seeds: int,
+    progress: bool,
+    where: Where | None = None,
 ) -> list[Estimate]:
     """What each plan reaches, over seeds: another split, start, batches and noise each."""
-    estimates = []
-    with Bar(f"trying plans on {name}", len(plans) * seeds, show=progress) as bar:
-        for plan, course in plans:
-            values = []
-            for seed in range(seeds):
-                values.append(reached(name, plan, course, flat=flat, n=n, seed=seed))
-                bar.advance()
-            estimates.append(_bounded(mean(values), opened(name, 0, flat).train.task))
-    return estimates
+    jobs = {
+        (number, seed): Job(
+            f"plan-{number}-seed-{seed}",
+            reached_by,
+            {
+                "name": name, "plan": None if plan is None else plan.to_dict(), "course": asdict(course), "flat": flat, "n": n,
+                "seed": seed,
+            },
+        )
+        for number, (plan, course) in enumerate(plans)
+        for seed in range(seeds)
+    }  # fmt: skip
+    values = carry_out(list(jobs.values()), None, where, progress=progress, label=f"trying plans on {name}")
+    task = opened(name, 0, flat).train.task
+    return [
+        _bounded(mean([values[jobs[number, seed].key] for seed in range(seeds)]), task) for number in range(len(plans))
+    ]
+
+
+def reached_by(name: str, plan: dict[str, Any] | None, course: dict[str, Any], flat: bool, n: int, seed: int) -> float:
+    """`reached`, as a job."""
+    mechanism = None if plan is None else Mechanism.from_dict(plan)
+    return reached(name, mechanism, Course(**course), flat=flat, n=n, seed=seed)
 
 
 def _bounded(estimate: Estimate, task: str) -> Estimate:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from noisewise.accounting import Ledger, Line, pld_epsilon
 from noisewise.data.tables import schema as schemas
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, OddRows, PrivacyError, RunError
-from noisewise.jobs import Job, carry_out
+from noisewise.jobs import Job, Where, carry_out
 from noisewise.progress import tracked
 from noisewise.runs.files import read_json, write_atomically, write_json
 from noisewise.runs.folder import RunFolder, Status
@@ -159,27 +161,42 @@ def _check_choice(whole: PlannedSweep) -> None:
         )
 
 
-def train_one(config: str, out: str, schema: dict[str, Any] | None, score: bool) -> dict[str, Any]:
-    """One run of a sweep, as a job: trained, or resumed, into its folder; its score where the rows are public."""
+def run_job(out: Path, config: Config, schema: Schema | None, *, score: bool = False, progress: bool = False) -> Job:
+    """A run as a job, named as its folder. Workers get settings and paths, and read the rows themselves."""
+    settings = {
+        "config": config.to_toml(),
+        "out": str(out),
+        "schema": None if schema is None else schema.to_dict(),
+        "score": score,
+        "progress": progress,
+    }
+    gpu = torch.cuda.is_available() if config.device is None else config.device.startswith("cuda")
+    return Job(out.name, train_one, settings, gpu=gpu)
+
+
+def train_one(
+    config: str, out: str, schema: dict[str, Any] | None, score: bool, progress: bool = False
+) -> dict[str, Any]:
+    """One of many runs, as a job: trained, or resumed, into its folder; its score where the rows are public."""
     settings, folder = Config.from_toml(config), RunFolder(out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OddRows)
         planned = Planned.of(settings, None if schema is None else Schema.from_dict(schema))
     if not finished(settings, out):
         begun = folder.config.exists() or folder.run.exists() or folder.checkpoint.exists()
-        execute(planned, out, resume=begun, progress=False)
+        execute(planned, out, resume=begun, progress=progress)
     privacy = read_summary(folder)["privacy"]
     result = {"epsilon": privacy["epsilon"], "status": privacy["status"]}
     return {**result, "score": exact_score(trained_model(planned, folder), planned.data.valid)} if score else result
 
 
 def carry_out_sweep(
-    whole: PlannedSweep, out: str | os.PathLike[str], *, processes: int = 1, progress: bool = True
+    whole: PlannedSweep, out: str | os.PathLike[str], where: Where | None = None, *, progress: bool = True
 ) -> dict[str, Any]:
     """Train all runs (those that are done stay), choose where a choice was asked for, and say what it cost together.
 
-    Killed or stopped at any moment, the same call goes on. The choice is made from public or noised scores only; the noised
-    ones are released once, with the ledger that holds them, and kept.
+    Killed or stopped at any moment, the same call goes on, here or elsewhere. The choice is made from public or noised scores
+    only; the noised ones are released once, with the ledger that holds them, and kept.
     """
     folder = Path(out)
     check_same(whole.sweep, folder)
@@ -188,19 +205,10 @@ def carry_out_sweep(
     keys = names_of(len(whole.plans))
     scored = whole.public and len(whole.plans[0].data.valid) > 0
     jobs = [
-        Job(
-            key,
-            train_one,
-            {
-                "config": plan.config.to_toml(),
-                "out": str(folder / key),
-                "schema": None if schema is None else schema.to_dict(),
-                "score": scored,
-            },
-        )
+        run_job(folder / key, plan.config, schema, score=scored)
         for key, plan, schema in zip(keys, whole.plans, whole.schemas, strict=True)
     ]
-    results = carry_out(jobs, folder / "jobs", processes=processes, progress=progress, label="runs")
+    results = carry_out(jobs, folder / "jobs", where, progress=progress, label="runs")
     folders = [RunFolder(folder / key) for key in keys]
     paid = _paid_scores(whole, folders, folder)
     scores = paid["shares"] if paid else [results[key].get("score") for key in keys]

@@ -1,0 +1,87 @@
+"""Images of nothing: noise with the spectrum of photographs, and shapes that cover each other.
+
+They show which scale features have, and can teach what edges are. No record was used to make them: they cost no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from noisewise.errors import ConfigError
+
+
+def images(
+    kind: str, count: int, shape: tuple[int, int, int], *, seed: int = 0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """`count` made-up images `[count, channels, height, width]`, each channel of each image with mean 0 and deviation 1.
+
+    kind: `spectrum` or `leaves`. Guarantee: a function of its arguments alone, so that anything learned from them is free.
+    The numbers of a seed are drawn on a CPU and are the same for every device, up to rounding.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"made-up images of kind {kind!r}: must be one of {', '.join(KINDS)}.")
+    if type(count) is not int or count < 1 or len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < 4:
+        raise ConfigError(
+            f"{count!r} made-up images of shape {shape!r}: needs at least one, [channels, height, width]."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = KINDS[kind](count, shape, generator, torch.device(device))
+    drawn = drawn - drawn.mean((2, 3), keepdim=True)
+    return drawn / drawn.square().mean((2, 3), keepdim=True).sqrt().clamp(min=1e-6)
+
+
+def _spectrum(
+    count: int, shape: tuple[int, int, int], generator: torch.Generator, device: torch.device, exponent: float = 1.0
+) -> Tensor:
+    """White noise whose amplitude at frequency f is multiplied by `|f|^-1`, as that of photographs falls.
+
+    Reference: Field 1987, Relations between the statistics of natural images and the response properties of cortical cells.
+    """
+    white = torch.randn((count, *shape), generator=generator).to(device)
+    rows, columns = (torch.fft.fftfreq(side, device=device) for side in shape[1:])
+    frequency = (rows[:, None].square() + columns.square()).sqrt()
+    frequency[0, 0] = math.inf
+    return torch.fft.ifft2(torch.fft.fft2(white) * frequency.pow(-exponent)).real
+
+
+SHAPES = 120  # in an image of dead leaves, the last ones in front
+LARGEST = 0.5  # radius of a shape, as a share of the side
+
+
+def _leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Discs and turned squares of random colours that cover each other; radii have density `r^-3` from one pixel on.
+
+    Reference: Lee, Mumford, Huang 2001, Occlusion models for natural images; for learning: Baradad et al. 2021,
+    arXiv:2106.05963. Deviation: colours are drawn around one colour for each image, so that its shapes go together.
+    """
+    channels, height, width = shape
+    side = max(height, width)
+    painted = torch.rand((count, channels, 1, 1), generator=generator).to(device).expand(-1, -1, height, width).clone()
+    rows, columns = torch.arange(height, device=device)[:, None] + 0.5, torch.arange(width, device=device) + 0.5
+    common = torch.rand((count, channels), generator=generator)
+    least, most = 1.0, LARGEST * side
+    for _ in range(SHAPES):
+        u, angle, *place = torch.rand((4, count, 1, 1), generator=generator).to(device)
+        radius = (least**-2 - u * (least**-2 - most**-2)).rsqrt()
+        colour = (common + 0.5 * torch.randn((count, channels), generator=generator)).to(device)
+        down, right = rows - place[0] * height, columns - place[1] * width
+        turn = angle * math.pi
+        along, across = (
+            torch.cos(turn) * down + torch.sin(turn) * right,
+            torch.cos(turn) * right - torch.sin(turn) * down,
+        )
+        round_one = down.square() + right.square() < radius.square()
+        square = torch.maximum(along.abs(), across.abs()) < radius * math.sqrt(math.pi) / 2
+        inside = torch.where(angle < 0.5, round_one, square).unsqueeze(1)
+        painted = torch.where(inside, colour[:, :, None, None], painted)
+    return painted
+
+
+KINDS: dict[str, Callable[[int, tuple[int, int, int], torch.Generator, torch.device], Tensor]] = {
+    "spectrum": _spectrum,
+    "leaves": _leaves,
+}

@@ -1,0 +1,253 @@
+"""Parameters that lie elsewhere, in parts: a model computes with stand-ins, and whole weights are lent to it call by call.
+
+While a `Lending` is active, the model's parameters are stand-ins: of the right shape and type, without memory, not a number
+throughout. A function of `FUNCTIONS` that is given a stand-in gets the whole weight, which is gone when the function returns;
+what autograd keeps of it for the backward pass is its name, and it is lent once more there. Sums of gradients are handed back
+one parameter at a time (`add`), and only a part of each is kept. So a process never holds more than a few whole weights.
+A stand-in that is used in any other way makes losses that are not numbers, which the examination refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from types import FunctionType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from noisewise.noise import Piece
+from noisewise.persample.labels import BEFORE, Labels
+
+FUNCTIONS = {F.linear, F.embedding, F.layer_norm, F.rms_norm, F.group_norm}  # what may be given a weight that is lent
+PORTION = 1 << 24  # floats of whole gradients that are asked for at once, while a model is looked at
+
+Change = Callable[[str, Tensor], Tensor]
+
+
+class Lender(Protocol):
+    """Where whole weights come from, and where sums of gradients go."""
+
+    def whole(self, name: str) -> Tensor:
+        """A parameter, from all of its parts."""
+        ...
+
+    def add(self, name: str, total: Tensor) -> Tensor:
+        """Add a sum of the parameter's shape to those of all others who hold a part; gives this one's part of the result."""
+        ...
+
+    def nothing(self, name: str, dtype: torch.dtype) -> Tensor:
+        """This one's part of a sum of nothing."""
+        ...
+
+    def piece(self, name: str) -> Piece:
+        """Which part of the parameter is here."""
+        ...
+
+
+class _Saved(NamedTuple):
+    """What autograd keeps of a whole weight: which one, and how it is seen."""
+
+    name: str
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+def stand_in_for(parameter: Tensor, device: torch.device) -> nn.Parameter:
+    """A tensor of the same shape and type that takes no memory, and of which nothing can be computed."""
+    blank = torch.full((), float("nan"), dtype=parameter.dtype, device=device).expand(parameter.shape)
+    return nn.Parameter(blank, requires_grad=parameter.requires_grad)
+
+
+def opened(function: Any) -> Any:
+    """The same function without its first question, whether somebody watches: the functions that it calls are seen then."""
+    unasked = {name: lambda *_: False for name in function.__globals__ if name.startswith("has_torch_function")}
+    copy = FunctionType(function.__code__, function.__globals__ | unasked, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+GRAD = opened(torch.autograd.grad)
+
+
+class Lending(TorchFunctionMode):
+    """Active while a model with stand-ins is computed with: lends whole weights to the functions that take them."""
+
+    def __init__(self, stand_ins: Mapping[str, nn.Parameter], lender: Lender):
+        super().__init__()
+        self.lender = lender
+        self._names = {id(stand_in): name for name, stand_in in stand_ins.items()}
+        self.lent = frozenset(stand_ins)
+        self._out: dict[int, tuple[StorageWeakRef, str]] = {}  # by storage: an address is not used again meanwhile
+        self._change: Change | None = None
+        self._token: Token[Lending | None] | None = None
+        self._hooks: Any = None
+
+    def __enter__(self) -> Lending:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._token = _LENDING.set(self)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
+        assert self._token is not None
+        _LENDING.reset(self._token)
+        self._out.clear()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function; one that takes weights is lent the whole of each, through which gradients go back."""
+        kwargs = kwargs or {}
+        if func is torch.autograd.grad:  # checkpoints compute once more within it
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return GRAD(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if func in FUNCTIONS:
+            args = tuple(self._instead(arg) for arg in args)
+            kwargs = {key: self._instead(arg) for key, arg in kwargs.items()}
+        return func(*args, **kwargs)
+
+    def _instead(self, argument: Any) -> Any:
+        if id(argument) not in self._names:
+            return argument
+        if argument.requires_grad and torch.is_grad_enabled():
+            return self.through(argument, self._names[id(argument)])
+        return self._whole(self._names[id(argument)])
+
+    def through(self, leaf: Tensor, name: str) -> Tensor:
+        """The whole parameter as a function of a tensor without memory: the graph would keep a leaf of its own alive."""
+        whole: Tensor = Lent.apply(leaf, name, self)  # type: ignore[no-untyped-call]
+        return whole
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """Which parameter a tensor stands in for; None for any other tensor."""
+        return self._names.get(id(tensor))
+
+    def _whole(self, name: str) -> Tensor:
+        """The whole parameter, as a tensor that was there before the pass."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+            tensor = self.lender.whole(name)
+            if self._change is not None:
+                tensor = self._change(name, tensor)
+        storage = tensor.untyped_storage()
+        self._out = {key: kept for key, kept in self._out.items() if not kept[0].expired()}
+        self._out[storage._cdata] = (StorageWeakRef(storage), name)
+        watching = _get_current_dispatch_mode()
+        if isinstance(watching, Labels):
+            watching._set(tensor, BEFORE, name)
+        return tensor
+
+    @contextmanager
+    def changed(self, change: Change) -> Iterator[None]:
+        """Within it, `change(name, whole)` is lent."""
+        before, self._change = self._change, change
+        try:
+            yield
+        finally:
+            self._change = before
+
+    # ------------------------------------------------------------------------------------------- what autograd keeps
+
+    def pack(self, tensor: Tensor) -> Any:
+        """Of a whole weight the name, of anything else the values, and which version of them it is."""
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            known = self._out.get(tensor.untyped_storage()._cdata)
+            if known is None:
+                return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive
+            return _Saved(known[1], tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+
+    def unpack(self, saved: Any) -> Any:
+        """Lend it once more."""
+        if not isinstance(saved, _Saved):
+            tensor, version = saved
+            if tensor._version != version:
+                raise RuntimeError("a tensor needed for the gradient has been modified by an inplace operation")
+            return tensor
+        whole = self._whole(saved.name)
+        return whole.as_strided(saved.shape, saved.stride, saved.offset)
+
+
+class Lent(torch.autograd.Function):
+    """The whole weight of a stand-in, whose gradient is the stand-in's."""
+
+    @staticmethod
+    def forward(ctx: Any, stand_in: Tensor, name: str, lending: Lending) -> Tensor:
+        """The whole."""
+        return lending._whole(name)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """As it is."""
+        return grads[0], None, None
+
+
+_LENDING: ContextVar[Lending | None] = ContextVar("lending", default=None)
+
+
+def lending() -> Lending | None:
+    """What lends weights now; None where models hold their own."""
+    return _LENDING.get()
+
+
+def is_lent(tensor: Tensor) -> bool:
+    """Is it a stand-in?"""
+    active = _LENDING.get()
+    return active is not None and active.name_of(tensor) is not None
+
+
+def apart(parameter: Tensor) -> Tensor:
+    """A parameter's values, with a gradient that does not reach it: its own memory, or the whole that is lent."""
+    active, leaf = _LENDING.get(), parameter.detach().requires_grad_()
+    name = None if active is None else active.name_of(parameter)
+    return leaf if active is None or name is None else active.through(leaf, name)
+
+
+def lends_what_is_saved(hook: Any) -> bool:
+    """Is a hook of saved tensors that of the lending? It gives back what was saved, bit for bit."""
+    active = _LENDING.get()
+    return active is not None and getattr(hook, "__self__", None) is active
+
+
+def added(name: str, total: Tensor) -> Tensor:
+    """A sum of gradients as it is kept: all of it, or this process's part of the sum of all."""
+    active = _LENDING.get()
+    return total if active is None or name not in active.lent else active.lender.add(name, total)
+
+
+def nothing_for(name: str, parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of no gradients, as it is kept."""
+    active = _LENDING.get()
+    if active is None or name not in active.lent:
+        return torch.zeros_like(parameter, dtype=dtype)
+    return active.lender.nothing(name, dtype)
+
+
+def pieces(names: Iterable[str]) -> dict[str, Piece]:
+    """Of these parameters those that are kept in parts, with the part that is here."""
+    active = _LENDING.get()
+    return {} if active is None else {name: active.lender.piece(name) for name in names if name in active.lent}
+
+
+def portions(live: Mapping[str, nn.Parameter]) -> Iterator[dict[str, nn.Parameter]]:
+    """Parameters whose whole gradients are asked for at once: all of them, but where weights are lent a few at a time."""
+    if _LENDING.get() is None:
+        yield dict(live)
+        return
+    chosen: dict[str, nn.Parameter] = {}
+    for name, parameter in live.items():
+        if chosen and sum(p.numel() for p in chosen.values()) + parameter.numel() > PORTION:
+            yield chosen
+            chosen = {}
+        chosen[name] = parameter
+    yield chosen
