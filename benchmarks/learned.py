@@ -162,6 +162,27 @@ COSTS = (
         "Whether attacks on membership succeed less than without privacy cannot be told.",
     ),
 )
+RATIO = (
+    Statement(
+        "questions.features/Q6.images",
+        "The size of a class's mean gradient against the noise, measured before training, tells who pays on MNIST: rank "
+        "correlation {0}.",
+        "The size of a class's mean gradient against the noise does not tell who pays on MNIST: rank correlation {0}.",
+        "Whether the size of a class's mean gradient against the noise tells who pays on MNIST cannot be told: {0}.",
+    ),
+    Statement(
+        "questions.features/Q6.people",
+        "The ratio tells it on Adult too, by income and race: {0}.",
+        "The ratio does not tell it on Adult, by income and race: {0}.",
+        "On Adult, by income and race, it cannot be told: {0}.",
+    ),
+    Statement(
+        "questions.features/Q6.size",
+        "The ratio tells more than the size of a group alone.",
+        "The ratio tells no more than the size of a group alone.",
+        "That the ratio tells more than the size of a group alone is not shown.",
+    ),
+)
 WHO = (
     Statement(
         "questions.groups/Q1.price",
@@ -182,25 +203,7 @@ WHO = (
         "Hard images pay more than easy ones: {0:points} of accuracy.",
         "Hard images pay no more than easy ones ({0:points}).",
     ),
-    Statement(
-        "questions.features/Q6.images",
-        "The size of a class's mean gradient against the noise, measured before training, tells who pays on MNIST: rank "
-        "correlation {0}.",
-        "The size of a class's mean gradient against the noise does not tell who pays on MNIST: rank correlation {0}.",
-        "Whether the size of a class's mean gradient against the noise tells who pays on MNIST cannot be told: {0}.",
-    ),
-    Statement(
-        "questions.features/Q6.people",
-        "The ratio tells it on Adult too, by income and race: {0}.",
-        "The ratio does not tell it on Adult, by income and race: {0}.",
-        "On Adult, by income and race, it cannot be told: {0}.",
-    ),
-    Statement(
-        "questions.features/Q6.size",
-        "The ratio tells more than the size of a group alone.",
-        "The ratio tells no more than the size of a group alone.",
-        "That the ratio tells more than the size of a group alone is not shown.",
-    ),
+    *RATIO[:1],
 )
 WHY = (
     Statement(
@@ -558,6 +561,7 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     (
         "Does the feature-to-noise ratio predict who pays?",
         (
+            *RATIO,
             Statement(
                 "questions.features/Q6.end",
                 "At the released weights, where a user can measure it, the ratio still tells who pays on MNIST ({0}).",
@@ -615,7 +619,8 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
         ),
     ),
 )
-EVERY = (*COSTS, *WHO, *WHY, *REMEDIES, *WRONG, *(each for _, statements in QUESTIONS for each in statements))
+ANSWERS = tuple(each for _, statements in QUESTIONS for each in statements)
+EVERY = tuple(dict.fromkeys((*COSTS, *WHO, *WHY, *REMEDIES, *WRONG, *ANSWERS)))
 
 
 def page() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.reproduce.claims import Claim, Finding, above, below, more, within
-from noisewise.reproduce.drawing import COLOURS, INK, bars, curve, dress, sheet
+from noisewise.reproduce.drawing import COLOURS, INK, bars, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured, slope
 from noisewise.reproduce.watson2023.gradients import LOOK, PRIVATE, SGD, TURNING, Turning
@@ -241,7 +241,9 @@ def _draw_paying(config: Paying, measured: Measured) -> Figure:
         ratios = [_mean([run[name]["start"] for run in runs]) for name in names]
         order = sorted(range(len(names)), key=lambda place: ratios[place])
         columns = [np.array([run[names[place]]["price"] for run in runs]) for place in order]
-        curve(ax, [ratios[place] for place in order], columns, "price", linestyle="")
+        for place, column in zip(order, columns, strict=True):
+            ax.plot([ratios[place]] * 2, [column.min(), column.max()], color=INK, linewidth=1.2)
+            ax.plot([ratios[place]], [column.mean()], "o", color=COLOURS[0], markersize=5)
         for place in order:
             price = _mean([run[names[place]]["price"] for run in runs])
             ax.annotate(names[place], (ratios[place], price), fontsize=6, xytext=(3, 3), textcoords="offset points")
