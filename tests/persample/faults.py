@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "kernels: tiles beside the diagonal count once",
+        "persample/triton_kernels.py",
+        "twice = tl.where(j < i, 2.0, 1.0)",
+        "twice = tl.where(j < i, 1.0, 1.0)",
+        ("persample/test_kernels.py::test_norms_by_gram_matrices_are_never_short",),
+    ),
+    Mutant(
+        "bounds: Gram matrices are taken for exact",
+        "persample/bounds.py",
+        "    error = first * by_left + second * by_right\n",
+        "    error = 0 * first\n",
+        ("persample/test_kernels.py::test_norms_of_cut_factors_leave_room_for_the_sum_of_cut_factors",),
+    ),
+    Mutant(
         "in_range: indices below zero pass",
         "persample/in_range.py",
         "if low < 0 or high >= count:",
