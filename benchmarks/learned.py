@@ -261,7 +261,8 @@ WHY = (
     Statement(
         "questions.ratio/Q4.harmless",
         "Clipping hardly turns the mean gradient of real images: cosine {0} at the end of a private run.",
-        "Clipping turns the mean gradient of real images: cosine {0} at the end of a private run.",
+        "Clipping turns the mean gradient of real images, once something is learnt: cosine {0} of the clipped and the true "
+        "mean at the end of a private run.",
     ),
     Statement(
         "zhu2023.masks/Z7.masks",
@@ -504,6 +505,7 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
                 "questions.ratio/Q4.same",
                 "Holding coordinates back at random leaves R as it is ({0} of it): sparsification does not work through R.",
                 "Holding coordinates back at random changes R to {0} of what it was.",
+                "Holding coordinates back at random leaves {0} times R: it does not work through R as far as can be told.",
             ),
             Statement(
                 "questions.ratio/Q4.predicts",
@@ -511,10 +513,21 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
                 "Where (1 - R)/(1 + R) is larger, gradients do not agree more with their mean ({0}).",
             ),
             Statement(
+                "questions.ratio/Q4.later",
+                "That is so after the start too ({0}).",
+                "After the start it is not so ({0}): gradients agree most before anything is learnt, and that is all of it.",
+                "After the start that cannot be told ({0}): gradients agree most before anything is learnt.",
+            ),
+            Statement(
+                "watson2023.turning/W.R.most",
+                "Pruning 70 % by magnitude does lower R of a real network, by {0:size}.",
+                "Pruning 70 % by magnitude does not lower R of a real network ({0}).",
+            ),
+            Statement(
                 "watson2023.turning/W.R",
-                "Pruning by magnitude lowers R.",
-                "Pruning by magnitude does not lower R of a real network ({0}).",
-                "That pruning by magnitude lowers R of a real network is not shown at every share ({0}).",
+                "Every further share that is pruned lowers it.",
+                "Not every further share that is pruned lowers it: too much raises R again.",
+                "That every further share lowers it is not shown.",
             ),
         ),
     ),

@@ -194,8 +194,19 @@ def _ratio_falls(kind: str) -> Any:
     return check
 
 
+def _pruned(config: Turning) -> str:
+    """The share next to the largest, 0.7."""
+    return f"{config.shares[-2] if len(config.shares) > 2 else config.shares[-1]:g}"
+
+
+def _below_none(config: Turning, measured: Measured, level: float) -> list[Finding]:
+    share, none = _pruned(config), f"{config.shares[0]:g}"
+    gap = measured.contrast(level, (LOOK, "magnitude", share, "ratio"), (LOOK, "magnitude", none, "ratio"))
+    return [below(f"R at {share} pruned - at {none}", gap)]
+
+
 def _below_random(config: Turning, measured: Measured, level: float) -> list[Finding]:
-    share = f"{config.shares[-2] if len(config.shares) > 2 else config.shares[-1]:g}"
+    share = _pruned(config)
     gap = measured.contrast(level, (LOOK, "magnitude", share, "ratio"), (LOOK, "random", share, "ratio"))
     return [below(f"R, mask by magnitude - random mask, {share} pruned", gap)]
 
@@ -255,6 +266,7 @@ TURNING = Experiment(
         ),
         Claim("W.T32.always", "the corrected bounds hold on all of them", "not there", _always, control=True),
         Claim("W.R", "R falls as more is pruned by magnitude", "section 5", _ratio_falls("magnitude")),
+        Claim("W.R.most", "at least up to 70 %", "not tested there", _below_none, control=True),
         Claim("W.R.random", "and is below that of a random mask", "not tested there", _below_random, control=True),
     ),
     draw=_draw_turning,

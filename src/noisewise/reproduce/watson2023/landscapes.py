@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from noisewise.reproduce.claims import Claim, Finding, above, below, within
 from noisewise.reproduce.drawing import COLOURS, INK, curve, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
@@ -87,19 +89,17 @@ def _draw_phases(config: Phases, measured: Measured) -> Figure:
     for ax, of in zip(axes, ("loss", "accuracy"), strict=True):
         for place, (first, second) in enumerate(((SGD, "a"), (SGD, "b"), (DP, "a"), (DP, "b"))):
             runs = [measured.arms[first][seed]["curves"] for seed in measured.seeds]
-            courses = [[point[of] for point in (*run["start"], *run[second])] for run in runs]
-            length = min(map(len, courses))
-            columns = [_column([course[k] for course in courses]) for k in range(length)]
-            name = f"{first}, then {SGD if second == 'a' else DP}"
-            curve(ax, range(1, length + 1), columns, name, place, markersize=0)
-        dress(ax, "looks, one an epoch", f"test {of}")
+            parts = [min(len(run[part]) for run in runs) for part in ("start", second)]
+            spans = ((0.0, config.switch), (config.switch, config.epochs))
+            epochs = [a + (b - a) * (k + 1) / n for (a, b), n in zip(spans, parts, strict=True) for k in range(n)]
+            columns = [
+                np.array([run[part][k][of] for run in runs])
+                for part, count in zip(("start", second), parts, strict=True)
+                for k in range(count)
+            ]
+            curve(ax, epochs, columns, f"{first}, then {SGD if second == 'a' else DP}", place, markersize=0)
+        dress(ax, "epochs", f"test {of}")
     return figure
-
-
-def _column(values: Sequence[float]) -> Any:
-    import numpy as np
-
-    return np.array(values, dtype=np.float64)
 
 
 QUICK: dict[str, Any] = {
