@@ -448,6 +448,10 @@ def refusals(team):
     optimizer.param_groups[0]["lr"] += 0.1 * team.rank
     private_step(network, (x, y), tiny.loss_fn, optimizer, state)
     astray = told(lambda: private_step(network, (x, y), tiny.loss_fn, optimizer, state))
+    late, course = tiny.model(), State.start(tiny.mechanism(), team=team)
+    private_step(late, (x, y), tiny.loss_fn, tiny.sgd(late), course)
+    shard(late, team)
+    lines["too late"] = told(lambda: private_step(late, (x, y), tiny.loss_fn, tiny.sgd(late), course))
     return {**lines, "another course": astray if state.ledger.releases == 2 else "released"}
 
 
@@ -467,6 +471,7 @@ EXPECTED = {
     "paid": "ConfigError: paid= with parameters that are spread",
     "one process": "ConfigError: one process has nobody to share parameters with",
     "a team of one": "UnsupportedLayer: the model's '0.weight' is spread over processes as",
+    "too late": "ConfigError: the model's parameters were spread over processes after the first step",
     "another course": "PrivacyError: ranks disagree about step 2",
 }
 
