@@ -10,7 +10,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
-from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, draw_pairs, standard_normal
+from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, Piece, draw_pairs, standard_normal
 from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
@@ -183,3 +183,21 @@ def test_many_numbers_are_pairs_of_each_chunks_own_stream():
         expected = np.empty(len(part), np.float32)
         draw_pairs(Entropy.insecure(4).generator("noise", 2, 0, 3, chunk), expected)
         assert np.array_equal(part.numpy(), expected)
+
+
+@pytest.mark.parametrize("count", [100, MANY + 3, 2 * NOISE_CHUNK + 7])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, "secure"])
+def test_pieces_have_the_noise_of_the_whole(count, kind):
+    """Wherever it is cut, also within what is drawn at once and into nothing; and the grid is paid for as a whole."""
+    entropy = SECURE if kind == "secure" else Entropy.insecure(7)
+    value = torch.linspace(-1, 1, count, dtype=torch.float64 if kind == "secure" else kind)
+    whole, cuts = (
+        released(value, entropy=entropy),
+        [cut for cut in (0, 33, NOISE_CHUNK, NOISE_CHUNK + 50) if cut <= count],
+    )
+    parts = []
+    for first, last in zip([0, *cuts], [*cuts, count], strict=True):
+        part = Bounded({"w": value[first:last]}, 2.0, pieces={"w": Piece(first, count)})
+        given = {"sampler": Poisson(10, 5), "ledger": Ledger(), "entropy": entropy, "step": 0}
+        parts.append(release({"gradient": (part, 1.5)}, **given)["gradient"]["w"])
+    assert torch.equal(torch.cat(parts)[:count], whole)

@@ -49,11 +49,18 @@ FAULTS = [
         ("persample/test_lent.py::test_what_was_changed_after_it_was_saved_is_refused",),
     ),
     Mutant(
+        "lent: stand-ins may be given to any function",
+        "persample/lent.py",
+        "        elif not _asks_for_form(func):\n",
+        "        elif False:\n",
+        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused[a decision]",),
+    ),
+    Mutant(
         "lent: a stand-in holds numbers",
         "persample/lent.py",
         'torch.full((), float("nan"),',
         "torch.full((), 0.0,",
-        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused",),
+        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused[a list]",),
     ),
     Mutant(
         "images: a copy of the batch that is kept is not looked for",
