@@ -25,6 +25,13 @@ FAULTS = [
         ("persample/test_convolution.py::test_convolution_with_channels_last[rows-stride-all]",),
     ),
     Mutant(
+        "images: rows of the kernel are joined that the stride does not divide",
+        "persample/convolution.py",
+        "return self.stride[0] if self.kernel[0] % self.stride[0] == 0 else 1",
+        "return self.stride[0]",
+        ("persample/test_convolution.py::test_convolution_with_channels_last[rows-not-joined-all]",),
+    ),
+    Mutant(
         "grams: those of another factor are taken",
         "persample/gradients.py",
         "if self._last is None or self._last[0] != memory:",
