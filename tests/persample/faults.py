@@ -25,6 +25,13 @@ FAULTS = [
         ("persample/test_convolution.py::test_convolution_with_channels_last[rows-stride-all]",),
     ),
     Mutant(
+        "gradients of outputs are held until all layers are measured",
+        "persample/engines.py",
+        "    uses.clear()\n",
+        "",
+        ("persample/test_engines.py::test_gradients_of_outputs_are_gone_once_a_layer_is_measured",),
+    ),
+    Mutant(
         "images: rows of the kernel are joined that the stride does not divide",
         "persample/convolution.py",
         "return self.stride[0] if self.kernel[0] % self.stride[0] == 0 else 1",
