@@ -174,7 +174,7 @@ class ByTap:
     """Formed gradients of a convolution, `[taps, batch, out, in]`; `squares [batch]`: those of their norms, if known.
 
     Of kernels with two axes the first may stand for the taps, and the second in front of the inputs: `[rows, batch, out,
-    columns * in]`.
+    columns * in]`; several rows may be one stretch of columns.
     """
 
     grads: Tensor
