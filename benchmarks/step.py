@@ -3,8 +3,9 @@
     python benchmarks/step.py [--repeats N] [--only NAME] [--out FOLDER]
 
 Each workload runs forward, per-unit clipping, noise and SGD on one fixed batch. Time: all methods take turns in one
-process, the median of their times is reported as a ratio to plain. Memory: each method alone in a process of its own, the
-peak resident memory during a later step above what was resident before the first, as a ratio to plain. Proof: the forward
+process, the median of their times is reported as a ratio to plain. Memory: each method alone in a process of its own with
+all libraries loaded, the peak resident memory during a later step above what was resident before the first, as a ratio to
+plain. Proof: the forward
 pass as it is and followed (proof that units are separate, and tape), interleaved; and the one examination of a run.
 """
 
@@ -155,6 +156,8 @@ def noisewise_small(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]
 
 
 def noisewise(model: nn.Module, x: Tensor, y: Tensor, memory: str = "ample") -> Callable[[], Any]:
+    import dp_accounting  # noqa: F401  the ledger asks for it at its first line: a library, as those of the peers below
+
     from noisewise import Ledger, Poisson
     from noisewise.bounded import release
     from noisewise.clipping import Flat
@@ -316,6 +319,9 @@ def print_memory(workload: str, method: str) -> None:
         lines = Path("/proc/self/status").read_text().splitlines()
         return float(next(line for line in lines if line.startswith(key)).split()[1]) / 1024
 
+    model, x, y = problem(workload)
+    plain(model, x[:2], y[:2])()  # what PyTorch loads at first use is nobody's step
+    del model, x, y
     step = prepare(workload, method)
     before = status("VmRSS")  # model and data alone: what a method keeps between its steps counts
     step()

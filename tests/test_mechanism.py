@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, dataclass, replace
 from fractions import Fraction
 
@@ -365,3 +367,20 @@ def test_the_joint_multiplier_is_never_overstated(sigmas):
     exact = sum(1 / Fraction(sigma) ** 2 for sigma in sigmas)  # z^-2
     assert z**-2 >= exact
     assert z**-2 <= exact * (1 + Fraction(1, 10**12))
+
+
+@pytest.mark.parametrize("ask", ["calibrated(3, 1e-6)", "scaled(1.0).spent(1e-6)"])
+def test_a_plan_that_cannot_be_composed_is_refused_before_an_accountant_is_loaded(ask):
+    code = f"""
+import sys
+from noisewise.errors import ConfigError
+from noisewise.mechanism import Mechanism
+from noisewise.sampling import Poisson
+try:
+    Mechanism(sampler=Poisson(50_000, 256), steps=10**8).{ask}
+except ConfigError as error:
+    print(error, "dp_accounting" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("100,000,000 releases: more than 1,000,000")
+    assert done.stdout.split()[-1] == "False"

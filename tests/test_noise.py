@@ -10,7 +10,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
-from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, draw_pairs, standard_normal
+from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, Piece, draw_pairs, standard_normal, standard_normals
 from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
@@ -111,16 +111,17 @@ def test_a_secure_root_is_fresh_each_time():
 
 
 class Words:
-    """Stands for a generator: hands out given 64-bit words."""
+    """Stands for a generator: hands out given 64-bit words, and then others that nothing may be made of."""
 
     def __init__(self, *words):
-        self.words = [np.asarray(part, np.uint64) for part in words]
+        self.words = np.concatenate([np.asarray(part, np.uint64) for part in words])
+        self.read = 0
+        self.bit_generator = self
 
-    def integers(self, low, high, count, dtype, endpoint):
-        assert (low, high, dtype, endpoint) == (0, 2**64 - 1, np.uint64, True)
-        part, self.words = self.words[0], self.words[1:]
-        assert len(part) == count
-        return part
+    def random_raw(self, count):
+        part = self.words[self.read : self.read + count]
+        self.read += count
+        return np.concatenate([part, np.full(count - len(part), 3, np.uint64)])
 
 
 @pytest.mark.parametrize("count", [2, 7, 1000, 1001])
@@ -177,9 +178,98 @@ def test_few_numbers_and_double_precision_are_drawn_by_numpy(kind, count):
     assert np.array_equal(noise.numpy(), generator.standard_normal(count, dtype=noise.numpy().dtype.type))
 
 
+def drawn_block_by_block(generator, count):
+    """The definition of the stream, read in order: words of a block, then further digits, then the next block."""
+
+    def read(number):
+        return generator.integers(0, 2**64 - 1, number, dtype=np.uint64, endpoint=True)
+
+    parts = []
+    for first in range(0, count, 2 * PAIRS):
+        size = min(2 * PAIRS, count - first)
+        pairs = (size + 1) // 2
+        radius, angle = read(pairs).view(np.uint32).reshape(2, -1)
+        uniform = radius.astype(float)
+        uniform[radius < 2**24] += ((read((radius < 2**24).sum()) >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53
+        length, turn = np.sqrt(-2 * np.log(uniform * 2.0**-32)), np.pi * angle.view(np.int32) / 2.0**31
+        parts.append(np.concatenate([length * np.cos(turn), length * np.sin(turn)])[:size])
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("count", [1, 2 * PAIRS - 1, 2 * PAIRS, 2 * PAIRS + 1, 6 * PAIRS + 12345, NOISE_CHUNK + 1])
+def test_a_stream_is_read_as_it_is_defined(count):
+    out = np.empty(count, np.float32)
+    draw_pairs(np.random.Generator(np.random.SFC64(count)), out)
+    expected = drawn_block_by_block(np.random.Generator(np.random.SFC64(count)), count)
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=4e-4)  # where u is nearly 1, its last bit is much
+
+
+def test_words_that_need_more_digits_than_expected_are_read_all_the_same():
+    """Every radius is large: as many words again, which the first reading cannot have."""
+    count = 2 * PAIRS + 500
+    words = np.random.default_rng(0).integers(0, 2**64, 2 * count, dtype=np.uint64)
+    words.view(np.uint32)[...] >>= 8
+
+    class Given(Words):
+        def integers(self, low, high, number, dtype, endpoint):
+            return self.random_raw(number)
+
+    out = np.empty(2 * count, np.float32)
+    draw_pairs(Given(words), out)
+    np.testing.assert_allclose(out, drawn_block_by_block(Given(words), 2 * count), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_tensors_that_are_drawn_together_have_the_noise_of_each_alone(threads):
+    """Whatever the number of threads; large, small, empty, double and half precision."""
+    sizes = [(7, torch.float32), (MANY, torch.float32), (NOISE_CHUNK * 9 + 5, torch.float32), (0, torch.float32)]
+    sizes += [(NOISE_CHUNK + 3, torch.float64), (50, torch.bfloat16), (2 * MANY - 1, torch.bfloat16)]
+    likes = [torch.empty(size, dtype=kind) for size, kind in sizes]
+    places = [(4, 0, k) for k in range(len(likes))]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = standard_normals(likes, Entropy.insecure(3), places, [None] * len(likes))
+    finally:
+        torch.set_num_threads(before)
+    for like, place, noise in zip(likes, places, together, strict=True):
+        assert noise.dtype == like.dtype
+        assert torch.equal(noise, standard_normal(like, Entropy.insecure(3), place))
+    assert not torch.equal(together[1][:7], together[0])
+
+
+def test_an_error_in_a_thread_is_not_lost():
+    class Broken(Entropy):
+        def generator(self, stream, *position):
+            if position[-1] == 7:
+                raise OSError("no bits")
+            return super().generator(stream, *position)
+
+    with pytest.raises(OSError, match="no bits"):
+        standard_normal(torch.empty(NOISE_CHUNK * 9), Broken(1), (0, 0, 0))
+
+
 def test_many_numbers_are_pairs_of_each_chunks_own_stream():
     noise = standard_normal(torch.zeros(NOISE_CHUNK + MANY), Entropy.insecure(4), (2, 0, 3))
     for chunk, part in enumerate(noise.split(NOISE_CHUNK)):
         expected = np.empty(len(part), np.float32)
         draw_pairs(Entropy.insecure(4).generator("noise", 2, 0, 3, chunk), expected)
         assert np.array_equal(part.numpy(), expected)
+
+
+@pytest.mark.parametrize("count", [100, MANY + 3, 2 * NOISE_CHUNK + 7])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, "secure"])
+def test_pieces_have_the_noise_of_the_whole(count, kind):
+    """Wherever it is cut, also within what is drawn at once and into nothing; and the grid is paid for as a whole."""
+    entropy = SECURE if kind == "secure" else Entropy.insecure(7)
+    value = torch.linspace(-1, 1, count, dtype=torch.float64 if kind == "secure" else kind)
+    whole, cuts = (
+        released(value, entropy=entropy),
+        [cut for cut in (0, 33, NOISE_CHUNK, NOISE_CHUNK + 50) if cut <= count],
+    )
+    parts = []
+    for first, last in zip([0, *cuts], [*cuts, count], strict=True):
+        part = Bounded({"w": value[first:last]}, 2.0, pieces={"w": Piece(first, count)})
+        given = {"sampler": Poisson(10, 5), "ledger": Ledger(), "entropy": entropy, "step": 0}
+        parts.append(release({"gradient": (part, 1.5)}, **given)["gradient"]["w"])
+    assert torch.equal(torch.cat(parts)[:count], whole)

@@ -14,7 +14,7 @@ from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
-from noisewise.noise import Piece, add_noise, for_the_grid, secure_answer, standard_normal
+from noisewise.noise import Piece, add_noise, for_the_grid, secure_answer, standard_normal, standard_normals
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -125,6 +125,7 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
         std *= for_the_grid(std / bounded.sensitivity, bounded.coordinates)
     if std and not entropy.secure and not bounded.pieces and all(value.is_cuda for value in bounded._values.values()):
         return _with_noise_at_once(bounded, std, entropy, position)
+    noises = {} if entropy.secure or not std else _noises(bounded, entropy, position)
     answers = {}
     for k, (name, value) in enumerate(bounded._values.items()):
         mask, piece = bounded.support.get(name, True), bounded.pieces.get(name)
@@ -136,11 +137,31 @@ def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[
         elif entropy.secure:
             answers[name] = secure_answer(value, std, entropy, (*position, k), piece)
         else:
-            noise = standard_normal(value, entropy, (*position, k), piece)
+            noise = noises.pop(name)
             answers[name] = torch.add(value, noise, alpha=std, out=noise)
         if isinstance(mask, Tensor):
             answers[name].mul_(mask.to(value.device))
     return answers
+
+
+def _noises(bounded: Bounded, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
+    """Noise for every tensor that is not a constant, each from its own place: those on a CPU are drawn at once."""
+    places = {
+        name: (*position, k) for k, name in enumerate(bounded._values) if bounded.support.get(name, True) is not False
+    }
+    here = [name for name in places if bounded._values[name].device.type == "cpu"]
+    drawn = standard_normals(
+        [bounded._values[name] for name in here],
+        entropy,
+        [places[name] for name in here],
+        [bounded.pieces.get(name) for name in here],
+    )
+    noises = dict(zip(here, drawn, strict=True))
+    return noises | {
+        name: standard_normal(bounded._values[name], entropy, place, bounded.pieces.get(name))
+        for name, place in places.items()
+        if name not in noises
+    }
 
 
 def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from noisewise.accounting import (
     smallest_noise,
     spent,
 )
-from noisewise.accounting.events import check_multiplier, gaussian, joint_multiplier
+from noisewise.accounting.events import check_multiplier, check_releases, gaussian, joint_multiplier
 from noisewise.adaptive import RULES, Adaptive, query_multiplier
 from noisewise.clipping import Clip
 from noisewise.errors import ConfigError
@@ -138,8 +138,14 @@ class Mechanism:
         """(event, count) of everything that will be released."""
         return [(line.event, line.count) for line in self.lines()]
 
+    @property
+    def _releases(self) -> int:
+        """How many times something is released, at least: told without an accountant."""
+        return -(-self.steps // self.sampler.steps_per_event)
+
     def spent(self, delta: float) -> Spent:
         """PLD, RDP and GDP-CLT readings of the whole plan."""
+        check_releases(self._releases)
         return spent(self.events(), delta, self.adjacency)
 
     def epsilon(self, delta: float, accountant: Literal["pld", "rdp", "gdp"] = "pld") -> float | None:
@@ -158,6 +164,7 @@ class Mechanism:
 
         A noise schedule keeps its shape: one common factor is found for all its values.
         """
+        check_releases(self._releases)
         if any(plan.unnoised for plan in plans_of(self.support)):
             raise ConfigError("a support plan ranks by gradients without noise: no amount of noise meets an epsilon.")
         shape = self.noise_multiplier

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,12 @@ from noisewise.randomness import Entropy
 
 NOISE_CHUNK = 1 << 17
 MANY = 1 << 15  # float32 numbers from which on they are drawn in pairs
-PAIRS = 1 << 14  # pairs at a time: what is computed on the way stays in cache
+PAIRS = 1 << 14  # pairs that lie together in a stream of words
+TOGETHER = 4  # chunks that are drawn in the same operations: short ones would wait for Python's lock
 GRID = 2.0**-24  # step of secure noise, in standard deviations
 CUDA_CHUNK = 1 << 22  # numbers of a tensor kept in pieces that a GPU draws at once
+
+Position = tuple[int, ...]
 
 
 class Piece(NamedTuple):
@@ -49,40 +52,63 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...], p
         generator = torch.Generator(like.device).manual_seed(seed)
         generator.set_offset(offset)
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
-    kind: Any = np.float64 if like.dtype == torch.float64 else np.float32
-    noise: Any = np.empty(like.numel(), kind)
-    piece = piece or Piece(0, noise.size)
-    paired = kind is np.float32 and piece.whole >= MANY
+    return standard_normals([like], entropy, [position], [piece])[0]
 
-    def fill(chunk: int, part: np.ndarray) -> None:
-        generator = entropy.generator("noise", *position, chunk)
-        if paired:
-            draw_pairs(generator, part)
+
+def standard_normals(
+    likes: Sequence[Tensor],
+    entropy: Entropy,
+    positions: Sequence[Position],
+    where: Sequence[Piece | None],
+) -> list[Tensor]:
+    """`standard_normal` of several tensors on a CPU: the chunks of all of them are shared out among threads at once."""
+    covers = [_cover(like.numel(), piece) for like, piece in zip(likes, where, strict=True)]
+    noises: list[np.ndarray] = [
+        np.empty(cover.numbers, np.float64 if like.dtype == torch.float64 else np.float32)
+        for like, cover in zip(likes, covers, strict=True)
+    ]
+    paired: list[tuple[Position, np.ndarray]] = []
+    tasks: list[Callable[[], None]] = []
+
+    def draw(place: Position, out: Any) -> None:
+        entropy.generator("noise", *place).standard_normal(dtype=out.dtype.type, out=out)
+
+    def draw_paired(parts: Sequence[tuple[Position, np.ndarray]]) -> None:
+        draw_together([(entropy.generator("noise", *place), out) for place, out in parts])
+
+    for noise, position, cover in zip(noises, positions, covers, strict=True):
+        chunks = [noise[first : first + NOISE_CHUNK] for first in range(0, noise.size, NOISE_CHUNK)]
+        places = [(*position, cover.chunk + number) for number in range(len(chunks))]
+        if noise.dtype == np.float32 and cover.whole >= MANY:
+            paired += zip(places, chunks, strict=True)
         else:
-            generator.standard_normal(dtype=kind, out=part)
+            tasks += map(partial, [draw] * len(chunks), places, chunks)
+    size = max(1, min(TOGETHER, len(paired) // (2 * torch.get_num_threads())))
+    tasks += [partial(draw_paired, paired[first : first + size]) for first in range(0, len(paired), size)]
+    few = sum(noise.size for noise in noises) < NOISE_CHUNK
+    _in_threads(tasks, 1 if few else torch.get_num_threads())
+    return [
+        torch.from_numpy(noise[cover.here]).view(like.shape).to(like.dtype)
+        for noise, like, cover in zip(noises, likes, covers, strict=True)
+    ]
 
-    _fill(noise, piece, fill)
-    return torch.from_numpy(noise).view(like.shape).to(like.dtype)
+
+class Cover(NamedTuple):
+    """The chunks of noise that a piece lies in: the first, how many numbers they have, where the piece is; and the whole."""
+
+    chunk: int
+    numbers: int
+    here: slice
+    whole: int
 
 
-def _fill(out: np.ndarray, piece: Piece, fill: Callable[[int, np.ndarray], None]) -> None:
-    """Fill a piece by chunks of the whole, in parallel; of a chunk that is cut, draw all and keep what is here."""
-
-    def here(chunk: int) -> None:
-        start, stop = chunk * NOISE_CHUNK, min((chunk + 1) * NOISE_CHUNK, piece.whole)
-        first, last = max(start, piece.first), min(stop, piece.first + out.size)
-        if (first, last) == (start, stop):
-            fill(chunk, out[start - piece.first : stop - piece.first])
-        else:
-            drawn = np.empty(stop - start, out.dtype)
-            fill(chunk, drawn)
-            out[first - piece.first : last - piece.first] = drawn[first - start : last - start]
-
-    chunks = _chunks(out.size, piece, NOISE_CHUNK)
-    if len(chunks) > 1:
-        list(_threads().map(here, chunks))
-    elif chunks:
-        here(chunks[0])
+def _cover(size: int, piece: Piece | None) -> Cover:
+    """Of a chunk that is cut all is drawn, and what is elsewhere is dropped."""
+    piece = piece or Piece(0, size)
+    chunks = _chunks(size, piece, NOISE_CHUNK)
+    start, stop = chunks.start * NOISE_CHUNK, min(chunks.stop * NOISE_CHUNK, piece.whole)
+    first = piece.first - start
+    return Cover(chunks.start, max(0, stop - start) if size else 0, slice(first, first + size), piece.whole)
 
 
 def _chunks(size: int, piece: Piece, chunk: int) -> range:
@@ -110,30 +136,85 @@ def draw_pairs(generator: np.random.Generator, out: np.ndarray) -> None:
     to 10.9 standard deviations (torch's, from 24 bits, end at 5.8), and every radius is as exact as its type. Reference: Box
     and Muller 1958. Logarithms and angles are NumPy's: other hardware may round the last bit otherwise.
     """
-    for first in range(0, out.size, 2 * PAIRS):
-        part = out[first : first + 2 * PAIRS]
-        pairs = (part.size + 1) // 2
-        words = _words(generator, pairs).view(np.uint32)
-        radius = words[:pairs].astype(np.float32)
-        small = np.flatnonzero(radius < np.float32(2.0**24))
-        digits = (words[small] + (_words(generator, small.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54) * 2.0**-32
-        radius[small] = 1  # written below
-        radius *= np.float32(2.0**-32)
-        np.log(radius, out=radius)
-        radius *= np.float32(-2)
-        np.sqrt(radius, out=radius)
-        radius[small] = np.sqrt(-2 * np.log(digits))
-        angle = words[pairs:].view(np.int32).astype(np.float32)
-        angle *= np.float32(np.pi * 2.0**-31)
-        np.cos(angle, out=part[:pairs])
-        part[:pairs] *= radius
-        rest = part.size - pairs
-        np.sin(angle[:rest], out=part[pairs:])
-        part[pairs:] *= radius[:rest]
+    draw_together([(generator, out)])
 
 
-def _words(generator: np.random.Generator, count: int) -> np.ndarray:
-    return generator.integers(0, 2**64 - 1, count, dtype=np.uint64, endpoint=True)
+def draw_together(parts: Sequence[tuple[np.random.Generator, np.ndarray]]) -> None:
+    """`draw_pairs` for several vectors: one operation for all of them, so that threads seldom wait for each other."""
+    ends = np.cumsum([(out.size + 1) // 2 for _, out in parts]).tolist()
+    points = np.empty((2, ends[-1]), np.float32)
+    radius, angle = points
+    small, digits = [], []
+    for (generator, out), first, end in zip(parts, [0, *ends], ends, strict=False):
+        words, places, more = _words(generator, end - first)
+        small.append(places + first)
+        digits.append(more)
+        blocks = out.size // (2 * PAIRS)
+        for (radii, angles), (one, other) in zip(
+            _rows(points[:, first:end], blocks), _halves(words, blocks), strict=True
+        ):
+            radii[...] = one
+            angles[...] = other.view(np.int32)
+    where = np.concatenate(small)
+    radius[where] = 1  # written below
+    radius *= np.float32(2.0**-32)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2)
+    np.sqrt(radius, out=radius)
+    radius[where] = np.sqrt(-2 * np.log(np.concatenate(digits)))
+    angle *= np.float32(np.pi * 2.0**-31)
+    for (_, out), first, end in zip(parts, [0, *ends], ends, strict=False):
+        blocks = out.size // (2 * PAIRS)
+        for (radii, angles), (one, other) in zip(
+            _rows(points[:, first:end], blocks), _halves(out, blocks), strict=True
+        ):
+            np.cos(angles, out=one)
+            one *= radii
+            rest = other.shape[-1]
+            np.sin(angles[..., :rest], out=other)
+            other *= radii[..., :rest]
+
+
+def _rows(points: np.ndarray, blocks: int) -> Iterator[np.ndarray]:
+    """Radii and angles of whole blocks of `PAIRS`, block by row, and those of the rest."""
+    yield points[:, : blocks * PAIRS].reshape(2, blocks, PAIRS)
+    yield points[:, blocks * PAIRS :]
+
+
+def _halves(numbers: np.ndarray, blocks: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """First and second numbers of the pairs in the same order: in a block the first numbers of all pairs come first."""
+    whole, rest = numbers[: 2 * blocks * PAIRS].reshape(blocks, 2, PAIRS), numbers[2 * blocks * PAIRS :]
+    half = (rest.size + 1) // 2
+    yield whole[:, 0], whole[:, 1]
+    yield rest[:half], rest[half:]
+
+
+def _words(generator: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two 32-bit words for each of `count` pairs, block by block; where u < 2^-8; and u there, with its further digits.
+
+    The stream has a block of 64-bit words, then one for each of them with a small u, then the next block: all are read at
+    once, with some more that are hardly ever too few.
+    """
+    read: Any = generator.bit_generator.random_raw
+    stream, place = read(count + (count >> 7) + 64), 0
+    small, digits = [], []
+    for first in range(0, count, PAIRS):
+        pairs = min(PAIRS, count - first)
+        stream = _at_least(stream, place + pairs, read)
+        stream[first : first + pairs] = stream[place : place + pairs]
+        place += pairs
+        low = stream[first : first + pairs].view(np.uint32)[:pairs]
+        where = np.flatnonzero(low < np.uint32(1 << 24))
+        stream = _at_least(stream, place + where.size, read)
+        more = stream[place : place + where.size] >> np.uint64(11)
+        digits.append((low[where] + more * 2.0**-53 + 2.0**-54) * 2.0**-32)
+        place += where.size
+        small.append(where + first)
+    return stream[:count].view(np.uint32), np.concatenate(small), np.concatenate(digits)
+
+
+def _at_least(stream: np.ndarray, length: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
+    return stream if len(stream) >= length else np.concatenate([stream, read(length - len(stream))])
 
 
 def add_noise(tensors: Sequence[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:
@@ -173,22 +254,45 @@ def secure_answer(
     Limit: z is computed in double precision, which misplaces a rounding with probability of about 1e-8 per coordinate;
     time is not constant. Cost: several times ordinary noise (benchmarks/noise.py).
     """
-    count = value.numel()
-    steps = np.empty(count)
+    cover = _cover(value.numel(), piece)
+    steps = np.empty(cover.numbers)
 
-    def fill(chunk: int, part: np.ndarray) -> None:
-        words = entropy.words(part.size, "noise", *position, chunk)
+    def fill(number: int) -> None:
+        part = steps[number * NOISE_CHUNK : (number + 1) * NOISE_CHUNK]
+        words = entropy.words(part.size, "noise", *position, cover.chunk + number)
         tail = ndtri(
             ((words >> np.uint64(1)) + 0.5) * 2.0**-64
         )  # in (-inf, 0): half of the distribution, exact far out
         np.rint(np.where(words & np.uint64(1), tail, -tail) / GRID, out=part)
 
-    _fill(steps, piece or Piece(0, count), fill)
-    grid = std * GRID
+    tasks = [partial(fill, number) for number in range(-(-cover.numbers // NOISE_CHUNK))]
+    _in_threads(tasks, torch.get_num_threads())
+    steps, grid = steps[cover.here], std * GRID
     steps += np.rint(value.detach().double().cpu().numpy().reshape(-1) / grid)
     return torch.from_numpy(steps * grid).view(value.shape).to(value)
 
 
+def _in_threads(tasks: Sequence[Callable[[], None]], threads: int) -> None:
+    """Run all tasks, the calling thread among those that do."""
+    left = deque(tasks)
+
+    def work() -> None:
+        while True:
+            try:
+                task = left.popleft()
+            except IndexError:
+                return
+            task()
+
+    others = [_pool(threads - 1).submit(work) for _ in range(min(threads, len(tasks)) - 1)]
+    try:
+        work()
+    finally:
+        left.clear()  # after an interruption
+        for other in others:
+            other.result()
+
+
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="noise")
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="noise")

@@ -5,6 +5,13 @@ from helpers.planting import Mutant
 FAULTS = [
     # ledger and plan
     Mutant(
+        "an odd release is lost when releases are doubled",
+        "accounting/along.py",
+        "return twice.compose(one) if count % 2 else twice",
+        "return twice",
+        ("accounting/test_along.py::test_few_releases_are_composed_by_doubling_with_the_same_result",),
+    ),
+    Mutant(
         "answers of one batch counted as one",
         "accounting/events.py",
         "    return least / (math.sqrt(",

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.accounting import ADJACENCIES, Ledger, gdp_epsilon, pld_epsilon, rdp_epsilon, spent
-from noisewise.accounting.accountants import FINEST, MOST_RELEASES
+from noisewise.accounting.accountants import FINEST
+from noisewise.accounting.events import MOST_RELEASES
 from noisewise.errors import ConfigError
 
 DELTA = 1e-5

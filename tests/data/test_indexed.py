@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from helpers import tiny
 from helpers.items import OwnChance, Ragged, Rows, Words
@@ -32,6 +32,26 @@ def test_workers_change_nothing(chance):
     here = trained(Indexed(Rows(chance)))
     assert torch.equal(here, trained(Indexed(Rows(chance), num_workers=2)))
     assert torch.equal(here, trained(tiny.data())) == (chance == 0)
+
+
+class Mapped(Dataset):
+    """Rows of numbers in two files, as docs/several_processes.md reads them."""
+
+    def __init__(self, folder):
+        self.x = np.load(f"{folder}/x.npy", mmap_mode="r")
+        self.y = np.load(f"{folder}/y.npy", mmap_mode="r")
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(self.x[index].copy()), int(self.y[index])
+
+
+def test_rows_of_mapped_files_are_trained_on_as_tensors_are(tmp_path):
+    for name, part in zip("xy", tiny.data(), strict=True):
+        np.save(tmp_path / f"{name}.npy", part.numpy())
+    assert torch.equal(trained(Indexed(Mapped(tmp_path), num_workers=2)), trained(tiny.data()))
 
 
 def test_the_next_batch_is_known_before_it_is_asked_for(monkeypatch):

@@ -475,5 +475,6 @@ def test_the_seed_chooses_who_is_held_out_and_nothing_else(images, name):
 def test_every_published_set_has_a_stand_in():
     made_up = {"two_patch", "signal_noise"}
     bundled = {"digits"}
-    shown = {"adult", "german_credit", "compas", "california_housing", "wine_quality", *SCALES}
+    texts = {"sst2", "sick", "snli"}  # test_texts.py
+    shown = {"adult", "german_credit", "compas", "california_housing", "wine_quality", *SCALES, *texts}
     assert set(sets.DATASETS) == made_up | bundled | shown

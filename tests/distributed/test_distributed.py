@@ -4,6 +4,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -16,7 +18,20 @@ def benchmark():
 
 def test_the_page_shows_what_was_measured():
     content = json.loads((PROJECT / "benchmarks" / "results" / "distributed.json").read_text())
-    assert benchmark().table(content) in (PROJECT / "docs" / "several_processes.md").read_text()
+    page = (PROJECT / "docs" / "several_processes.md").read_text()
+    assert benchmark().table(content) in page
+    assert benchmark().memory_table(content) in page
+
+
+def test_spread_parameters_need_less_memory():
+    """And what is sent is what must be: weights twice, sums once, each but for a rank's own rows."""
+    content = json.loads((PROJECT / "benchmarks" / "results" / "distributed.json").read_text())
+    rows = {(row["processes"], row["sharded"]): row for row in content["spread"]}
+    for processes in (2, 4):
+        spread, whole = rows[processes, True], rows[processes, False]
+        assert spread["memory"] < 0.6 * whole["memory"]
+        assert spread["payload"] / (4 * spread["coordinates"]) == pytest.approx(3 * (1 - 1 / processes), rel=0.05)
+    assert rows[4, True]["memory"] < rows[2, True]["memory"]
 
 
 def test_masked_coordinates_do_not_travel():

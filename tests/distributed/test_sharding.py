@@ -1,6 +1,8 @@
 """Parameters spread over ranks by fully_shard: the run of one process, its noise, its ledger and its files, in less memory."""
 
+import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -12,12 +14,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from helpers import shared_runs as runs
 from helpers import tiny
-from helpers.ranks import on_ranks
+from helpers.ranks import Gone, on_ranks, outcomes
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
 from noisewise.distributed import ALONE, shard, sharding
 from noisewise.distributed.sharding import is_sharded, whole_of
-from noisewise.errors import ConfigError, NoisewiseError, UnsupportedLayer
+from noisewise.errors import ConfigError, NoisewiseError, RankLost, UnsupportedLayer
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import Phase, Recipe, fit
 from noisewise.repairs.random_sparsification import RandomMasks
@@ -25,7 +27,7 @@ from noisewise.runs.tensors import load_tensors
 from noisewise.runtime import Runtime
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.support import Fixed
-from noisewise.training import checkpoint
+from noisewise.training import checkpoint, train
 from noisewise.training.paid import PaidAccuracy
 from noisewise.training.state import State
 from noisewise.training.step import private_step
@@ -201,6 +203,50 @@ def test_a_rank_holds_its_rows_and_a_few_whole_weights_at_a_time():
     for size, *held, most in on_ranks(2, in_memory):
         assert all(0.49 * size < part < 0.51 * size for part in held)  # parameters, momentum, gradients
         assert 0 < most < 0.2 * size  # one of ten layers, and the next
+
+
+def without_a_whole(team):
+    """A model that is made without values and gets them row by row; its last layer has fewer rows than there are ranks."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(2)
+        values = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    model = values
+    if team.several:
+        model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1)).double().to("meta")
+        shard(model, team).to_empty(device="cpu")
+        with torch.no_grad():
+            for (_, parameter), value in zip(model.named_parameters(), values.parameters(), strict=True):
+                parameter.copy_(sharding.divided(parameter, value.detach(), team))
+    x, _ = tiny.data(dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    how = {"insecure_seed": 1, "progress": False, "team": team}
+    train(model, (x, x.sum(1)), squared, tiny.mechanism(), optimizer, **how)
+    return whole(model, team)
+
+
+def squared(model, batch):
+    return (model(batch[0]).squeeze(1) - batch[1]).square()
+
+
+def test_a_model_that_was_never_whole_and_has_fewer_rows_than_ranks():
+    alone = without_a_whole(ALONE)
+    for together in on_ranks(2, without_a_whole):
+        torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+
+
+def killed(team):
+    def strike(told):
+        if told.step == 2 and team.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tiny.run(shard(tiny.model(), team), team=team, recorders=[strike])
+
+
+def test_a_rank_that_is_killed_stops_the_others():
+    first, second = outcomes(2, killed)
+    assert isinstance(first, RankLost)
+    assert "Nothing of this step was released" in str(first)
+    assert isinstance(second, Gone)
 
 
 # ------------------------------------------------------------------------------------------------------------ run folder
@@ -402,6 +448,10 @@ def refusals(team):
     optimizer.param_groups[0]["lr"] += 0.1 * team.rank
     private_step(network, (x, y), tiny.loss_fn, optimizer, state)
     astray = told(lambda: private_step(network, (x, y), tiny.loss_fn, optimizer, state))
+    late, course = tiny.model(), State.start(tiny.mechanism(), team=team)
+    private_step(late, (x, y), tiny.loss_fn, tiny.sgd(late), course)
+    shard(late, team)
+    lines["too late"] = told(lambda: private_step(late, (x, y), tiny.loss_fn, tiny.sgd(late), course))
     return {**lines, "another course": astray if state.ledger.releases == 2 else "released"}
 
 
@@ -409,7 +459,7 @@ EXPECTED = {
     "a convolution": "UnsupportedLayer: layer '0' is a Conv2d with parameters of its own",
     "a lone parameter": "UnsupportedLayer: the model itself is a Positions with parameters of its own",
     "spread all the same": "UnsupportedLayer: layer '0' is a Conv1d with parameters of its own",
-    "another use": "UnsupportedLayer: the losses of synthetic units are not finite: the model uses a parameter",
+    "another use": "UnsupportedLayer: the model gives '0.weight', which is spread over processes, to mul",
     "mixed units": "CoupledSamples: the loss of one unit moved",
     "copies": "UnsupportedLayer: the model's '0.weight' is spread over processes as",
     "another precision": "ConfigError: fully_shard of the model has a mp_policy",
@@ -421,6 +471,7 @@ EXPECTED = {
     "paid": "ConfigError: paid= with parameters that are spread",
     "one process": "ConfigError: one process has nobody to share parameters with",
     "a team of one": "UnsupportedLayer: the model's '0.weight' is spread over processes as",
+    "too late": "ConfigError: the model's parameters were spread over processes after the first step",
     "another course": "PrivacyError: ranks disagree about step 2",
 }
 
@@ -446,7 +497,7 @@ def as_it_was(team):
         assert type(model[0]) is nn.Linear
         assert not any(map(is_sharded, model.parameters()))
         assert not model[0]._forward_pre_hooks
-        assert bool(model[0].weight.isnan().all())
+        assert bool(model[0].weight.detach().isnan().all())
     after = [(type(module), dict(vars(module)), list(module._forward_hooks)) for module in model.modules()]
     return [kind.__name__ for kind, *_ in before], [
         one[0] is two[0] and one[1].keys() == two[1].keys() and one[2] == two[2]

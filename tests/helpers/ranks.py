@@ -26,7 +26,7 @@ class Gone(Exception):
 def _child(rank, size, meeting, answer, act, arguments, timeout):
     try:
         torch.set_num_threads(1)
-        noise._threads.cache_clear()  # threads are not forked
+        noise._pool.cache_clear()  # threads are not forked
         store = f"file://{meeting}"
         dist.init_process_group("gloo", store, timedelta(seconds=timeout), size, rank)
         team = distributed.team_of()

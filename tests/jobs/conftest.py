@@ -4,12 +4,11 @@ import os
 
 import pytest
 
-ray = pytest.importorskip("ray") if "NOISEWISE_REQUIRE_ALL" not in os.environ else __import__("ray")
-
 
 @pytest.fixture(scope="session")
 def cluster():
     """The address of a Ray with two CPUs, and one GPU that is only said to be there."""
+    ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     context = ray.init(
         address="local",

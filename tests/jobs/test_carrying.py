@@ -13,6 +13,7 @@ import pytest
 from helpers import working
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Job, Local, carry_out
+from noisewise.jobs import carrying as module
 from noisewise.runs.files import hold
 
 SETTINGS = {"progress": False}
@@ -146,6 +147,27 @@ def test_a_result_of_other_settings_is_not_taken(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"result": 1}))
     with pytest.raises(RunError, match="no result of a job"):
         carry_out([Job("a", working.double, {"number": 1})], tmp_path, **SETTINGS)
+
+
+def test_how_long_the_rest_takes_is_said_where_it_is_long(tmp_path, capsys, monkeypatch):
+    carry_out(doubles(3), tmp_path / "quick", label="runs")
+    assert "more runs" not in capsys.readouterr().err
+    monkeypatch.setattr(module, "LONG", -1.0)
+    carry_out(doubles(3), tmp_path / "long", label="runs")
+    assert "2 more runs, about 1 seconds" in capsys.readouterr().err
+
+
+def test_a_failure_of_one_ends_all_where_that_is_wanted(tmp_path):
+    jobs = [Job("bad", working.fail, {"number": 7}), *doubles(2)]
+    with pytest.raises(ConfigError, match="1 of 3 jobs failed"):
+        carry_out(jobs, tmp_path, go_on=False, **SETTINGS)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_nothing_is_kept_where_jobs_know_what_is_done(tmp_path):
+    for keep, folder in ((False, tmp_path / "out"), (True, None)):
+        assert carry_out(doubles(1), folder, keep=keep, **SETTINGS)["job-0"]["twice"] == 0
+    assert list(tmp_path.rglob("*.json")) == []
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 
 from helpers import toy_paper, working
@@ -32,6 +31,7 @@ from noisewise.workflow.seeds import train_seeds
 from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
 from noisewise.workflow.sweep_file import Sweep
 
+ray = pytest.importorskip("ray")
 SETTINGS = {"progress": False}
 
 

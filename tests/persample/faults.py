@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "kernels: tiles beside the diagonal count once",
+        "persample/triton_kernels.py",
+        "twice = tl.where(j < i, 2.0, 1.0)",
+        "twice = tl.where(j < i, 1.0, 1.0)",
+        ("persample/test_kernels.py::test_norms_by_gram_matrices_are_never_short",),
+    ),
+    Mutant(
+        "bounds: Gram matrices are taken for exact",
+        "persample/bounds.py",
+        "    error = first * by_left + second * by_right\n",
+        "    error = 0 * first\n",
+        ("persample/test_kernels.py::test_norms_of_cut_factors_leave_room_for_the_sum_of_cut_factors",),
+    ),
+    Mutant(
         "in_range: indices below zero pass",
         "persample/in_range.py",
         "if low < 0 or high >= count:",
@@ -35,11 +49,18 @@ FAULTS = [
         ("persample/test_lent.py::test_what_was_changed_after_it_was_saved_is_refused",),
     ),
     Mutant(
+        "lent: stand-ins may be given to any function",
+        "persample/lent.py",
+        "        elif not _asks_for_form(func):\n",
+        "        elif False:\n",
+        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused[a decision]",),
+    ),
+    Mutant(
         "lent: a stand-in holds numbers",
         "persample/lent.py",
         'torch.full((), float("nan"),',
         "torch.full((), 0.0,",
-        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused",),
+        ("persample/test_lent.py::test_a_stand_in_that_is_used_otherwise_is_refused[a list]",),
     ),
     Mutant(
         "images: a copy of the batch that is kept is not looked for",
@@ -61,6 +82,20 @@ FAULTS = [
         "first = row // down * width",
         "first = row * width",
         ("persample/test_convolution.py::test_convolution_with_channels_last[rows-stride-all]",),
+    ),
+    Mutant(
+        "gradients of outputs are held until all layers are measured",
+        "persample/engines.py",
+        "    uses.clear()\n",
+        "",
+        ("persample/test_engines.py::test_gradients_of_outputs_are_gone_once_a_layer_is_measured",),
+    ),
+    Mutant(
+        "images: rows of the kernel are joined that the stride does not divide",
+        "persample/convolution.py",
+        "return self.stride[0] if self.kernel[0] % self.stride[0] == 0 else 1",
+        "return self.stride[0]",
+        ("persample/test_convolution.py::test_convolution_with_channels_last[rows-not-joined-all]",),
     ),
     Mutant(
         "grams: those of another factor are taken",
@@ -343,8 +378,8 @@ FAULTS = [
     Mutant(
         "norm too short: Gram matrices not rounded up",
         "persample/bounds.py",
-        "most = (dot + error).clamp_(min=0).sqrt_()",
-        "most = (dot + 0 * error).clamp_(min=0).sqrt_()",
+        "(dot + error).clamp_(min=0).sqrt_()",
+        "(dot + 0 * error).clamp_(min=0).sqrt_()",
         (
             "persample/test_bounds.py::test_bounds_from_gram_matrices_hold_the_exact_norm_and_the_room_that_is_asked_for",
         ),
@@ -352,11 +387,25 @@ FAULTS = [
     Mutant(
         "norm too short: the later sum not allowed for",
         "persample/bounds.py",
-        ".moved(rounding * sizes[0] * sizes[1])",
-        "",
+        "later = rounding * product",
+        "later = 0 * product",
         (
             "persample/test_bounds.py::test_bounds_from_gram_matrices_hold_the_exact_norm_and_the_room_that_is_asked_for",
         ),
+    ),
+    Mutant(
+        "norm too short: the rough bound of Gram matrices without its square",
+        "persample/bounds.py",
+        ".square_().mul_(by_left + by_right))",
+        ".mul_(by_left * by_right))",
+        ("persample/test_bounds.py::test_the_rough_bound_holds_and_each_unit_has_its_own",),
+    ),
+    Mutant(
+        "a unit's norm is by the bound that another one needs",
+        "persample/bounds.py",
+        "Bounds(*(torch.where(good, *pair) for pair in zip(rough, fine(), strict=True)))",
+        "fine()",
+        ("persample/test_bounds.py::test_the_rough_bound_holds_and_each_unit_has_its_own",),
     ),
     Mutant(
         "norm too short: one position's products cut to fewer bits",

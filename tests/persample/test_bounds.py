@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from helpers.in_float64 import in_float64, length
+from noisewise.persample.bounds import PRECISE
 from noisewise.persample.gradients import Outer
+from noisewise.persample.rounding import roundoff
 
 
 def random(*shape, seed, dtype):
@@ -37,3 +39,35 @@ def test_bounds_from_gram_matrices_hold_what_vanished_in_them():
     left, right = torch.tensor([[[1.0, 1.0], [1e-25, 1e-25]]]), torch.tensor([[[1e-25, 1e-25], [1.0, 1.0]]])
     gradient = Outer(left, right)
     assert float(gradient.gram(0.0).most) >= length(in_float64(gradient).formed()) > 0
+
+
+def cancelling(shape, seed):
+    """Positions that nearly cancel each other: the rough bound says little about their sum."""
+    whole = outer(*shape)(seed, torch.float32)
+    left = torch.cat([whole.left, whole.left * (-1 + 1e-2)], 1)
+    return left, torch.cat([whole.right, whole.right], 1)
+
+
+@pytest.mark.parametrize("shape", [(30, 200, 150), (8, 1000, 60)])
+def test_the_rough_bound_holds_and_each_unit_has_its_own(shape):
+    """Seeds 0..9. Positive factors, which round alike: known at once; beside one of which little is known, the same numbers."""
+    for seed in range(10):
+        whole = outer(2 * shape[0], *shape[1:])(seed, torch.float32)
+        left, right = whole.left.abs(), whole.right.abs()
+        alone = Outer(left, right).gram(0.0)
+        exact = length(in_float64(Outer(left, right)).formed())
+        assert float(alone.least) <= exact <= float(alone.most) <= PRECISE * float(alone.least)
+        difficult = cancelling(shape, seed)
+        both = Outer(torch.cat([left, difficult[0]]), torch.cat([right, difficult[1]])).gram(0.0)
+        assert torch.equal(both.most[:1], alone.most)
+        exact = length(in_float64(Outer(*difficult)).formed())
+        assert float(both.least[1]) <= exact <= float(both.most[1])
+        assert float(both.most[1]) > PRECISE * float(both.least[1])
+        rough = (by_the_way(left, right) * (roundoff(left, shape[1]) + roundoff(right, shape[2]))) ** 0.5
+        assert float(alone.most**2 - alone.least**2) ** 0.5 >= 2**0.5 * rough * (1 - 1e-4)
+
+
+def by_the_way(left, right):
+    """`(sum_t |l_t| |r_t|)^2` in float64."""
+    sizes = left.double().norm(dim=2) * right.double().norm(dim=2)
+    return float(sizes.sum()) ** 2

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for
 from noisewise.persample.convolution import Convolution
+from noisewise.persample.images import with_channels_last
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
@@ -27,13 +27,16 @@ LAST = {
     "rows-stride-leaves-rest": (8, 4, (18, 17), (3, 4), {"stride": (3, 2), "padding": (2, 1)}),
     "rows-over-gaps": (16, 3, (13, 14), (1, 1), {"stride": (3, 2)}),
     "rows-larger-stride": (8, 5, (19, 15), (2, 2), {"stride": (4, 3)}),
+    "rows-of-one-channel": (1, 16, (28, 28), (8, 8), {"stride": 2, "padding": 3}),
+    "rows-of-patches": (3, 6, (12, 16), (4, 4), {"stride": 4}),
+    "rows-not-joined": (8, 4, (17, 16), (3, 4), {"stride": 2}),
     "patches-gram": (16, 16, (6, 5), (3, 3), {"stride": 2, "padding": 1}),
 }
 
 
 def last(gradient):
     """The same with channels last in memory."""
-    moved = (part.contiguous(memory_format=torch.channels_last) for part in (gradient.input, gradient.grad))
+    moved = (with_channels_last(part) for part in (gradient.input, gradient.grad))
     return replace(gradient, **dict(zip(("input", "grad"), moved, strict=True)))
 
 

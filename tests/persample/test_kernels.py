@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from noisewise.clipping import Flat
-from noisewise.persample import kernels
+from noisewise.persample import gradients, kernels, rounding
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import ByTap, Formed
 from noisewise.persample.gradients import Outer
@@ -222,3 +222,63 @@ def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpre
             other, rest = replace(piece).measure(None)
             torch.testing.assert_close(squares, other, rtol=1e-4, atol=0)
             torch.testing.assert_close(got.flatten(), rest.weighted_sum(factors).flatten(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
+@pytest.mark.parametrize("time", [2, 5, 70])
+def test_norms_by_gram_matrices_are_never_short(time, scale, cut, interpreted, monkeypatch):
+    torch.manual_seed(time)
+    monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
+    if cut:
+        monkeypatch.setattr(rounding, "_error", lambda kinds: 2.0**-10)
+    left, right = torch.randn(4, time, 20) * scale, torch.randn(4, time, 33)
+    right[1, 1::2], left[1, 1::2] = (
+        right[1, : time - 1 : 2][: time // 2],
+        -left[1, : time - 1 : 2][: time // 2],
+    )  # cancels
+    left[2], right[3, 1:] = 0, 0
+    outer = Outer(left, right)
+    with steady(4):
+        squares, summable = outer.measure(None)
+    assert summable is outer
+    exact = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1).norm(dim=1)
+    most = left.double().flatten(1).norm(dim=1) * right.double().flatten(1).norm(dim=1)
+    norms = squares.sqrt()
+    assert (norms >= exact).all()
+    assert (norms[[0, 3]] <= exact[[0, 3]] * (1.03 if cut else 1.0005)).all()
+    assert norms[2] == 0
+    assert norms[1] <= exact[1] + (0.1 if cut else 0.01) * most[1]
+
+
+def test_what_bounds_the_rounding_of_gram_matrices_is_what_it_says(interpreted):
+    torch.manual_seed(0)
+    left, right = torch.randn(3, 70, 20), torch.randn(3, 70, 33)
+    sizes = [lengths(x.flatten(1)) for x in (left, right)]
+    got = kernels.gram_products(left, right, *sizes, cut=False)
+    a, b = (
+        (x.double() / (2.0 ** torch.frexp(size)[1])[:, None, None])
+        for x, size in zip((left, right), sizes, strict=True)
+    )
+    grams, norms = [x @ x.transpose(1, 2) for x in (a, b)], [x.norm(dim=2) for x in (a, b)]
+    expected = torch.stack([
+        (grams[0] * grams[1]).sum((1, 2)),
+        torch.einsum("bt,bs,bts->b", norms[0], norms[0], grams[1].abs()),
+        torch.einsum("bt,bs,bts->b", norms[1], norms[1], grams[0].abs()),
+        (norms[0] * norms[1]).sum(1),
+    ])  # fmt: skip
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_norms_of_cut_factors_leave_room_for_the_sum_of_cut_factors(interpreted, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
+    monkeypatch.setattr(rounding, "_error", lambda kinds: 2.0**-10)
+    real, cut = kernels.gram_products, 1 - 2.0**-11  # what TF32 leaves of a factor in the worst case
+    monkeypatch.setattr(kernels, "gram_products", lambda a, b, *sizes, **how: real(a * cut, b * cut, *sizes, **how))
+    left, right = torch.rand(3, 70, 20), torch.rand(3, 70, 33)
+    with steady(3):
+        norms = Outer(left, right).measure(None)[0].sqrt()
+    exact = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1).norm(dim=1)
+    most = left.double().flatten(1).norm(dim=1) * right.double().flatten(1).norm(dim=1)
+    assert (norms >= exact + 2.0**-10 * most).all()

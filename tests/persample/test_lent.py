@@ -109,17 +109,39 @@ def test_weights_are_perturbed_on_the_way_and_not_where_they_lie():
     assert torch.equal(before, nn.functional.linear(row, lender.parameters["weight"], lender.parameters["bias"]))
 
 
-class Scaled(nn.Linear):
-    """Uses its weight in a way of its own."""
+USES = {
+    "norm": lambda m, x: m(x) * m.weight.norm(),
+    "matmul": lambda m, x: x @ m.weight.t(),
+    "a transposed view": lambda m, x: x @ m.weight.T,
+    "data": lambda m, x: m(x) + m.weight.data.sum(),
+    "a decision": lambda m, x: m(x) if bool((m.weight < 1e9).all()) else -m(x),
+    "a number": lambda m, x: m(x) * float(m.bias[0]),
+    "a list": lambda m, x: m(x) + torch.cat([m.bias]),
+    "numpy": lambda m, x: m(x) * m.bias.detach().numpy()[0],
+}
+
+
+class Using(nn.Module):
+    """A linear layer whose parameters are used once more."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.layer, self.use = nn.Linear(5, 3), use
 
     def forward(self, x):
-        return super().forward(x) * self.weight.norm()
+        return self.use(self.layer, x)
 
 
-def test_a_stand_in_that_is_used_otherwise_is_refused():
-    model = nn.Sequential(Scaled(5, 3)).double()
+@pytest.mark.parametrize("use", USES)
+def test_a_stand_in_that_is_used_otherwise_is_refused(use):
+    model = Using(USES[use]).double()
     _, lending = without_weights(model)
-    with lending, pytest.raises(UnsupportedLayer, match="uses a parameter that is spread over processes otherwise"):
+    with (
+        lending,
+        pytest.raises(
+            UnsupportedLayer, match=r"which is spread over processes, to |is spread over processes otherwise"
+        ),
+    ):
         examine(model, runs.loss_fn, (runs.inputs("mlp"), runs.labels()))
 
 

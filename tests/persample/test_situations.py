@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from helpers import shared_runs as runs
 from helpers.oracles import (
     Apply,
     Setup,
@@ -17,6 +18,7 @@ from helpers.oracles import (
     rows,
     unit_gradients,
 )
+from helpers.shared_runs import Blocks
 from noisewise.clipping import Flat
 from noisewise.errors import UnsupportedLayer
 from noisewise.persample import clipped_sum, examine
@@ -26,6 +28,7 @@ EACH_ENGINE = pytest.mark.parametrize("engine", ["auto", "dense", "loop"])
 BOUND = 0.3
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0])
+TOKENS = (runs.inputs("blocks", 6), runs.labels(6))
 
 
 def mlp(*between):
@@ -181,6 +184,23 @@ def test_checkpoints_are_right_if_not_reentrant(model, engine):
     setup = Setup(model, cross_entropy, (X, Y))
     assert relative_error(summed(setup, engine).grads._values, by_hand(setup)) < 1e-5
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
+def test_checkpoints_of_activations_change_no_bit(dropped):
+    """Norms and sums of an encoder, the engine's proof included, with what dropout draws."""
+    sums = []
+    for where in ("nowhere", "in the block"):
+        torch.manual_seed(0)
+        model = Blocks(checkpointed=where == "in the block")
+        model.inner.append(nn.Dropout(dropped))
+        layout = examine(model, runs.loss_fn, TOKENS)
+        assert layout.proven
+        assert not layout.fallback
+        sums.append(clipped_sum(model, runs.loss_fn, TOKENS, Flat(0.5), layout=layout, seed=3))
+    plain, again = sums
+    assert torch.equal(plain.norms, again.norms)
+    assert all(torch.equal(again.grads._values[name], total) for name, total in plain.grads._values.items())
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,11 @@ from noisewise.attacks.pgd import Space, pgd
 from noisewise.batches import map_tensors
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat, Normalized
+from noisewise.distributed import end, team_of
 from noisewise.errors import ConfigError, DataError, NoisewiseError
-from noisewise.noise import standard_normal
-from noisewise.persample import clipped_sum, examine, formed, kernels
+from noisewise.noise import CUDA_CHUNK, Piece, standard_normal
+from noisewise.persample import clipped_sum, examine, formed, gradients, kernels
+from noisewise.persample.steady import steady
 from noisewise.randomness import Entropy
 from noisewise.repairs.random_sparsification import random_subset
 from noisewise.reproduce.papers import names
@@ -31,6 +33,8 @@ from noisewise.testing import reveal
 from noisewise.training import moves
 from noisewise.training.captured import Captured
 from noisewise.training.moves import Moves
+from noisewise.training.state import State
+from noisewise.training.step import private_step
 
 pytestmark = pytest.mark.gpu
 
@@ -348,6 +352,29 @@ def test_experiments_run_on_a_gpu(name, tmp_path):
     assert result_path(tmp_path, *name.split("."), "quick").exists()
 
 
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_norms_by_gram_matrices_are_never_short_and_close(precision, monkeypatch):
+    monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        torch.manual_seed(0)
+        left, right = torch.randn(9, 150, 96, device="cuda"), torch.randn(9, 150, 200, device="cuda") * 1e-6
+        left[1, 75:], right[1, 75:] = -left[1, :75], right[1, :75]  # cancels
+        outer = gradients.Outer(left, right)
+        with steady(9):
+            squares, summable = outer.measure(None)
+        assert summable is outer
+        exact = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1).norm(dim=1)
+        assert (squares.sqrt() >= exact).all()
+        assert (squares.sqrt()[2:] <= exact[2:] * 1.03).all()
+        for unit in range(9):
+            alone = (torch.arange(9, device="cuda") == unit).double()
+            assert (summable.weighted_sum(alone).double().norm() <= squares[unit].sqrt() * (1 + 1e-6)).item()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_kernels_agree_with_plain_arithmetic():
     torch.manual_seed(0)
     rows = torch.randn(300, 5000, device="cuda")
@@ -369,3 +396,45 @@ def test_kernels_agree_with_plain_arithmetic():
             exact = weight.grad.flatten(2).permute(2, 0, 1)
             assert ((formed[:, unit] - exact).norm() / exact.norm()).item() < error
             assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12
+
+
+def test_pieces_of_a_tensor_have_noise_that_does_not_depend_on_the_cut():
+    entropy, count = Entropy.insecure(7), CUDA_CHUNK + 1000
+
+    def cut(*places):
+        ends = [*places, count]
+        sizes = [(first, last - first) for first, last in zip([0, *places], ends, strict=True)]
+        return torch.cat(
+            [standard_normal(torch.empty(n, device="cuda"), entropy, (3, 0), Piece(k, count)) for k, n in sizes]
+        )
+
+    whole = cut()
+    assert torch.equal(whole, cut(10, CUDA_CHUNK - 5, CUDA_CHUNK + 17))
+    assert abs(float(whole.double().square().mean()) - 1) < 5 * (2 / count) ** 0.5
+    assert len(whole.unique()) > 0.7 * count
+
+
+def test_spread_parameters_of_one_rank_under_nccl(tmp_path):
+    """The gradient without noise is that of whole parameters, and the model is fully_shard's afterwards."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    x, y = (part.cuda() for part in tiny.data())
+    dist.init_process_group("cpu:gloo,cuda:nccl", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        grads = []
+        for spread in (False, True):
+            network = tiny.model().cuda()
+            if spread:
+                fully_shard(network, mesh=init_device_mesh("cuda", (1,)))
+            plan = replace(tiny.mechanism(), sampler=FullBatch(tiny.N), noise_multiplier=0.0, steps=2)
+            state = State.start(plan, insecure_seed=0, team=team_of())
+            for _ in range(2):
+                private_step(network, (x, y), tiny.loss_fn, tiny.sgd(network), state)
+            held = [getattr(p.grad, "_local_tensor", p.grad) for p in network.parameters()]
+            grads.append(torch.cat([grad.flatten() for grad in held]))
+        torch.testing.assert_close(*grads)
+        assert network(x).shape == (tiny.N, 3)
+    finally:
+        end()

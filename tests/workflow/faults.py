@@ -5,6 +5,20 @@ from helpers.planting import Mutant
 FAULTS = [
     # published sets, tables, images, recordings, settings, plans
     Mutant(
+        "a million epochs are counted only after torch is imported",
+        "workflow/early.py",
+        'check_releases(math.ceil(least), "at least ")',
+        "return",
+        ("workflow/test_early.py::test_a_plan_of_a_million_epochs_is_refused_at_once",),
+    ),
+    Mutant(
+        "plans by the epoch are refused as if they released at every step",
+        "workflow/early.py",
+        'every_step = sampler in (None, "poisson")',
+        "every_step = True",
+        ("workflow/test_early.py::test_plans_that_may_be_composed_pass",),
+    ),
+    Mutant(
         "seen: config, engine ignored",
         "workflow/settings.py",
         "Runtime(engine=cast(Engine, self.engine), microbatch=self.microbatch)",

@@ -9,7 +9,7 @@ from noisewise import load
 from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError, DataError
 from noisewise.workflow import early
-from noisewise.workflow.early import CODE, SETTINGS, check_groups, check_repairs, check_sizes
+from noisewise.workflow.early import CODE, SETTINGS, check_groups, check_length, check_repairs, check_sizes
 from noisewise.workflow.repair_specs import BY_SLUG, EXAMPLES, FROM_OWN_FILES, parse
 
 ELSEWHERE = {"magnitude-pruning", "public-pretraining"}  # whose settings follow from their source
@@ -86,3 +86,43 @@ def test_groups_of_the_data_may_be_named(tmp_path):
     for data in ("digits", str(tmp_path / "table.csv")):
         with pytest.raises(ConfigError, match="has no groups 'sex'; it has none"):
             check_groups(data, bounds, (), None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (None, 1e6, None, None, None),
+        ("digits", 1e6, None, None, "poisson"),
+        ("adult", 2e4, None, 64, None),
+        (None, None, 1_000_001, None, "poisson"),
+        (None, 1_000_001, None, None, "shuffle"),
+        (None, 1_000_001, None, None, "full-batch"),
+    ],
+)
+def test_a_plan_of_a_million_epochs_is_refused_at_once(given):
+    with pytest.raises(ConfigError, match=r"at least [\d,]+ releases: more than 1,000,000 .* Train for fewer steps"):
+        check_length(*given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (None, None, None, None, None),
+        ("digits", 300.0, None, 256, "poisson"),
+        ("adult", 1e4, None, 256, None),
+        ("not a set", 9e5, None, 1, None),
+        (None, None, 1_000_000, None, None),
+        (None, None, 50_000_000, None, "shuffle"),
+        (None, 1e6, None, None, "shuffle"),
+        (None, 1e6, None, None, "full-batch"),
+    ],
+)
+def test_plans_that_may_be_composed_pass(given):
+    check_length(*given)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, entry in CATALOG.items() if entry.rows and name in ("digits", "two-patch")]
+)
+def test_half_of_the_rows_train_at_least(name):
+    assert len(load(name)[0]) >= CATALOG[name].rows / 2

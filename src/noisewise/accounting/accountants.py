@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noisewise.accounting import losses
+from noisewise.accounting.events import check_releases
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ Events: TypeAlias = "Sequence[tuple[DpEvent, int]]"
 
 FINEST = 1e-4  # discretisation of the privacy loss: dp-accounting's default
 SEVERAL = 20  # different releases whose composition takes long
-MOST_RELEASES = 1_000_000  # seconds; ten times as many take minutes
 ADJACENCIES = {
     "add-remove": "ADD_OR_REMOVE_ONE",
     "zero-out": "REPLACE_SPECIAL",
@@ -97,11 +97,7 @@ def pld_epsilon(events: Events, delta: float, adjacency: str) -> float:
     a plan, its run and its report ask the same.
     """
     check_delta(delta)
-    if (releases := sum(count for _, count in events)) > MOST_RELEASES:
-        raise ConfigError(
-            f"{releases:,} releases: more than {MOST_RELEASES:,} cannot be composed in reasonable time. Train for fewer "
-            "steps; larger batches reach as far in fewer of them."
-        )
+    check_releases(sum(count for _, count in events))
     return _pld_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
 
 

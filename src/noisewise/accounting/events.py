@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from noisewise.sampling import Sampler
 
+MOST_RELEASES = 1_000_000  # seconds; ten times as many take minutes
 LEAST_NOISE, MOST_NOISE = 1e-100, 1e100
 
 
@@ -26,6 +27,15 @@ def joint_multiplier(multipliers: Iterable[float]) -> float:
         return min(multipliers)
     least = min(multipliers)
     return least / (math.sqrt(math.fsum((least / sigma) ** 2 for sigma in multipliers)) * (1 + 2**-50))
+
+
+def check_releases(releases: int, words: str = "") -> None:
+    """Plans that cannot be composed are refused by their number of releases alone, before an accountant is loaded."""
+    if releases > MOST_RELEASES:
+        raise ConfigError(
+            f"{words}{releases:,} releases: more than {MOST_RELEASES:,} cannot be composed in reasonable time. Train for fewer "
+            "steps; larger batches reach as far in fewer of them."
+        )
 
 
 def check_multiplier(sigma: float, name: str) -> None:

@@ -42,7 +42,7 @@ from noisewise.jobs import Local, Where, chosen
 from noisewise.runs.files import read_json
 from noisewise.workflow.checks import check_privacy, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
-from noisewise.workflow.early import check_groups, check_repairs, check_sizes
+from noisewise.workflow.early import check_groups, check_length, check_repairs, check_sizes
 from noisewise.workflow.settings import Config, parsed_settings
 
 if TYPE_CHECKING:
@@ -259,6 +259,7 @@ def train(
     check_repairs(fixes, epsilon)
     check_groups(data, fixes, group or (), schema)
     check_sizes(data, given.get("batch_size"), given.get("valid"))
+    check_length(data, epochs, given.get("steps"), given.get("batch_size"), given.get("sampler"))
     if resume and stored is None and base is None and epsilon is None and noise_multiplier is None and not follows:
         raise RunError(f"{out} holds no run to go on with. Start one, e.g. with --data digits --epsilon 3.")
     if base is None and stored is None and not (resume and follows):

@@ -66,6 +66,8 @@ def _mesh(team: Team, kind: str) -> Any:
     from torch.distributed.device_mesh import DeviceMesh
 
     group: Any = dist.group.WORLD if team.group is None else team.group
+    if kind == "meta":  # where it will be
+        kind = "cuda" if "nccl" in str(dist.get_backend_config(group)) else "cpu"
     return DeviceMesh.from_group(group, kind)
 
 

@@ -8,18 +8,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from noisewise.persample import kernels
 from noisewise.persample.rounding import (
     ENOUGH,
     exponents,
     lengths,
     magnitudes,
+    powers,
     restored,
     roundoff,
     scaled,
+    shortened,
     squared,
 )
 from noisewise.persample.steady import is_steady
 
+PRECISE = 1.002  # norms known so well need no finer bound: at most a thousandth is added
 SLACK = 2.0**20  # of the smallest ordinary number that a term may lose: entries may exceed 1, and taps add up
 
 
@@ -55,20 +59,59 @@ def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding:
     The entry (t, s) of L is off by at most `roundoff |l_t| |l_s|`, and the same holds for R; so the product is off by at
     most `roundoff (|l|^T |R| |l| + |r|^T |L| |r|)`, where |l_t|^2 and |r_t|^2 are the diagonals, plus the product of both
     errors, plus what vanished below the smallest ordinary number; the sum is off by `rounding |l| |r|`.
+    Neither form is more than `(sum_t |l_t| |r_t|)^2` (Cauchy and Schwarz), which is asked first: for units whose norm it
+    leaves known to `PRECISE`, the forms themselves could tell no more.
     """
     time, tiny = lefts.shape[1], SLACK * torch.finfo(lefts.dtype).tiny
     by_left, by_right = roundoff(lefts, rows), roundoff(rights, columns)
-    left = lefts.diagonal(dim1=1, dim2=2).clamp(min=tiny * rows).sqrt_().unsqueeze(2)
-    right = rights.diagonal(dim1=1, dim2=2).clamp(min=tiny * columns).sqrt_().unsqueeze(2)
-    error = _form(rights, left).double().mul_(by_left)
-    error += _form(lefts, right).double().mul_(by_right)
-    error *= 1 + 2 * roundoff(lefts, 2 * time)  # it was rounded itself
-    sizes = lengths(left[:, :, 0]), lengths(right[:, :, 0])
-    error += (by_left * sizes[0] * sizes[1]).square_().mul_(by_right / by_left)
-    error += (sizes[0].square() + sizes[1].square() + time).mul_(tiny * time * (rows + columns))
+    left = lefts.diagonal(dim1=1, dim2=2).clamp(min=tiny * rows).sqrt_()
+    right = rights.diagonal(dim1=1, dim2=2).clamp(min=tiny * columns).sqrt_()
+    sizes = lengths(left), lengths(right)
+    product = sizes[0] * sizes[1]
+    rest = (by_left * product).square_().mul_(by_right / by_left)
+    rest += (sizes[0].square() + sizes[1].square() + time).mul_(tiny * time * (rows + columns))
+    later = rounding * product
     dot = (lefts * rights).sum((1, 2), dtype=torch.float64)
-    most = (dot + error).clamp_(min=0).sqrt_()
-    return Bounds((dot - error).clamp_(min=0).sqrt_(), most).moved(rounding * sizes[0] * sizes[1])
+    slack = 1 + 2 * (roundoff(lefts, 2 * time) + by_left + by_right)  # the error was rounded itself
+
+    def within(error: Tensor) -> Bounds:
+        error = error.mul_(slack).add_(rest)
+        return Bounds((dot - error).clamp_(min=0).sqrt_(), (dot + error).clamp_(min=0).sqrt_())
+
+    def fine() -> Bounds:
+        by_forms = _form(rights, left.unsqueeze(2)).double().mul_(by_left)
+        return within(by_forms.add_(_form(lefts, right.unsqueeze(2)).double(), alpha=by_right))
+
+    if is_steady():
+        return fine().moved(later)
+    rough = within((left * right).sum(1, dtype=torch.float64).square_().mul_(by_left + by_right))
+    good = rough.most <= PRECISE * rough.least
+    if bool(good.all()):
+        return rough.moved(later)
+    return Bounds(*(torch.where(good, *pair) for pair in zip(rough, fine(), strict=True))).moved(later)
+
+
+def gram_bounds(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, rounding: float) -> Bounds:
+    """As `dot_bounds` of the Gram matrices of left and right `[batch, time, ...]`, which a kernel never writes down.
+
+    `lefts`, `rights`: lengths of the factors, in float64. Entries are divided by powers of two above these, so that none
+    leaves its range.
+    """
+    time, tiny = left.shape[1], SLACK * torch.finfo(left.dtype).tiny
+    terms = left.shape[2], right.shape[2]
+    by_left, by_right = roundoff(left, terms[0]), roundoff(right, terms[1])
+    dot, first, second, both = kernels.gram_products(left, right, lefts, rights, cut=shortened(left) > 0)
+    error = first * by_left + second * by_right
+    error *= 1 + 2 * (by_left + by_right)  # of the rounded matrices, not the exact ones
+    error += both.square() * (by_left * by_right) + tiny * time * time * sum(terms)
+    back = _power(lefts) * _power(rights) * ((lefts != 0) & (rights != 0))  # of nothing, nothing can vanish
+    bounds = Bounds((dot - error).clamp(min=0).sqrt() * back, (dot + error).clamp(min=0).sqrt() * back)
+    return bounds.moved(rounding * lefts * rights)
+
+
+def _power(sizes: Tensor) -> Tensor:
+    """The power of two above each size in float64, as the kernel takes it."""
+    return powers(torch.frexp(sizes)[1].long().clamp(-126, 126))
 
 
 def _form(grams: Tensor, sizes: Tensor) -> Tensor:

@@ -133,10 +133,15 @@ class Convolution:
             and self.groups == 1
             and self.dilation == (1, 1)
             and not self.input.is_cuda
-            and self.input.shape[1] * self.kernel[1] >= 16
+            and self.input.shape[1] * self.kernel[1] * self._joined >= 16
             and self.input.stride(1) == 1
             and self.input.is_contiguous(memory_format=torch.channels_last)
         )
+
+    @property
+    def _joined(self) -> int:
+        """Rows of the kernel that are one stretch of the unfolded input: as many as the stride skips, if that divides them."""
+        return self.stride[0] if self.kernel[0] % self.stride[0] == 0 else 1
 
     @property
     def _cheap_to_keep(self) -> bool:
@@ -259,23 +264,25 @@ class Convolution:
     def _by_rows(self, chunk: slice, mask: Tensor | None) -> ByTap:
         """Unfolded along the width; a row of the kernel is then an offset into the rows of one remainder of the stride."""
         (high, broad), (down, right), (out, height, width) = self.kernel, self.stride, self.grad.shape[1:]
-        stretch = broad * self.input.shape[1]
+        stretch, joined = broad * self.input.shape[1], self._joined
         rows = height + (high - 1) // down
         spare = max(0, rows * down - self._sizes()[0])
         padded = self._padded(chunk, spare).permute(0, 2, 3, 1).contiguous()
         units, steps = padded.shape[0], padded.stride()
         view = padded.as_strided(
-            (units, down, rows, width, stretch), (steps[0], steps[1], down * steps[1], right * steps[2], 1)
+            (units, down // joined, rows, width, joined, stretch),
+            (steps[0], steps[1], down * steps[1], right * steps[2], steps[1], 1),
         )
-        unfolded = view.reshape(units, down, rows * width, stretch)
+        unfolded = view.reshape(units, down // joined, rows * width, joined * stretch)
         grad = self.grad[chunk].permute(0, 2, 3, 1).reshape(units, height * width, out).transpose(1, 2)
-        grads = grad.new_empty(high, units, out, stretch)
-        for row in range(high):
+        grads = grad.new_empty(high // joined, units, out, joined * stretch)
+        for place, row in enumerate(range(0, high, joined)):
             first = row // down * width
-            torch.bmm(grad, unfolded[:, row % down, first : first + height * width], out=grads[row])
+            torch.bmm(grad, unfolded[:, row % down, first : first + height * width], out=grads[place])
         if mask is not None:
-            grads.mul_(mask.permute(2, 0, 3, 1).flatten(2).unsqueeze(1))
-        return ByTap(grads, columns=broad)
+            laid = mask.permute(2, 0, 3, 1).unflatten(0, (-1, joined)).transpose(1, 2)
+            grads.mul_(laid.flatten(2).unsqueeze(1))
+        return ByTap(grads, columns=joined * broad)
 
     def _patches(self) -> Tensor:
         """Unfolded input `[batch, time, taps * in]`, the last in any order."""

@@ -165,7 +165,9 @@ def ghost(
     if fallback and is_steady():
         raise NotSteady(f"no ghost rule explains how {sorted(fallback)} are used")
     explained = {name: live[name] for name in live if name not in fallback}
-    measured = _measure_uses(_uses(followed, explained, batch.weights), explained, units, views, masks)
+    uses = _uses(followed, explained, batch.weights)
+    del followed  # and with it every input that no use needs
+    measured = _measure_uses(uses, explained, units, views, masks)
     if fallback:
         rest = {name: live[name] for name in live if name in fallback}
         measured |= _measure_formed(each_alone(model, loss_fn, batch, rest, layout), masks)
@@ -357,9 +359,13 @@ def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dic
 
 
 def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Masks) -> Measured:
-    """Norms and gradients of parameters from their uses, all of which are known."""
+    """Norms and gradients of parameters from their uses, all of which are known; inputs and gradients go when they can.
+
+    `uses` is empty afterwards.
+    """
     recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
     pieces = _pieces(uses, live, views, recent)
+    uses.clear()
     for name, parameter in live.items():
         if pieces[name]:
             with full_precision(parameter):

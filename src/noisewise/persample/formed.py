@@ -24,6 +24,7 @@ from noisewise.persample.steady import is_steady, most_units
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
 CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
 CUDA_FORMED = 1 << 22  # floats of a gradient up to which a captured step forms it rather than ask Gram matrices
+CUDA_GRAMS = 0  # multiply-adds of Gram matrices that a formed float is worth in a captured step on a GPU
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -173,7 +174,7 @@ class ByTap:
     """Formed gradients of a convolution, `[taps, batch, out, in]`; `squares [batch]`: those of their norms, if known.
 
     Of kernels with two axes the first may stand for the taps, and the second in front of the inputs: `[rows, batch, out,
-    columns * in]`.
+    columns * in]`; several rows may be one stretch of columns.
     """
 
     grads: Tensor

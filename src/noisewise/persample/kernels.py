@@ -113,6 +113,14 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     return sums
 
 
+def gram_products(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, *, cut: bool) -> Tensor:
+    """The product of two Gram matrices of each unit and what bounds its rounding, without forming them; see `gram_bounds`."""
+    products: Tensor = _kernels().gram_products(
+        left, right, lefts.contiguous(), rights.contiguous(), precision="tf32" if cut else "ieee"
+    )
+    return products
+
+
 def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold."""
     factors = factors.contiguous()

@@ -4,7 +4,8 @@ While a `Lending` is active, the model's parameters are stand-ins: of the right 
 throughout. A function of `FUNCTIONS` that is given a stand-in gets the whole weight, which is gone when the function returns;
 what autograd keeps of it for the backward pass is its name, and it is lent once more there. Sums of gradients are handed back
 one parameter at a time (`add`), and only a part of each is kept. So a process never holds more than a few whole weights.
-A stand-in that is used in any other way makes losses that are not numbers, which the examination refuses.
+A stand-in that is used in any other way is refused; where that is not seen, it makes losses that are not numbers, and the
+examination refuses these.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
+from noisewise.errors import UnsupportedLayer
 from noisewise.noise import Piece
 from noisewise.persample.labels import BEFORE, Labels
 
 FUNCTIONS = {F.linear, F.embedding, F.layer_norm, F.rms_norm, F.group_norm}  # what may be given a weight that is lent
+FORM = {  # what may be asked of a stand-in: its form, and nothing of its values
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "storage_offset", "is_contiguous", "__len__",
+    "is_floating_point", "is_complex", "is_inference", "is_neg", "is_conj", "_is_view", "data_ptr", "untyped_storage", "detach",
+    "requires_grad_", "new_zeros", "new_empty", "zeros_like", "empty_like", "__hash__", "get_device",
+}  # fmt: skip
+VALUES = {"T", "mT", "H", "mH", "data", "real", "imag"}  # attributes that show values
 PORTION = 1 << 24  # floats of whole gradients that are asked for at once, while a model is looked at
 
 Change = Callable[[str, Tensor], Tensor]
@@ -116,6 +124,10 @@ class Lending(TorchFunctionMode):
         if func in FUNCTIONS:
             args = tuple(self._instead(arg) for arg in args)
             kwargs = {key: self._instead(arg) for key, arg in kwargs.items()}
+        elif not _asks_for_form(func):
+            for argument in (*args, *kwargs.values()):
+                if id(argument) in self._names:
+                    raise _used_otherwise(self._names[id(argument)], func)
         return func(*args, **kwargs)
 
     def _instead(self, argument: Any) -> Any:
@@ -176,6 +188,22 @@ class Lending(TorchFunctionMode):
             return tensor
         whole = self._whole(saved.name)
         return whole.as_strided(saved.shape, saved.stride, saved.offset)
+
+
+def _asks_for_form(func: Any) -> bool:
+    """Is it a question about the form of a tensor: a method, or an attribute?"""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") not in VALUES
+    return name in FORM
+
+
+def _used_otherwise(name: str, func: Any) -> UnsupportedLayer:
+    return UnsupportedLayer(
+        f"the model gives {name!r}, which is spread over processes, to {getattr(func, '__name__', func)}: it can be lent to "
+        "linear, embedding, layer_norm, rms_norm and group_norm of torch.nn.functional only. Use it by these, or train without "
+        "fully_shard."
+    )
 
 
 class Lent(torch.autograd.Function):

@@ -19,6 +19,7 @@ PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
 TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
 FEW = 64  # positions up to which steps are longer
+GRAM_TILE = 64  # positions of a tile of Gram matrices
 
 
 @triton.jit
@@ -125,6 +126,73 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
     out = torch.empty(batch, parts, dtype=torch.float64, device=left.device)
     _dots[(batch, parts)](sums, right, sizes, out, columns, parts, LOOPS=loops, BLOCK=1024)
     return out[:, 0] if parts == 1 else out.sum(1)
+
+
+@triton.jit
+def _products(
+    x, unit, first, second, time, width, scale, LOOPS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of positions `first` and `second` of a unit, and the lengths of each, rounded up."""
+    products = tl.zeros([TILE, TILE], tl.float32)
+    one = tl.zeros([TILE], tl.float32)
+    other = tl.zeros([TILE], tl.float32)
+    for k in range(LOOPS):
+        places = k * BLOCK + tl.arange(0, BLOCK)
+        inside = (places < width)[None, :]
+        at = x + unit * time * width + places[None, :]
+        a = tl.load(at + first[:, None] * width, mask=inside & (first < time)[:, None], other=0.0) * scale
+        b = tl.load(at + second[:, None] * width, mask=inside & (second < time)[:, None], other=0.0) * scale
+        products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
+        one += tl.sum(a * a, axis=1)
+        other += tl.sum(b * b, axis=1)
+    longer = 1.0 + (width + 8) * 1.1920928955078125e-07
+    return products.to(tl.float64), tl.sqrt(one.to(tl.float64)) * longer, tl.sqrt(other.to(tl.float64)) * longer
+
+
+@triton.jit
+def _grams(
+    left, right, lefts, rights, out, time, rows, columns, LOOPS_LEFT: tl.constexpr, LOOPS_RIGHT: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of two Gram matrices: their product, and what bounds its rounding."""
+    unit = tl.program_id(0).to(tl.int64)
+    i, j = tl.program_id(1), tl.program_id(2)
+    one = tl.arange(0, 1)
+    first, second = i * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
+    up = (1.0 / _power(tl.sum(tl.load(lefts + unit + one), axis=0))).to(tl.float32)
+    across = (1.0 / _power(tl.sum(tl.load(rights + unit + one), axis=0))).to(tl.float32)
+    at = out + ((unit * tl.num_programs(1) + i) * tl.num_programs(1) + j) * 4
+    if j <= i:
+        a, a_one, a_other = _products(left, unit, first, second, time, rows, up, LOOPS_LEFT, TILE, BLOCK, PRECISION)
+        b, b_one, b_other = _products(
+            right, unit, first, second, time, columns, across, LOOPS_RIGHT, TILE, BLOCK, PRECISION
+        )
+        twice = tl.where(j < i, 2.0, 1.0).to(tl.float64)
+        tl.store(at, tl.sum(tl.sum(a * b, axis=1), axis=0) * twice)
+        sizes = a_one[:, None] * a_other[None, :] * tl.abs(b)
+        tl.store(at + 1, tl.sum(tl.sum(sizes, axis=1), axis=0) * twice)
+        sizes = b_one[:, None] * b_other[None, :] * tl.abs(a)
+        tl.store(at + 2, tl.sum(tl.sum(sizes, axis=1), axis=0) * twice)
+        tl.store(at + 3, tl.where(i == j, tl.sum(a_one * b_one, axis=0), 0.0))
+
+
+def gram_products(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, *, precision: str) -> Tensor:
+    """`[4, batch]` in float64: `sum_ts A B`, `sum_ts |l_t| |l_s| |B|`, `sum_ts |r_t| |r_s| |A|` and `sum_t |l_t| |r_t|`.
+
+    A and B are the Gram matrices of left and right `[batch, time, ...]`, divided by the powers of two above their lengths
+    `lefts`, `rights [batch]` in float64.
+    """
+    batch, time, rows = left.shape
+    columns = right.shape[2]
+    tile, block = GRAM_TILE, 32
+    tiles = triton.cdiv(time, tile)
+    out = torch.zeros(batch, tiles * tiles, 4, dtype=torch.float64, device=left.device)
+    _grams[(batch, tiles, tiles)](
+        left, right, lefts, rights, out, time, rows, columns, LOOPS_LEFT=triton.cdiv(rows, block),
+        LOOPS_RIGHT=triton.cdiv(columns, block), TILE=tile, BLOCK=block, PRECISION=precision, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out.sum(1).T
 
 
 @triton.jit

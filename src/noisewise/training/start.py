@@ -15,7 +15,7 @@ from noisewise.data import Data
 from noisewise.data.indexed import Indexed
 from noisewise.data.marks import mark_of
 from noisewise.distributed import Sharded
-from noisewise.distributed.sharding import lent, settle
+from noisewise.distributed.sharding import is_sharded, lent, settle
 from noisewise.errors import BudgetSpent, ConfigError, PrivacyError, PrivacyWarning
 from noisewise.losses import LossFn
 from noisewise.persample import examine
@@ -59,9 +59,9 @@ def check_start(
             f"state is {kind(state)}: must be a noisewise.State, State.start(mechanism), made once before the loop. "
             "Arguments are private_step(model, data, loss_fn, optimizer, state)."
         )
-    if state.sharded is None or state.sharded.model is not model:
+    if state.origin is None or (state.sharded is not None and state.sharded.model is not model):
         state.sharded = spread_of(model, state)
-    else:
+    elif state.sharded is not None:
         settle(model)
     if state.origin is None:
         check_model(model)
@@ -145,6 +145,11 @@ def _check_isolation(
     if state.layout is not None and state.seen is not None and state.seen.still(model, loss_fn, units):
         return
     learning = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if state.sharded is None and any(map(is_sharded, model.parameters())):
+        raise ConfigError(
+            "the model's parameters were spread over processes after the first step of this state: shard it first, and begin "
+            "with another state."
+        )
     if state.layout is None:
         state.course.at(state.step, dict(model.named_parameters()))  # masks that do not fit stop here
     like = map_tensors(lambda tensor: tensor[:0], units)

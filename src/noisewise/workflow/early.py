@@ -5,11 +5,13 @@ All of it is checked again where it is used; a mistake that is not seen here is 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from noisewise.accounting.events import check_releases
 from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError
 from noisewise.workflow.written import converted, settings_of
@@ -85,6 +87,21 @@ def check_sizes(data: str | None, batch_size: int | None, valid: int | None) -> 
             f"batch_size={batch_size} of at most {left} rows: the sampling rate {batch_size / left:.3g} is outside (0, 1]. "
             "Give a smaller batch size."
         )
+
+
+def check_length(
+    data: str | None, epochs: float | None, steps: int | None, batch_size: int | None, sampler: str | None
+) -> None:
+    """A plan that no accountant composes in reasonable time, as far as its releases can be counted at once.
+
+    Every sampler releases once an epoch at least, Poisson sampling oftener unless a batch is everybody.
+    """
+    every_step = sampler in (None, "poisson")
+    least = max(epochs or 0, (steps or 0) if sampler != "shuffle" else 0)
+    if epochs and every_step:
+        rows = CATALOG[data].rows if data in CATALOG else None  # half of them train at least
+        least = max(least, epochs * rows / (2 * batch_size)) if rows and batch_size else least * (1 + 1e-6)
+    check_releases(math.ceil(least), "at least ")
 
 
 def _rows(data: str | None) -> tuple[int | None, str]:
