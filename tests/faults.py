@@ -80,8 +80,8 @@ FAULTS = [
     Mutant(
         "noise reused across chunks",
         "noise.py",
-        "places = [(*position, chunk) for chunk",
-        "places = [(*position, 0) for chunk",
+        "places = [(*position, cover.chunk + number) for number",
+        "places = [(*position, cover.chunk) for number",
         ("test_bounded.py::test_chunks_of_a_large_parameter_are_independent",),
     ),
     Mutant(
