@@ -193,7 +193,7 @@ def _quick(*sets: str) -> Texts:
 PROTOCOL = (
     "As published: DP-AdamW, batch 32, sigma 0.4, R 0.1, Z 1000, global clipping for the last 5 % of the steps; only the last"
     " block and what follows learns. Learning rates were chosen on held-out texts (one run each) among 6e-6, 2e-5, 6e-5,"
-    " 2e-4 and the paper's 5e-4, for private runs (before the switch) and open ones apart: in few steps the larger ones may end at"
+    " 2e-4 and the paper's 5e-4, for private runs (before the switch) and open ones apart: in few steps large ones may end at"
     " the commonest class."
 )
 
