@@ -66,6 +66,22 @@ def test_what_the_head_sees_is_hugging_faces_pooled_output(published, learning):
     assert len(model[1].blocks) == (3 if learning is None else learning)
 
 
+def test_the_mean_is_hugging_faces_over_all_tokens(published):
+    folder, bert = published
+    model = pretrained(4, 0, folder, learning=1, mean=True, separator=SEPARATOR)
+    seen = []
+    model[1].head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = tokens()
+    with torch.no_grad():
+        model(x)
+        hidden = bert(input_ids=x, attention_mask=(x != 0).long(), token_type_ids=KINDS).last_hidden_state
+    expected = torch.stack([row[ids != 0].mean(0) for row, ids in zip(hidden, x, strict=True)])
+    torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-5)
+    fresh = pretrained(4, 0, folder, learning=1, mean=True, separator=SEPARATOR)
+    batch = (fresh[0](x).detach(), torch.tensor([0, 1, 2]))
+    assert examine(fresh[1], cross_entropy, batch).fallback == frozenset()
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_units_are_separate_and_clipped_sums_are_the_definition(published, whole):
     folder, _ = published

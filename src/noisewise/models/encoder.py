@@ -110,48 +110,65 @@ class Stem(nn.Module):
 
 
 class Tail(nn.Module):
-    """Vectors of a stem to outputs `[n, outputs]`: blocks, the first token's vector through a linear layer and tanh, a head."""
+    """Vectors of a stem to outputs `[n, outputs]`: blocks, one vector for the text, a linear head.
 
-    def __init__(self, layout: Layout, depth: int, outputs: int):
+    That vector is the first token's through a linear layer and tanh (BERT's pooler), or the `mean` over all tokens, as sentence
+    encoders use it.
+    """
+
+    def __init__(self, layout: Layout, depth: int, outputs: int, mean: bool = False):
         super().__init__()
         self.blocks = nn.ModuleList(Block(layout) for _ in range(depth))
-        self.pooler = nn.Linear(layout.width, layout.width)
+        self.pooler = None if mean else nn.Linear(layout.width, layout.width)
         self.head = nn.Linear(layout.width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs; of the last block only the first token is asked for, since nothing else is looked at."""
+        """Outputs; where only the first token is looked at, the last block is asked for no other."""
         first = torch.arange(x.shape[1], device=x.device) == 0  # a row that only fills a batch up has no token
-        vectors, seen = x[..., :-1], ((x[..., -1] > 0) | first).unsqueeze(1).unsqueeze(1)
+        vectors, token = x[..., :-1], (x[..., -1] > 0) | first
         for number, block in enumerate(self.blocks, 1):
-            vectors = block(vectors, seen, 1 if number == len(self.blocks) else None)
-        return self.head(torch.tanh(self.pooler(vectors[:, 0])))
+            alone = self.pooler is not None and number == len(self.blocks)
+            vectors = block(vectors, token.unsqueeze(1).unsqueeze(1), 1 if alone else None)
+        if self.pooler is not None:
+            return self.head(torch.tanh(self.pooler(vectors[:, 0])))
+        weights = token.unsqueeze(2).to(vectors.dtype)
+        return self.head((vectors * weights).sum(1) / weights.sum(1))
 
 
 def pretrained(
-    outputs: int, seed: int, folder: Path | None = None, *, learning: int | None = None, separator: int = 102
+    outputs: int,
+    seed: int,
+    folder: Path | None = None,
+    *,
+    learning: int | None = None,
+    mean: bool = False,
+    separator: int = 102,
 ) -> nn.Sequential:
     """An encoder with a publisher's weights and a new head, drawn by a public seed: `Sequential(stem, tail)`.
 
     `folder`: see `encoder_folder`. `learning`: so many of the last blocks, the pooler and the head learn; the stem is frozen,
-    so that its vectors may be computed once: `stem, tail = pretrained(...)`. None: all of it learns. `separator`: BERT's 102.
+    so that its vectors may be computed once: `stem, tail = pretrained(...)`. None: all of it learns. `mean`: see `Tail`.
+    `separator`: BERT's 102.
     No dropout. Guarantee: attention stays within a unit; weights of public origin cost nothing.
     Reference: Devlin et al. 2019, arXiv:1810.04805.
     """
     folder = encoder_folder() if folder is None else folder
     layout = Layout.read(folder)
-    model = untrained(layout, outputs, seed, learning=learning, separator=separator)
+    model = untrained(layout, outputs, seed, learning=learning, mean=mean, separator=separator)
     _load(model, folder)
     return model
 
 
-def untrained(layout: Layout, outputs: int, seed: int, *, learning: int | None = None, separator: int) -> nn.Sequential:
+def untrained(
+    layout: Layout, outputs: int, seed: int, *, learning: int | None = None, mean: bool = False, separator: int
+) -> nn.Sequential:
     """The same with random weights, for tests."""
     own = layout.depth if learning is None else learning
     if type(own) is not int or not 0 <= own <= layout.depth:
         raise ConfigError(f"learning={learning!r}: a number of blocks from 0 to {layout.depth}, or None for all.")
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)
-        stem, tail = Stem(layout, layout.depth - own, separator), Tail(layout, own, outputs)
+        stem, tail = Stem(layout, layout.depth - own, separator), Tail(layout, own, outputs, mean)
         nn.init.normal_(tail.head.weight, std=0.02)
         nn.init.zeros_(tail.head.bias)
     stem.requires_grad_(learning is None)

@@ -45,7 +45,7 @@ def train_text(
     encoder: str = "",
     tuning: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune the last block, pooler and head of an encoder; look at test texts before and after the last steps.
+    """Fine-tune the last block and head of an encoder; look at test texts before and after the last steps.
 
     Args:
         seed: of the head, the rows, batches and noise; equal seeds are pairs.
@@ -116,8 +116,8 @@ def _seen(model: nn.Module, look: Data, train: Data) -> dict[str, float]:
 def _encoder(encoder: str, classes: int, seed: int) -> nn.Sequential:
     """Weights rounded to half precision, so that a copy of half the size gives the same numbers."""
     if encoder == MADE_UP:
-        return untrained(TINY, classes, seed, learning=1, separator=TINY.size - 1)
-    model = pretrained(classes, seed, Path(encoder) if encoder else None, learning=1)
+        return untrained(TINY, classes, seed, learning=1, mean=True, separator=TINY.size - 1)
+    model = pretrained(classes, seed, Path(encoder) if encoder else None, learning=1, mean=True)
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.half())
