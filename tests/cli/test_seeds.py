@@ -22,9 +22,10 @@ def test_ctrl_c_says_how_to_go_on(noisewise, monkeypatch) -> None:
     def stop(*args, **how):
         raise Interrupted("stopped")
 
-    monkeypatch.setattr(module, "execute", stop)
-    outcome = noisewise("train", *QUICK, "--out", "a", "--seeds", "3")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "execute", stop)
+        outcome = noisewise("train", *QUICK, "--out", "a", "--seeds", "3")
     assert outcome.code == 130
     assert "0 of 3 done; nothing is lost. Go on with: noisewise train --resume --seeds 3 --out a" in outcome.words
-    monkeypatch.undo()
     assert noisewise("train", "--resume", "--seeds", "3", "--out", "a", *QUICK, "--quiet").code == 0
+    assert Path("a/seed-2/model.safetensors").exists()
