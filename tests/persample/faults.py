@@ -123,10 +123,13 @@ FAULTS = [
     ),
     Mutant(
         "capture: what a pass keeps is not looked at",
-        "persample/replay.py",
-        "        if _is_kept(proofs, self._batch, holders):\n            gc.collect()",
-        "        if False:\n            gc.collect()",
-        ("training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",),
+        "persample/clipped_sum.py",
+        "    if _is_kept(proofs, batch, before):\n        gc.collect()",
+        "    if False:\n        gc.collect()",
+        (
+            "training/test_captured.py::test_a_model_that_keeps_what_a_replay_writes_into_is_refused",
+            "training/test_embedding.py::test_a_model_that_keeps_the_batch_is_refused",
+        ),
     ),
     # captured steps
     Mutant(
@@ -1099,7 +1102,7 @@ FAULTS = [
     Mutant(
         "a kept batch is not looked for in a run",
         "persample/clipped_sum.py",
-        "any(proof.kept(leaves(batch)) for proof in proofs) or _holders(batch) != holders",
+        "any(proof.kept(leaves(batch)) for proof in proofs) or holders_of(batch) != holders",
         "any(proof.kept(leaves(batch)) for proof in proofs)",
         ("persample/test_watch.py::test_the_batch_itself_that_is_kept_after_the_examination_is_refused",),
     ),

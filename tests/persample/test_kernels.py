@@ -246,7 +246,7 @@ def test_norms_by_gram_matrices_are_never_short(time, scale, cut, interpreted, m
     most = left.double().flatten(1).norm(dim=1) * right.double().flatten(1).norm(dim=1)
     norms = squares.sqrt()
     assert (norms >= exact).all()
-    assert (norms[[0, 3]] <= exact[[0, 3]] * (1.03 if cut else 1.0005)).all()
+    assert (norms[[0, 3]] <= exact[[0, 3]] * (1.06 if cut else 1.0005)).all()
     assert norms[2] == 0
     assert norms[1] <= exact[1] + (0.1 if cut else 0.01) * most[1]
 
@@ -274,7 +274,7 @@ def test_norms_of_cut_factors_leave_room_for_the_sum_of_cut_factors(interpreted,
     torch.manual_seed(0)
     monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
     monkeypatch.setattr(rounding, "_error", lambda kinds: 2.0**-10)
-    real, cut = kernels.gram_products, 1 - 2.0**-11  # what TF32 leaves of a factor in the worst case
+    real, cut = kernels.gram_products, 1 - 2.0**-10  # what TF32 leaves of a factor that is cut off, in the worst case
     monkeypatch.setattr(kernels, "gram_products", lambda a, b, *sizes, **how: real(a * cut, b * cut, *sizes, **how))
     left, right = torch.rand(3, 70, 20), torch.rand(3, 70, 33)
     with steady(3):

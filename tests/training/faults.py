@@ -6,9 +6,24 @@ FAULTS = [
     Mutant(
         "embedding: what is left is not clipped",
         "training/embedding.py",
-        "(RESIDUAL, factors[1], residual))",
-        "(RESIDUAL, torch.ones_like(factors[1]), residual))",
+        "(factors_of(rule, Samples(norms, None))[0].unsqueeze(1) * gradients)",
+        "gradients",
         ("training/test_embedding.py::test_a_lone_unit_adds_at_most_the_root_of_two",),
+    ),
+    Mutant(
+        "embedding: bounds go by their order",
+        "training/embedding.py",
+        "clipped_share(part, rule.rules[name]).float()\n        for name, part in ((EMBEDDING, embedding), (RESIDUAL, residual))",
+        "(clipped_share(part, one) * one.sensitivity / rule.rules[name].sensitivity).float()\n"
+        "        for one, (name, part) in zip(rule.rules.values(), ((EMBEDDING, embedding), (RESIDUAL, residual)))",
+        ("training/test_embedding.py::test_the_order_of_the_bounds_does_not_matter",),
+    ),
+    Mutant(
+        "embedding: random layers draw from the public generator",
+        "training/embedding.py",
+        "with random_state(seed), torch.enable_grad(), nothing_kept(views) as proofs:",
+        "with torch.enable_grad(), nothing_kept(views) as proofs:",
+        ("training/test_embedding.py::test_random_layers_draw_from_the_secret_seed_alone",),
     ),
     Mutant(
         "embedding: the residual keeps what is in the subspace",
@@ -20,8 +35,8 @@ FAULTS = [
     Mutant(
         "embedding: both parts share one bound's noise",
         "training/embedding.py",
-        "total.float() for name, total in sums.items()}, math.sqrt(2))",
-        "total.float() for name, total in sums.items()}, 1.0)",
+        "return Bounded(sums, math.sqrt(2))",
+        "return Bounded(sums, 1.0)",
         ("training/test_embedding.py::test_noise_has_the_stated_size_in_each_part",),
     ),
     Mutant(

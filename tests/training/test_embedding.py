@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisewise.clipping import Flat
+from noisewise.clipping import Flat, PerLayer
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.losses import cross_entropy
@@ -57,7 +57,7 @@ def test_the_sums_are_the_definition():
     model, data = network(), rows()
     layout = examine(model, cross_entropy, (data.x, data.y))
     bases = anchors().bases(model, cross_entropy, layout, 0)
-    sums = gep.embedded_sum(model, cross_entropy, (data.x, data.y), gep.embedding_bounds(*BOUNDS), bases, layout)
+    sums = gep.embedded_sum(model, cross_entropy, (data.x, data.y), gep.embedding_bounds(*BOUNDS), bases, layout, 3)
     inside, outside = np.zeros(7), np.zeros(53)  # 9 dimensions, whole ones for each group
     for gradient in one_by_one(model, data):
         parts = np.split(gradient, np.cumsum([len(basis) for basis in bases])[:-1])
@@ -79,7 +79,7 @@ def test_with_wide_bounds_nothing_is_lost():
     layout = examine(model, cross_entropy, (data.x, data.y))
     bases = anchors().bases(model, cross_entropy, layout, 0)
     rule = gep.embedding_bounds(1e3, 1e3)
-    sums = gep.embedded_sum(model, cross_entropy, (data.x, data.y), rule, bases, layout)
+    sums = gep.embedded_sum(model, cross_entropy, (data.x, data.y), rule, bases, layout, 3)
     whole = gep.rebuilt(sums._values, rule, bases, dict(model.named_parameters()))
     flat = torch.cat([part.flatten() for part in whole.values()])
     np.testing.assert_allclose(flat, one_by_one(model, data).sum(0), rtol=1e-3, atol=1e-5)
@@ -91,7 +91,7 @@ def test_a_lone_unit_adds_at_most_the_root_of_two(scale):
     layout = examine(model, cross_entropy, (rows().x, rows().y))
     bases = anchors().bases(model, cross_entropy, layout, 0)
     sums = gep.embedded_sum(
-        model, cross_entropy, (data.x * scale, data.y), gep.embedding_bounds(*BOUNDS), bases, layout
+        model, cross_entropy, (data.x * scale, data.y), gep.embedding_bounds(*BOUNDS), bases, layout, 3
     )
     total = sum(float(value.double().square().sum()) for value in sums._values.values())
     assert sums.sensitivity == math.sqrt(2)
@@ -192,7 +192,68 @@ def test_a_batch_without_anybody_is_zeros():
     layout = examine(model, cross_entropy, (data.x, data.y))
     bases = anchors().bases(model, cross_entropy, layout, 0)
     sums = gep.embedded_sum(
-        model, cross_entropy, (data.x[:0], data.y[:0]), gep.embedding_bounds(*BOUNDS), bases, layout
+        model, cross_entropy, (data.x[:0], data.y[:0]), gep.embedding_bounds(*BOUNDS), bases, layout, 3
     )
     assert [value.shape for value in sums._values.values()] == [(7,), (53,)]
     assert not any(value.any() for value in sums._values.values())
+
+
+def lone(rule, bases, model, layout):
+    """What one unit with a large gradient adds."""
+    data = rows(1)
+    sums = gep.embedded_sum(model, cross_entropy, (data.x * 1e4, data.y), rule, bases, layout, 3)
+    return {name: value.double().norm().item() for name, value in sums._values.items()}
+
+
+def test_the_order_of_the_bounds_does_not_matter():
+    model = network()
+    layout = examine(model, cross_entropy, (rows().x, rows().y))
+    bases = anchors().bases(model, cross_entropy, layout, 0)
+    turned = PerLayer({"residual": Flat(BOUNDS[1]), "embedding": Flat(BOUNDS[0])})
+    expected = lone(gep.embedding_bounds(*BOUNDS), bases, model, layout)
+    assert lone(turned, bases, model, layout) == pytest.approx(expected)
+    assert max(expected.values()) <= 1
+
+
+def dropping():
+    return nn.Sequential(nn.Dropout(0.5), network())
+
+
+def test_random_layers_draw_from_the_secret_seed_alone():
+    data, weights = rows(40), []
+    plan = Mechanism(sampler=Poisson(40, 20), clip=gep.embedding_bounds(*BOUNDS), steps=1, noise_multiplier=1.0)
+    for seed in (0, 1):
+        model, state = dropping(), State.start(plan, insecure_seed=5)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        gep.embedded_step(
+            model, data, cross_entropy, torch.optim.SGD(model.parameters(), lr=1.0), state, anchors(dimension=3)
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*weights)
+    model = dropping()
+    layout = examine(model, cross_entropy, (data.x, data.y))
+    sums = [gep.unit_gradients(model, cross_entropy, (data.x, data.y), seed, layout) for seed in (1, 1, 2)]
+    assert torch.equal(sums[0], sums[1])
+    assert not torch.equal(sums[0], sums[2])
+
+
+def test_a_model_that_keeps_the_batch_is_refused():
+    kept = []
+
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            if len(x) >= 10:
+                kept.append(x)
+            return self.inner(x)
+
+    model, data = Keeps(), rows()
+    layout = examine(model, cross_entropy, (data.x, data.y))
+    kept.clear()
+    with pytest.raises(PrivacyError, match="keeps"):
+        gep.unit_gradients(model, cross_entropy, (data.x, data.y), 1, layout)

@@ -99,8 +99,9 @@ def gram_bounds(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, roun
     """
     time, tiny = left.shape[1], SLACK * torch.finfo(left.dtype).tiny
     terms = left.shape[2], right.shape[2]
-    by_left, by_right = roundoff(left, terms[0]), roundoff(right, terms[1])
-    dot, first, second, both = kernels.gram_products(left, right, lefts, rights, cut=shortened(left) > 0)
+    cut = shortened(left)  # once more, since Triton may cut factors off where PyTorch rounds them
+    by_left, by_right = roundoff(left, terms[0]) + cut, roundoff(right, terms[1]) + cut
+    dot, first, second, both = kernels.gram_products(left, right, lefts, rights, cut=cut > 0)
     error = first * by_left + second * by_right
     error *= 1 + 2 * (by_left + by_right)  # of the rounded matrices, not the exact ones
     error += both.square() * (by_left * by_right) + tiny * time * time * sum(terms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -91,28 +92,21 @@ def clipped_sum(
             layout = examine(model, loss_fn, rows)
         del rows
         size = runtime.units_at_once(units)
-        holders = _holders(views)
+        holders = holders_of(views)
         norms: list[Tensor] = []
         queries: list[Bounded] = []
 
         def parts() -> Iterator[Bounded]:
             for first in range(0, units, size):
                 part = slice(first, first + size)
-                proofs: list[Proof] = []
-                with sparing(runtime.memory == "small"):
+                with nothing_kept(views, holders) as proofs, sparing(runtime.memory == "small"):
                     measured = engines.measure(
                         model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs
                     )
                     here = None if present is None else present[part]
                     labels = None if groups is None else groups[part]
                     clipped = _clip_and_add(measured, live, clip, support, here, labels)
-                del measured
-                if _is_kept(proofs, views, holders):
-                    gc.collect()
-                    if _is_kept(proofs, views, holders):
-                        raise self_changing(
-                            ["the batch or a tensor computed from it, which somebody keeps after the pass"]
-                        )
+                    del measured
                 norms.append(clipped.norms)
                 if clipped.query is not None:
                     queries.append(clipped.query)
@@ -126,14 +120,28 @@ def clipped_sum(
     return ClippedBatch(grads, torch.cat(norms, 1), merge(queries) if queries else None)
 
 
-def _holders(batch: Views) -> list[int]:
+@contextmanager
+def nothing_kept(batch: Views, holders: list[int] | None = None) -> Iterator[list[Proof]]:
+    """Refuse a pass after which somebody holds the batch or what was computed from it: another step would see it.
+
+    Gives the list that the proofs of the pass go into. `holders`: of the batch before anything was taken of it.
+    """
+    before, proofs = holders_of(batch) if holders is None else holders, list[Proof]()
+    yield proofs
+    if _is_kept(proofs, batch, before):
+        gc.collect()
+        if _is_kept(proofs, batch, before):
+            raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
+
+
+def holders_of(batch: Views) -> list[int]:
     """How many tensors use the memory of each part of a batch."""
     return [torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in leaves(batch)]
 
 
 def _is_kept(proofs: list[Proof], batch: Views, holders: list[int]) -> bool:
     """Does somebody hold the batch, or what a pass computed from it? A model may use it for others, in another step."""
-    return any(proof.kept(leaves(batch)) for proof in proofs) or _holders(batch) != holders
+    return any(proof.kept(leaves(batch)) for proof in proofs) or holders_of(batch) != holders
 
 
 def _check_clip(clip: Clip, live: Mapping[str, nn.Parameter]) -> None:

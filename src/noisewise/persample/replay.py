@@ -18,9 +18,9 @@ from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
 from noisewise.persample import engines
-from noisewise.persample.clipped_sum import _clip_and_add, _holders, _is_kept, _sum_type
+from noisewise.persample.clipped_sum import _clip_and_add, _sum_type, nothing_kept
 from noisewise.persample.examine import Versions
-from noisewise.persample.held import counts, self_changing
+from noisewise.persample.held import counts
 from noisewise.persample.layout import Layout
 from noisewise.persample.proof import Proof
 from noisewise.persample.seen import Chance
@@ -154,7 +154,7 @@ class Replay:
     def _plain(self) -> None:
         """A pass of Python: nothing is kept or changed."""
         versions = Versions(self.model)
-        with self._nothing_kept() as proofs:
+        with nothing_kept(self._batch) as proofs:
             self._body(proofs)
         versions.check(self.model)
 
@@ -167,16 +167,6 @@ class Replay:
         if not chance.untouched():
             raise NotSteady("the model or the loss draws from Python's or NumPy's generators, which a graph would not")
 
-    @contextmanager
-    def _nothing_kept(self) -> Iterator[list[Proof]]:
-        """Refuse a pass after which somebody holds the batch or what was computed from it: replays would write into it."""
-        holders, proofs = _holders(self._batch), list[Proof]()
-        yield proofs
-        if _is_kept(proofs, self._batch, holders):
-            gc.collect()
-            if _is_kept(proofs, self._batch, holders):
-                raise self_changing(["the batch or a tensor computed from it, which somebody keeps after the pass"])
-
     def _captured(self, pool: Any) -> Callable[[], None]:
         generator = torch.cuda.default_generators[self.sums.device.index or 0]
         stream, current = torch.cuda.Stream(self.sums.device), torch.cuda.current_stream(self.sums.device)
@@ -188,7 +178,7 @@ class Replay:
         self.draws = generator.get_offset() > 0  # every pass begins with a fresh seed, at 0
         graph = torch.cuda.CUDAGraph()
         try:
-            with self._nothing_kept() as proofs, _capturing(graph, pool, stream):
+            with nothing_kept(self._batch) as proofs, _capturing(graph, pool, stream):
                 self._body(proofs)
         except NotSteady:
             raise

@@ -20,12 +20,15 @@ from torch import Tensor, nn
 
 from noisewise.batches import Nest, Padded, Views, length, map_tensors, take
 from noisewise.bounded import Bounded, release
-from noisewise.clipping import Flat, PerLayer, Samples
+from noisewise.clipping import Clip, Flat, PerLayer, Samples
 from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.losses import LossFn
 from noisewise.mechanism import PURPOSE
 from noisewise.persample import Layout, engines, examine
+from noisewise.persample.chance import random_state
+from noisewise.persample.clipped_sum import nothing_kept
+from noisewise.persample.examine import Versions
 from noisewise.promises import factors_of
 from noisewise.runtime import Runtime
 from noisewise.support import live_parameters
@@ -77,13 +80,14 @@ class Anchors:
         live = live_parameters(model, {})
         device = next(iter(live.values())).device
         rows: Nest = (self.public.x, self.public.y)
+        seed = self.seed * 1_000_003 + step
         gradients = torch.cat(
             [
-                unit_gradients(model, loss_fn, map_tensors(lambda t: t.to(device), take(rows, part)), layout)
+                unit_gradients(model, loss_fn, map_tensors(lambda t: t.to(device), take(rows, part)), seed, layout)
                 for part in torch.arange(len(self.public)).split(AT_ONCE)
             ]
         )
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        generator = torch.Generator().manual_seed(seed)
         sizes = _cut(gradients.shape[1], self.groups)
         shares = _dimensions(sizes, self.dimension)
         return [
@@ -120,7 +124,7 @@ def embedded_step(
     bases = anchors.bases(model, loss_fn, state.layout, state.step)
     device, step = next(model.parameters()).device, state.step
     drawn = draw(data, state, None, runtime, device, looking(model, loss_fn, data, None, state.taken, step))
-    asked = embedded_sum(model, loss_fn, drawn.rows, rule, bases, state.layout)
+    asked = embedded_sum(model, loss_fn, drawn.rows, rule, bases, state.layout, drawn.seed)
     state.step += 1  # whatever happens next, this step's noise is not drawn again
     answers = release(
         {PURPOSE: (asked, mechanism.noise_at(step))},
@@ -133,13 +137,16 @@ def embedded_step(
 
 
 def embedded_sum(
-    model: nn.Module, loss_fn: LossFn, batch: Nest, rule: PerLayer, bases: Sequence[Tensor], layout: Layout
+    model: nn.Module, loss_fn: LossFn, batch: Nest, rule: PerLayer, bases: Sequence[Tensor], layout: Layout, seed: int
 ) -> Bounded:
-    """`sum clip(e_i) / C0` and `sum clip(r_i) / C1` over a batch: together a unit adds at most sqrt(2)."""
+    """`sum clip(e_i) / C0` and `sum clip(r_i) / C1` over a batch: together a unit adds at most sqrt(2).
+
+    `seed`: of random layers, secret as in `clipped_sum`, or a unit's draws would follow from its place among others.
+    """
     rows, present = batch if isinstance(batch, Padded) else (batch, None)
     width, device = sum(len(basis) for basis in bases), next(model.parameters()).device
     if length(rows):
-        gradients = unit_gradients(model, loss_fn, rows, layout).double()
+        gradients = unit_gradients(model, loss_fn, rows, seed, layout).double()
     else:
         gradients = torch.zeros(0, width, dtype=torch.float64, device=device)
     keep = gradients.isfinite().all(1)
@@ -147,13 +154,17 @@ def embedded_sum(
         keep = keep & present.to(device).bool()
     gradients = torch.where(keep.unsqueeze(1), gradients, 0.0)
     embedding, residual = embedded(gradients, bases)
-    norms = torch.stack([part.norm(dim=1) for part in (embedding, residual)]) * (1 + ROUNDING)
-    factors = factors_of(rule, Samples(norms, None))
     sums = {
-        name: (factor.unsqueeze(1) * part).sum(0) / rule.rules[name].sensitivity
-        for name, factor, part in ((EMBEDDING, factors[0], embedding), (RESIDUAL, factors[1], residual))
+        name: clipped_share(part, rule.rules[name]).float()
+        for name, part in ((EMBEDDING, embedding), (RESIDUAL, residual))
     }
-    return Bounded({name: total.float() for name, total in sums.items()}, math.sqrt(2))
+    return Bounded(sums, math.sqrt(2))
+
+
+def clipped_share(gradients: Tensor, rule: Clip) -> Tensor:
+    """`sum_i clip(g_i) / C` of gradients `[n, weights]`: no unit adds more than 1."""
+    norms = gradients.norm(dim=1).unsqueeze(0) * (1 + ROUNDING)
+    return (factors_of(rule, Samples(norms, None))[0].unsqueeze(1) * gradients).sum(0) / rule.sensitivity
 
 
 def embedded(gradients: Tensor, bases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -175,14 +186,20 @@ def rebuilt(
     return {name: part.view_as(live[name]) for name, part in zip(live, parts, strict=True)}
 
 
-def unit_gradients(model: nn.Module, loss_fn: LossFn, rows: Nest, layout: Layout | None = None) -> Tensor:
-    """Gradients `[n, weights]` of each unit, parameters one after another: as private as the units."""
+def unit_gradients(model: nn.Module, loss_fn: LossFn, rows: Nest, seed: int, layout: Layout | None = None) -> Tensor:
+    """Gradients `[n, weights]` of each unit, parameters one after another: as private as the units.
+
+    `seed`: of random layers; the state of the generators is put back. A model that keeps the rows, or changes, is refused.
+    """
     layout = examine(model, loss_fn, rows) if layout is None else layout
-    live = live_parameters(model, {})
+    live, versions = live_parameters(model, {}), Versions(model)
     views = rows if isinstance(rows, Views) else Views.single(rows)
-    with torch.enable_grad():
-        measured = engines.measure(model, loss_fn, views, live, {}, layout, "auto")
-    return torch.cat([measured[name][1].formed().reshape(len(views.weights), -1) for name in live], 1)
+    with random_state(seed), torch.enable_grad(), nothing_kept(views) as proofs:
+        measured = engines.measure(model, loss_fn, views, live, {}, layout, "auto", proofs)
+        gradients = torch.cat([measured[name][1].formed().reshape(len(views.weights), -1) for name in live], 1)
+        del measured
+    versions.check(model)
+    return gradients
 
 
 @torch.no_grad()
