@@ -13,7 +13,8 @@ FAULTS = [
     Mutant(
         "embedding: bounds go by their order",
         "training/embedding.py",
-        "clipped_share(part, rule.rules[name]).float()\n        for name, part in ((EMBEDDING, embedding), (RESIDUAL, residual))",
+        "clipped_share(part, rule.rules[name]).float()\n"
+        "        for name, part in ((EMBEDDING, embedding), (RESIDUAL, residual))",
         "(clipped_share(part, one) * one.sensitivity / rule.rules[name].sensitivity).float()\n"
         "        for one, (name, part) in zip(rule.rules.values(), ((EMBEDDING, embedding), (RESIDUAL, residual)))",
         ("training/test_embedding.py::test_the_order_of_the_bounds_does_not_matter",),
