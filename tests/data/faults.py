@@ -32,6 +32,20 @@ FAULTS = [
         ("data/test_texts.py::test_parts_are_cut_unit_by_unit",),
     ),
     Mutant(
+        "texts: people are numbered as they come",
+        "data/texts.py",
+        "owners_of(rows, unit, MISSING)",
+        "torch.tensor([list(dict.fromkeys(rows.columns[unit])).index(owner) for owner in rows.columns[unit]])",
+        ("data/test_texts.py::test_a_person_less_moves_nobody_else",),
+    ),
+    Mutant(
+        "texts: rows of nobody are one person's",
+        "data/texts.py",
+        "owners_of(rows, unit, MISSING)",
+        "owners_of(rows, unit, ())",
+        ("data/test_texts.py::test_rows_of_nobody_are_refused",),
+    ),
+    Mutant(
         "images: house numbers have rows and columns exchanged",
         "data/images.py",
         "pixels.transpose(3, 2, 0, 1)",
