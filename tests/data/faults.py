@@ -67,6 +67,13 @@ FAULTS = [
         ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[cifar100]",),
     ),
     Mutant(
+        "statistics: secure noise is ordinary noise",
+        "data/statistics.py",
+        "Entropy.insecure(insecure_seed, secure=secure)",
+        "Entropy.insecure(insecure_seed)",
+        ("data/test_statistics.py::test_noise_may_be_secure",),
+    ),
+    Mutant(
         "statistics: long vectors are not shortened",
         "data/statistics.py",
         "values * (bound / lengths.clamp(min=bound))",
