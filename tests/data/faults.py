@@ -32,6 +32,20 @@ FAULTS = [
         ("data/test_texts.py::test_parts_are_cut_unit_by_unit",),
     ),
     Mutant(
+        "texts: people are numbered as they come",
+        "data/texts.py",
+        "owners_of(rows, unit, MISSING)",
+        "torch.tensor([list(dict.fromkeys(rows.columns[unit])).index(owner) for owner in rows.columns[unit]])",
+        ("data/test_texts.py::test_a_person_less_moves_nobody_else",),
+    ),
+    Mutant(
+        "texts: rows of nobody are one person's",
+        "data/texts.py",
+        "owners_of(rows, unit, MISSING)",
+        "owners_of(rows, unit, ())",
+        ("data/test_texts.py::test_rows_of_nobody_are_refused",),
+    ),
+    Mutant(
         "images: house numbers have rows and columns exchanged",
         "data/images.py",
         "pixels.transpose(3, 2, 0, 1)",
@@ -51,6 +65,13 @@ FAULTS = [
         'SCALES["cifar100"]), rows[:, 1].long()',
         'SCALES["cifar100"]), rows[:, 0].long()',
         ("data/test_stand_ins.py::test_images_keep_their_labels_parts_and_channels[cifar100]",),
+    ),
+    Mutant(
+        "statistics: secure noise is ordinary noise",
+        "data/statistics.py",
+        "Entropy.insecure(insecure_seed, secure=secure)",
+        "Entropy.insecure(insecure_seed)",
+        ("data/test_statistics.py::test_noise_may_be_secure",),
     ),
     Mutant(
         "statistics: long vectors are not shortened",

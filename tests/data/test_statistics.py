@@ -151,6 +151,21 @@ def test_statistics_belong_to_their_data_and_reproducible_noise_is_marked() -> N
     assert not torch.equal(one.mean, again.mean)
 
 
+def test_noise_may_be_secure() -> None:
+    """On the grid of `noise.secure_answer`, and as strong as without."""
+    data = features()
+    first, _ = by_definition(data.x.double().numpy(), BOUNDS)
+    found = [s.noised_statistics(data, BOUNDS, noise_multiplier=0.5, insecure_seed=k, secure=True) for k in range(100)]
+    off = (np.array([one.mean.double().numpy() for one in found]) * 40 - first) / (0.5 * 2.0)
+    assert abs(off.mean()) < 4 / math.sqrt(off.size)
+    assert off.std() == pytest.approx(1, abs=4 / math.sqrt(2 * off.size))
+    plain = s.noised_statistics(data, BOUNDS, noise_multiplier=0.5, insecure_seed=0)
+    assert not torch.equal(found[0].mean, plain.mean)
+    one, again = (s.noised_statistics(data, BOUNDS, secure=True) for _ in range(2))
+    assert not torch.equal(one.mean, again.mean)
+    assert (found[0].ledger.reproducible, one.ledger.reproducible) == (True, False)
+
+
 def test_bounds_come_from_public_data() -> None:
     public = features(41, public=True)
     expected = [

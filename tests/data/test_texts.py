@@ -192,6 +192,38 @@ def test_parts_are_cut_unit_by_unit():
     assert own(public=True).train.public
 
 
+@pytest.mark.parametrize("valid", [0.2, 3])
+def test_a_person_less_moves_nobody_else(valid):
+    """Each patient is left out, the first among them; where a number of people is held out, one other takes the place."""
+    patient = {
+        tuple(WORDS.encode([note])[0].tolist()): name
+        for note, name in zip(TABLE["note"], TABLE["patient"], strict=True)
+    }
+
+    def people(table):
+        parts = own(table, unit="patient", test=0.3, valid=valid)
+        return [{patient[tuple(row)] for row in part.x.tolist()} for part in parts]
+
+    before = people(TABLE)
+    for gone in sorted(set(TABLE["patient"])):
+        kept = [row for row, name in enumerate(TABLE["patient"]) if name != gone]
+        after = people({name: [values[row] for row in kept] for name, values in TABLE.items()})
+        assert after[0] <= before[0]
+        assert len(before[0] - after[0]) <= 1
+        if isinstance(valid, float):
+            assert after == [part - {gone} for part in before]
+
+
+@pytest.mark.parametrize("name", ["", "NA", None, float("nan")])
+def test_rows_of_nobody_are_refused(tmp_path, name):
+    table = {**TABLE, "patient": [*TABLE["patient"][:-1], name]}
+    lines = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for source in (table, tmp_path / "t.jsonl"):
+        with pytest.raises(DataError, match=r"row 60, column 'patient': .*nobody owns this row"):
+            own(source, unit="patient")
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

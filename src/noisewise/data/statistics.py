@@ -43,7 +43,9 @@ class Bounds(NamedTuple):
 class Statistics:
     """What was released: mean and deviation of each channel, and the ledger that training on the same data goes on with.
 
-    For a model: `build("h-cnn", shape, 10, 0, statistics=(s.mean, s.std))`; for a recipe: `Recipe(..., ledger=s.ledger)`.
+    For a model and its recipe, both: `build("h-cnn", shape, 10, 0, statistics=(s.mean, s.std))` and
+    `Recipe(..., ledger=s.ledger)`; for a linear probe: `linear_probe(..., statistics=s)`. Normalise in the model, not in the
+    data: the ledger belongs to the data as they are.
     """
 
     mean: Tensor
@@ -57,12 +59,14 @@ def noised_statistics(
     *,
     noise_multiplier: float = 8.0,
     adjacency: str = "add-remove",
+    secure: bool = False,
     insecure_seed: int | None = None,
 ) -> Statistics:
     """Mean and deviation of each channel of `data.x [n, channels, ...]`, with noise and in a ledger of their own.
 
     `bounds`: of the two vectors of a unit, `bounds_of(public features)` or what is known otherwise. All rows of a person are
-    averaged first. `insecure_seed` makes the noise reproducible and the ledger not private; for tests.
+    averaged first. `secure`: noise from a cryptographic generator, on a grid. `insecure_seed` makes the noise reproducible and
+    the ledger not private; for tests.
     """
     limits = _checked(bounds)
     check_multiplier(noise_multiplier, "noise_multiplier")
@@ -73,7 +77,7 @@ def noised_statistics(
         sampler=FullBatch(data.units), steps=1, noise_multiplier=noise_multiplier, adjacency=adjacency, unit=unit
     )
     means, squares = moments(data)
-    entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
+    entropy = Entropy.fresh(secure=secure) if insecure_seed is None else Entropy.insecure(insecure_seed, secure=secure)
     ledger = Ledger(adjacency, unit=unit)
     ledger.claim_data(mark_of(data), entropy.key(b"identity"))
     answers = release(

@@ -14,8 +14,10 @@ import torch
 from noisewise.data.base import Data, Splits, check_seed, split
 from noisewise.data.cut import marks_of, parts_of
 from noisewise.data.files import find, zipped
+from noisewise.data.tables.encode import owners_of
 from noisewise.data.tables.rows import CHUNK, UTF8, Rows, name_of
 from noisewise.data.tables.rows import parts_of as rows_of
+from noisewise.data.tables.schema import MISSING
 from noisewise.data.tokens import LENGTH, HashedWords, Tokens
 from noisewise.errors import ConfigError, DataError
 
@@ -144,7 +146,7 @@ def load_texts(
         label: column of the label, one of `classes`, which are public: a label that is not among them stops.
         classes: in the order of the outputs.
         second: see text.
-        unit: column that says whose row it is; then people are protected.
+        unit: column that says whose row it is; then people are protected, and a row of nobody stops.
         tokens: how texts become numbers: `HashedWords()`, or `WordPieces.read(path of a vocab.txt)`.
         length: tokens of a row; what is longer loses its end.
         seed: public; the same seed gives the same parts.
@@ -199,8 +201,15 @@ def _json_columns(lines: Iterable[str], source: str, wanted: Sequence[str]) -> d
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{source}, line {number}: no JSON object with {', '.join(wanted)} ({error!r}).") from None
         for name, value in zip(wanted, values, strict=True):
-            columns[name].append(value.strip() if isinstance(value, str) else json.dumps(value))
+            columns[name].append(_as_text(value))
     return columns
+
+
+def _as_text(value: Any) -> str:
+    """A value of JSON as text; nothing for null and NaN, as in a table."""
+    if isinstance(value, str):
+        return value.strip()
+    return "" if value is None or value != value else json.dumps(value)
 
 
 def _data(
@@ -217,10 +226,7 @@ def _data(
     labels = rows.columns[label]
     if (wrong := next((row for row, name in enumerate(labels) if name not in numbers), None)) is not None:
         raise rows.error(label, wrong, f"none of the classes {', '.join(classes)}", "Name every class, or correct it.")
-    owners = None
-    if unit is not None:
-        place = {owner: number for number, owner in enumerate(dict.fromkeys(rows.columns[unit]))}
-        owners = torch.tensor([place[owner] for owner in rows.columns[unit]])
+    owners = None if unit is None else owners_of(rows, unit, MISSING)
     first, second = rows.columns[texts[0]], rows.columns[texts[1]] if len(texts) > 1 else None
     y = torch.tensor([numbers[name] for name in labels])
     return Data(tokens.encode(first, second, length), y, classes=names, public=public, unit=owners)

@@ -131,6 +131,8 @@ def dp_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
 class Standardize(nn.Module):
     """`(x - mean) / std` by channel, with constants: public ones, or released with noise (`noisewise.data.statistics`).
 
+    `places`: how many dimensions follow the channel's, 2 for images and 0 for vectors.
+
     Guarantee: no statistic of a record is taken. Constants measured on private records need noise and a ledger line of
     their own; this module cannot know where they come from.
     """
@@ -138,12 +140,13 @@ class Standardize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Tensor | Sequence[float], std: Tensor | Sequence[float]):
+    def __init__(self, mean: Tensor | Sequence[float], std: Tensor | Sequence[float], places: int = 2):
         super().__init__()
-        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.get_default_dtype()).reshape(-1, 1, 1))
-        self.register_buffer("std", torch.as_tensor(std, dtype=torch.get_default_dtype()).reshape(-1, 1, 1))
+        shape = (-1, *[1] * places)
+        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.get_default_dtype()).reshape(shape))
+        self.register_buffer("std", torch.as_tensor(std, dtype=torch.get_default_dtype()).reshape(shape))
         if not (bool(self.mean.isfinite().all()) and bool(self.std.isfinite().all()) and bool((self.std > 0).all())):
-            raise ConfigError("statistics of scattering features: means must be finite, deviations finite and > 0.")
+            raise ConfigError("statistics of features: means must be finite, deviations finite and > 0.")
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised."""
@@ -161,7 +164,9 @@ def h_cnn(shape: tuple[int, ...], outputs: int, *, groups: int = 27, statistics:
     (GroupNorm), or by constants, `statistics=(means, deviations)` by channel: public ones, or those that
     `noisewise.data.statistics.noised_statistics` releases, as the papers do for CIFAR-10.
 
-    Guarantee: GroupNorm reads one unit at a time and is free; what constants cost is in the ledger of whoever released them.
+    Guarantee: GroupNorm reads one unit at a time and is free. Constants must be public, or their ledger must go into the
+    recipe, `Recipe(..., ledger=statistics.ledger)`: the model does not know where they come from, and without that ledger the
+    run would not count what they cost.
     Reference: Tramer, Boneh 2021, arXiv:2011.11660; Zhu, Blaschko 2023, arXiv:2112.00845. Deviation: GroupNorm, which
     they use on Fashion-MNIST, is the default.
     """

@@ -140,7 +140,7 @@ def _encoded(schema: Schema, part: Rows, public: bool, tally: Tally) -> Data:
         groups,
         schema.target.values if isinstance(schema.target, Classes) else (),
         public=public,
-        unit=None if schema.unit is None else _owners(schema, part, schema.unit),
+        unit=None if schema.unit is None else owners_of(part, schema.unit, {"", *schema.missing}),
         group_names=names,
         schema=schema,
     )
@@ -256,16 +256,16 @@ def _places(texts: Sequence[str], kind: Hashed) -> np.ndarray:
     return np.array([place[text] for text in texts], np.int64)
 
 
-def _owners(schema: Schema, part: Rows, name: str) -> Tensor:
-    """One number for each person, the same in every part and file.
+def owners_of(part: Rows, name: str, missing: Container[str]) -> Tensor:
+    """One number for each person, a hash of the name: the same in every part and file, whoever else is there.
 
     Rows whose owner is missing are of nobody knows how many people: as one person they would be protected less.
     """
     texts = part.columns[name]
-    if (missing := _listed_as_missing(schema, texts)).any():
-        raise part.error(name, int(missing.argmax()), "nobody owns this row", "Say whose row it is, or remove it.")
+    if (row := next((row for row, text in enumerate(texts) if text in missing), None)) is not None:
+        raise part.error(name, row, "nobody owns this row", "Say whose row it is, or remove it.")
     number = {text: bucket(text, 1 << 63) for text in set(texts)}
-    return torch.tensor([number[text] for text in texts])
+    return torch.tensor([number[text] for text in texts], dtype=torch.long)
 
 
 def joined(parts: list[Data]) -> Data:
