@@ -22,9 +22,16 @@ FAULTS = [
     Mutant(
         "words: runs that are not private have a total",
         "cli/seeds.py",
-        "    if open_runs:",
-        "    if False:",
+        "    if math.isfinite(epsilon):",
+        "    if True:",
         ("cli/test_train.py::test_runs_whose_noise_repeats_have_no_total",),
+    ),
+    Mutant(
+        "words: the total leaves out further runs of the folder",
+        "cli/seeds.py",
+        "spent_together(folders, before, every[len(folders) :])",
+        "spent_together(folders, before)",
+        ("cli/test_seeds.py::test_the_total_counts_every_run_in_the_folder",),
     ),
     Mutant(
         "words: all may be published",
