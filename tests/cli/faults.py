@@ -148,6 +148,13 @@ FAULTS = [
     ),
     # several processes
     Mutant(
+        "processes: each rank says what all of them see",
+        "cli/processes.py",
+        "    except FileExistsError:\n        return False",
+        "    except FileExistsError:\n        return True",
+        ("cli/test_processes.py::test_what_all_processes_see_is_said_by_one_and_what_one_sees_by_that_one",),
+    ),
+    Mutant(
         "ranks: the schema is chosen by each process",
         "cli/processes.py",
         "chosen = choose() if team.first else None",
