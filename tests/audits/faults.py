@@ -19,6 +19,20 @@ FAULTS = [
         ("audits/test_retrained.py::test_a_folder_of_other_trainings_is_refused[optimizer]",),
     ),
     Mutant(
+        "seen: attribution, a folder of another loss of that name is taken",
+        "audits/retrained.py",
+        '[f"{loss:.2e}" for loss in told[mode]]',
+        "[]",
+        ("audits/test_retrained.py::test_other_losses_and_layers_are_other_trainings[inside]",),
+    ),
+    Mutant(
+        "seen: attribution, two at once in one folder",
+        "audits/retrained.py",
+        "held = hold(path / LOCK)",
+        "held = hold(path / str(id(names)))",
+        ("audits/test_retrained.py::test_a_folder_in_use_is_left_as_it_is",),
+    ),
+    Mutant(
         "seen: attribution, runtime ignored",
         "audits/retrained.py",
         "scheduler=plan, runtime=self.runtime,",

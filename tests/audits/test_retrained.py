@@ -15,6 +15,7 @@ from noisewise.clipping import Flat
 from noisewise.data import Data
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Local, Ray
+from noisewise.runs.files import hold
 
 X = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
 DATA = Data(X, (X.sum(1) > 0).long(), classes=("no", "yes"))
@@ -78,6 +79,70 @@ def test_a_folder_of_other_trainings_is_refused(tmp_path, monkeypatch, change):
     run(folder=tmp_path)
     with pytest.raises(RunError, match="other settings"):
         run(**{"folder": tmp_path, **change})
+
+
+def scaled(model, batch, by=1.0):
+    return by * working.row_loss(model, batch)
+
+
+def other_loss(sign):
+    return lambda model, batch: sign * working.row_loss(model, batch)
+
+
+class Activated(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.inside, self.out, self.function = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2), function
+
+    def forward(self, x):
+        return self.out(self.function(self.inside(x)))
+
+
+def hidden(*activation):
+    return lambda seed: torch.nn.Sequential(torch.nn.Linear(4, 3), *activation, torch.nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"loss_fn": partial(scaled, by=1.0)}, {"loss_fn": partial(scaled, by=1.0001)}),
+        ({"loss_fn": partial(scaled, by=1.0)}, {"loss_fn": partial(other_loss(1.0))}),
+        ({"loss_fn": other_loss(1.0)}, {"loss_fn": other_loss(2.0)}),  # of one name
+        ({"model": hidden(torch.nn.Hardtanh(0, 0.001))}, {"model": hidden(torch.nn.Hardtanh(0, 0.0011))}),
+        ({"model": lambda seed: Activated(torch.relu)}, {"model": lambda seed: Activated(torch.tanh)}),  # of one repr
+    ],
+    ids=["setting", "function", "closure", "layer", "inside"],
+)
+def test_other_losses_and_layers_are_other_trainings(tmp_path, monkeypatch, one, other):
+    monkeypatch.setattr(module.Training, "scores", lambda self, run, seed: torch.zeros(120))
+    run(folder=tmp_path, **one)
+    run(folder=tmp_path, **one)
+    with pytest.raises(RunError, match="other settings"):
+        run(folder=tmp_path, **other)
+
+
+def test_a_folder_in_use_is_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(module.Training, "scores", lambda self, run, seed: torch.zeros(120))
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "x").write_text("of the first call")
+    with hold(tmp_path / "lock"), pytest.raises(RunError, match="in use by another process"):
+        run(folder=tmp_path, where=Local(2))
+    assert (tmp_path / "rows" / "x").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"rows", "lock"}
+    with pytest.raises(RunError, match="in use by another process"), module._opened(tmp_path):
+        run(folder=tmp_path)
+
+
+def test_a_folder_of_other_files_is_not_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module.Training, "scores", lambda self, run, seed: torch.zeros(120))
+    tmp_path.chmod(0o755)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RunError, match=r"holds other files \(thesis.tex\)"):
+        run(folder=tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunError, match="cannot hold trainings"):
+        run(folder=tmp_path / "thesis.tex")
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,16 @@ FAULTS = [
     Mutant(
         "words: runs that are not private have a total",
         "cli/seeds.py",
-        "    if open_runs:",
-        "    if False:",
+        "    if math.isfinite(epsilon):",
+        "    if True:",
         ("cli/test_train.py::test_runs_whose_noise_repeats_have_no_total",),
+    ),
+    Mutant(
+        "words: the total leaves out further runs of the folder",
+        "cli/seeds.py",
+        "spent_together(folders, before, every[len(folders) :])",
+        "spent_together(folders, before)",
+        ("cli/test_seeds.py::test_the_total_counts_every_run_in_the_folder",),
     ),
     Mutant(
         "words: all may be published",
@@ -140,6 +147,13 @@ FAULTS = [
         ("cli/test_table_schema.py::test_a_schema_file_is_used_and_must_agree",),
     ),
     # several processes
+    Mutant(
+        "processes: each rank says what all of them see",
+        "cli/processes.py",
+        "    except FileExistsError:\n        return False",
+        "    except FileExistsError:\n        return True",
+        ("cli/test_processes.py::test_what_all_processes_see_is_said_by_one_and_what_one_sees_by_that_one",),
+    ),
     Mutant(
         "ranks: the schema is chosen by each process",
         "cli/processes.py",

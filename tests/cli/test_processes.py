@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from noisewise.cli import processes
-from noisewise.errors import Interrupted, RankLost, RunError
+from noisewise.errors import ConfigError, Interrupted, RankLost, RunError
 
 
 @pytest.fixture
@@ -92,6 +92,20 @@ def test_words_are_the_first_processes(monkeypatch):
     assert not processes.is_silent(RunError("its own rows"))
     assert processes.is_silent(RankLost("another one"))
     assert processes.is_silent(Interrupted("all of them"))
+
+
+def test_what_all_processes_see_is_said_by_one_and_what_one_sees_by_that_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+
+    def says(number, words, meeting=tmp_path / "meeting"):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("NOISEWISE_MEETING", str(meeting))
+        return not processes.is_silent(ConfigError(words))
+
+    assert [says(number, "a layer of all") for number in (1, 0, 2)] == [True, False, False]
+    assert says(2, "its own")
+    assert [says(number, "nowhere to meet", tmp_path / "gone" / "meeting") for number in (0, 1)] == [True, True]
 
 
 class Scripted:
@@ -187,3 +201,7 @@ def test_a_mistake_is_said_once(tmp_path):
     done = command("train", "--data", "digits", "--out", str(tmp_path / "run"), "--processes", "2")
     assert done.returncode == 2
     assert done.stderr.count("how private?") == 1
+    words = ("--data", "digits", "--model", "cnn", "--epsilon", "3", "--steps", "5", "--no-twin", "--processes", "2")
+    done = command("train", *words, "--sharded", "--out", str(tmp_path / "sharded"))
+    assert done.returncode == 3
+    assert done.stderr.count("error: ") == 1

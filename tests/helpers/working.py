@@ -29,6 +29,11 @@ def crash() -> None:
     raise RuntimeError("a bug")
 
 
+def quote(row: str) -> None:
+    """A bug whose text has a value of a row in it."""
+    float(row)
+
+
 def stop(trace: str) -> None:
     """As Ctrl-C would, once."""
     if not (Path(trace) / "stopped").exists():

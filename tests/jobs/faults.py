@@ -67,6 +67,20 @@ FAULTS = [
         ("jobs/test_worker.py::test_a_worker_elsewhere_is_refused",),
     ),
     Mutant(
+        "jobs: the text of a bug goes through Ray",
+        "jobs/cluster.py",
+        "ray.remote(do_far)",
+        "ray.remote(__import__('noisewise.jobs.worker').jobs.worker.do)",
+        ("jobs/test_cluster.py::test_rays_messages_hold_no_value_of_a_row",),
+    ),
+    Mutant(
+        "jobs: the text of a bug is open to others",
+        "jobs/worker.py",
+        "os.O_WRONLY, 0o600)",
+        "os.O_WRONLY, 0o644)",
+        ("jobs/test_worker.py::test_a_bug_goes_far_by_its_kind_and_place_and_its_text_stays_with_the_owner",),
+    ),
+    Mutant(
         "jobs: Ray's killed workers are failures at once",
         "jobs/cluster.py",
         "    except ray.exceptions.RayError:\n        return LOST",

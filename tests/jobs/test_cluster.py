@@ -59,6 +59,16 @@ def test_ray_does_what_this_process_does(cluster, tmp_path):
     assert stored[0] == stored[1]
 
 
+def test_rays_messages_hold_no_value_of_a_row(cluster, tmp_path, monkeypatch):
+    heard, real = [], module.outcome_of
+    monkeypatch.setattr(module, "outcome_of", lambda text: heard.append(text) or real(text))
+    jobs = [Job("bad", working.quote, {"row": "12,5 weeks"})]
+    with pytest.raises(RuntimeError, match=r"ValueError at .*working\.py:\d+\. .*bad\.error\.txt") as caught:
+        carry_out(jobs, tmp_path, Ray(cluster), **SETTINGS)
+    assert "12,5" not in "".join([*heard, str(caught.value)])
+    assert "12,5 weeks" in (tmp_path / "bad.error.txt").read_text()
+
+
 def test_two_jobs_share_a_gpu_and_one_at_a_time_is_one(cluster, tmp_path):
     trace = {"trace": str(tmp_path)}
     jobs = [Job(f"job-{n}", working.together, {"number": n, "others": 2, **trace}, gpu=True) for n in range(2)]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import stat
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from helpers import working
 from noisewise.errors import ConfigError
 from noisewise.jobs import Job
-from noisewise.jobs.worker import MARK, Failure, Scene, do, outcome_of
+from noisewise.jobs.worker import MARK, Failure, Scene, do, do_far, outcome_of
 
 
 @pytest.fixture
@@ -46,6 +48,26 @@ def test_failures_are_told_by_kind(scene):
     assert stopped.kind == "stopped"
     with pytest.raises(ConfigError, match="no function of a module"):
         scene.message(Job("a", lambda: 1, {}))
+
+
+def test_a_bug_goes_far_by_its_kind_and_place_and_its_text_stays_with_the_owner(scene, tmp_path):
+    message = scene.message(Job("a", working.quote, {"row": "HIV positive"}))
+    for _ in range(2):  # the second one replaces the file of the first
+        told = do_far(message)
+    assert "HIV" not in told
+    bug, text = outcome_of(told), tmp_path / "a.error.txt"
+    assert bug.kind == "bug"
+    assert re.search(rf"ValueError at .*working\.py:\d+\. .* in {text}", bug.words)
+    assert stat.S_IMODE(text.stat().st_mode) == 0o600
+    assert text.read_text().count("could not convert string to float: 'HIV positive'") == 1
+    assert "HIV positive" in outcome_of(do(message)).words  # on this machine
+    nowhere = do_far(Scene.here(None, "", 1).message(Job("a", working.quote, {"row": "HIV positive"})))
+    assert ("HIV" in nowhere, "is not kept" in nowhere) == (False, True)
+    text.unlink()
+    text.mkdir()
+    unwritten = do_far(message)
+    assert ("HIV" in unwritten, "could not be written" in unwritten) == (False, True)
+    assert outcome_of(do_far(scene.message(Job("a", working.double, {"number": 4}))))["twice"] == 8
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,13 @@ FAULTS = [
         ("persample/test_examine.py::test_wrong_ghost_gradients_are_found_out",),
     ),
     Mutant(
+        "dropout drawn anew for each portion of the gradients that are compared",
+        "persample/examine.py",
+        "losses = losses_of(model, loss_fn, units)\n        if not losses",
+        "losses = losses_of(model, loss_fn, units, seed=1 + len(lengths))\n        if not losses",
+        ("persample/test_lent.py::test_dropout_is_the_same_for_each_portion_of_the_gradients_that_are_compared",),
+    ),
+    Mutant(
         "dense gradients not compared with the loop",
         "persample/examine.py",
         "ROUNDING * grad.double().norm() + 1e-5 * scale",

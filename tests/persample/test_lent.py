@@ -70,6 +70,17 @@ def test_clipped_sums_are_those_of_the_model_with_its_weights(kind):
     assert set(lender.asked) == set(lender.parameters)
 
 
+def test_dropout_is_the_same_for_each_portion_of_the_gradients_that_are_compared(monkeypatch):
+    monkeypatch.setattr(lent, "PORTION", 1)
+    model = runs.network("dropout").train()
+    _, lending = without_weights(model)
+    with lending:
+        assert len(list(lent.portions(dict(model.named_parameters())))) == 4
+        layout = examine(model, runs.loss_fn, (runs.inputs("dropout"), runs.labels()))
+    assert layout.proven
+    assert not layout.fallback
+
+
 def test_whole_weights_are_gone_when_a_call_returns_and_lent_again_for_its_gradient():
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(8)])
     lender, lending = without_weights(model)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ import numpy as np
 
 from noisewise import data as datasets
 from noisewise.audits.outputs import check_state, logits, row_losses
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, RunError
 from noisewise.jobs import Job, Local, Where, carry_out
 from noisewise.jobs.job import described, rebuilt
 from noisewise.mechanism import Mechanism
+from noisewise.runs.files import hold
 from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.runtime import Runtime
 
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from noisewise.losses import LossFn
 
 RUNS = ("plain", "clip-only", "noise-only", "private")
-ROWS = "rows"  # within the folder, while other processes read them
+ROWS, JOBS, LOCK = "rows", "jobs", "lock"  # within the folder; the rows while other processes read them
+FILE = re.compile(rf"\.?seed-\d+\.({'|'.join(RUNS)})\.safetensors(\.tmp)?")
+MODES = ("evaluated", "trained")
 
 
 @dataclass(frozen=True)
@@ -89,15 +93,22 @@ class Training:
         return -row_losses(model, self.test, self.loss_fn)
 
     def known_by(self, seed: int) -> dict[str, Any]:
-        """What can be compared of it, for a folder that is used again: functions by what they make."""
+        """What can be compared of it, for a folder that is used again: functions by their settings and by what they make."""
         import torch
 
+        from noisewise.training.batches import units_of
+        from noisewise.training.lineage import behaviour
+
+        start = copy.deepcopy(self.start(seed))
+        told = behaviour(start, self.loss_fn, units_of(self.train))
         moves = self.optimizer([torch.nn.Parameter(torch.zeros(1))])
         plan = None if self.scheduler is None else self.scheduler(moves)
         return {
             "start": _digest(self.start(seed).state_dict()),
+            "model": _without_addresses(repr(start)),
+            "losses": [None if told[mode] is None else [f"{loss:.2e}" for loss in told[mode]] for mode in MODES],
             "rows": self._marks,
-            "loss": getattr(self.loss_fn, "__qualname__", type(self.loss_fn).__qualname__),
+            "loss": _in_words(self.loss_fn),
             "mechanism": self.mechanism.to_dict(),
             "optimizer": [type(moves).__qualname__, repr(sorted(moves.defaults.items()))],
             "scheduler": None if plan is None else [type(plan).__qualname__, repr(sorted(plan.state_dict().items()))],
@@ -150,12 +161,12 @@ def scores_of(
                 one = {"seed": seed, "run": run}
                 jobs.append(Job(f"seed-{seed}.{run}", function, {**one, **more}, of={**one, "of": known}))
                 if not _file(path, seed, run).exists():
-                    (path / "jobs" / f"{jobs[-1].key}.json").unlink(missing_ok=True)
+                    (path / JOBS / f"{jobs[-1].key}.json").unlink(missing_ok=True)
         try:
             if crossing:
                 _forget_rows(path)
                 datasets.disk.save(datasets.Splits(training.train, _nobody(training.train), training.test), path / ROWS)
-            carry_out(jobs, path / "jobs", where, go_on=False, progress=progress, label="retrainings")
+            carry_out(jobs, path / JOBS, where, go_on=False, progress=progress, label="retrainings")
         finally:
             _forget_rows(path)
         return {run: [load_tensors(_file(path, seed, run))["scores"].numpy() for seed in seeds] for run in RUNS}
@@ -195,15 +206,41 @@ def _file(folder: Path, seed: int, run: str) -> Path:
 
 @contextmanager
 def _opened(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """A folder for the owner only: the given one, or one that is gone afterwards."""
+    """A folder for the owner only and for one call at a time: the given one, or one that is gone afterwards."""
     if folder is None:
         with tempfile.TemporaryDirectory() as made:  # of mode 700
             yield Path(made)
         return
     path = Path(folder)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.chmod(0o700)
-    yield path
+    try:
+        names = {each.name for each in path.iterdir()} if path.exists() else set()
+        others = sorted(name for name in names - {ROWS, JOBS, LOCK} if not FILE.fullmatch(name))
+        if others:
+            raise RunError(
+                f"{path} holds other files ({', '.join(others[:3])}): choose an empty folder, it is closed to other users."
+            )
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+        held = hold(path / LOCK)
+    except TimeoutError:
+        raise RunError(f"{path} is in use by another process: wait for it, or choose another folder.") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot hold trainings ({error.strerror}): choose another folder.") from None
+    with held:
+        yield path
+
+
+def _in_words(function: Any) -> Any:
+    """A function by its name, a `functools.partial` by its settings too, any other object by what it says of itself."""
+    if isinstance(function, partial):
+        settings = [list(function.args), sorted(function.keywords.items())]
+        return [_in_words(function.func), _without_addresses(repr(settings))]
+    name = getattr(function, "__qualname__", None)
+    return _without_addresses(repr(function)) if name is None else f"{function.__module__}:{name}"
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _forget_rows(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -34,11 +35,29 @@ def rank() -> int | None:
 
 
 def is_silent(error: NoisewiseError) -> bool:
-    """Shall this process leave an error to the first one? What all of them see, and that another one has stopped."""
-    if not rank():
+    """Shall this process leave an error to another one? What all of them see, and that another one has stopped."""
+    number = rank()
+    if number is None:
         return False
     begun = "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized()
-    return not begun or isinstance(error, RankLost | Interrupted)
+    if number > 0 and (not begun or isinstance(error, RankLost | Interrupted)):
+        return True
+    return not _is_first_to_say(error)
+
+
+def _is_first_to_say(error: NoisewiseError) -> bool:
+    """Has no other process of this machine said the same? Known by a file beside the one where they meet."""
+    meeting = os.environ.get(MEETING)
+    if meeting is None:  # torchrun has none
+        return True
+    digest = hashlib.sha256(f"{type(error).__name__} {error}".encode()).hexdigest()
+    try:
+        Path(f"{meeting}.{digest}").touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def spread(count: int) -> int:

@@ -18,7 +18,7 @@ from noisewise.cli.planned import print_plan
 from noisewise.cli.processes import config_of_first, leave, rank, schema_of_first, spread
 from noisewise.cli.processes import team as together
 from noisewise.cli.report import write_page
-from noisewise.cli.seeds import print_seeds, train_each
+from noisewise.cli.seeds import print_seeds, total_of, train_each
 from noisewise.cli.shared import (
     PLAN,
     RUN,
@@ -100,7 +100,8 @@ def train(
     resume: Annotated[bool, option(RUN, "Go on with the run in --out; its settings are kept.", "--resume")] = False,
     quiet: Annotated[bool, option(RUN, "No progress bar, no plan, no summary.", "--quiet")] = False,
     as_json: Annotated[
-        bool, option(RUN, "Print summary.json of each run, by its folder, and nothing else.", "--json")
+        bool,
+        option(RUN, "Print summary.json of each run, by its folder, and the total of --seeds; nothing else.", "--json"),
     ] = False,
     device: Annotated[str | None, option(RUN, "cpu, cuda, cuda:1, ... Default: a GPU where there is one.")] = None,
     processes: Annotated[
@@ -300,10 +301,16 @@ def train(
         leave()
     if follows:
         return
+    before = [] if known is None or known.ledger is None else known.ledger.lines
     if as_json:
-        print(json.dumps({str(folder): read_json(folder / "summary.json") for folder in folders}, indent=2))
+        summaries = {str(folder): read_json(folder / "summary.json") for folder in folders}
+        print(
+            json.dumps(
+                summaries if seeds is None else {**summaries, "together": total_of(folders, out, before)}, indent=2
+            )
+        )
     elif seeds is not None and not quiet:
-        print_seeds(folders, [] if known is None or known.ledger is None else known.ledger.lines)
+        print_seeds(folders, out, before)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs.job import Job
 from noisewise.jobs.local import LOST, Event
 from noisewise.jobs.places import Ray
-from noisewise.jobs.worker import STOPPED, Failure, Scene, do, outcome_of
+from noisewise.jobs.worker import STOPPED, Failure, Scene, do_far, outcome_of
 
 AUTHENTICATION = "RAY_AUTH_MODE"
 OPEN = (
@@ -29,7 +29,7 @@ def on_ray(jobs: deque[Job], where: Ray, scene: Scene) -> Iterator[Event]:
     """As many at a time as there is room for. Whoever listens may append jobs; ended early, those at work are asked to stop."""
     with _connected(where) as ray:
         _check_room(ray.cluster_resources(), scene.threads, max(where.share(job.gpu) for job in jobs))
-        task, at_work = ray.remote(do), dict[Any, Job]()
+        task, at_work = ray.remote(do_far), dict[Any, Job]()
         try:
             while jobs or at_work:
                 while jobs and len(at_work) < (where.processes or float("inf")):

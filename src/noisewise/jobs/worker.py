@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from noisewise.runs.files import finite
 
 MARK = ".here"  # in the folder of results: by it a worker knows that it sees the same folder
 VARIABLES = "NOISEWISE_"  # beginning of names in the environment that workers share, such as where data are kept
+TRACE = ".error.txt"  # after a job's key, in the folder of results: the text of a bug
 STOPPED, BUG = "stopped", "bug"  # kinds of failure beside those of `NoisewiseError`
 
 
@@ -57,7 +59,16 @@ class Scene:
 
 
 def do(message: str) -> str:
-    """Do the job of a message; its outcome, never an exception."""
+    """Do the job of a message; its outcome, never an exception. The text of a bug may quote a row: it stays on this machine."""
+    return _outcome(message, lambda error: "".join(traceback.format_exception(error)))
+
+
+def do_far(message: str) -> str:
+    """As `do`, for who is elsewhere: of a bug its kind and place; its text goes to a file of the folder, for the owner."""
+    return _outcome(message, lambda error: _kept_here(error, json.loads(message)))
+
+
+def _outcome(message: str, told_of: Callable[[Exception], str]) -> str:
     try:
         told = json.loads(message)
         scene = Scene(**told["scene"])
@@ -67,8 +78,25 @@ def do(message: str) -> str:
         return json.dumps({"kind": STOPPED, "words": ""})
     except NoisewiseError as error:
         return json.dumps({"kind": type(error).__name__, "words": str(error)})
-    except Exception:
-        return json.dumps({"kind": BUG, "words": traceback.format_exc()})
+    except Exception as error:
+        return json.dumps({"kind": BUG, "words": told_of(error)})
+
+
+def _kept_here(error: Exception, told: Mapping[str, Any]) -> str:
+    """The kind of an error, its place, and the file that has all of it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    kind = f"{type(error).__name__} at {last.filename}:{last.lineno}"
+    folder = told["scene"]["folder"]
+    if folder is None:
+        return f"{kind}. Its text may quote a row and is not kept, since these jobs have no folder: do them on local processes."
+    path = Path(folder, f"{told['key']}{TRACE}")
+    try:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError as failure:
+        return f"{kind}. Its text may quote a row, and {path} could not be written ({failure.strerror})."
+    return f"{kind}. Its text may quote a row: it is in {path}, for you alone."
 
 
 def outcome_of(text: str) -> Any:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from noisewise.accounting import Ledger, Line
 from noisewise.data.tables.schema import Schema
+from noisewise.errors import RunError
 from noisewise.jobs import Local, Where, carry_out
 from noisewise.runs.folder import RunFolder
-from noisewise.runs.summary import read_ledger, read_summary
+from noisewise.runs.together import apart, grouped, read_run
 from noisewise.workflow.settings import Config
 from noisewise.workflow.sweep import run_job
 
@@ -33,16 +34,33 @@ def train_seeds(
     carry_out(jobs, Path(out) / "jobs", where, keep=False, progress=progress and not here, label="runs")
 
 
-def spent_together(folders: Sequence[str | os.PathLike[str]], before: Sequence[Line] = ()) -> tuple[float, float]:
-    """Epsilon and delta of runs on the same people; `before`: what they have in common, spent once.
+def runs_in(out: str | os.PathLike[str], folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The folders, and further `seed-*` of `out` that have released something; and those that have begun and not yet ended."""
+    beside = sorted(Path(out).glob("seed-*"), key=lambda path: (len(path.name), path.name))
+    further = [path for path in beside if path.is_dir() and path not in folders]
+    ended = [path for path in further if RunFolder(path).ledger.exists()]
+    begun = [path for path in further if path not in ended and RunFolder(path).run.exists()]
+    return [*folders, *ended], begun
 
-    Infinite as soon as one of them is not private.
+
+def spent_together(
+    folders: Sequence[str | os.PathLike[str]],
+    before: Sequence[Line] = (),
+    further: Sequence[str | os.PathLike[str]] = (),
+) -> tuple[float, float]:
+    """Epsilon and delta (the smallest) of runs on the same people; `before`: what `folders` have in common, spent once.
+
+    Noised scores are counted too, and all that `further` runs hold, at most. Infinite as soon as one of them is not private.
+    Runs that protect something else, or count other neighbours, are refused.
     """
-    runs = [RunFolder(folder) for folder in folders]
-    privacy = [read_summary(run)["privacy"] for run in runs]
-    delta = float(privacy[0]["delta"])
-    if any(each["status"] != "private" for each in privacy):
+    ours, others = ([read_run(RunFolder(folder)) for folder in several] for several in (folders, further))
+    groups = grouped([*ours, *others], same_people=True)
+    if len(groups) > 1:
+        names = "; ".join(", ".join(str(run.folder.path) for run in group.runs) for group in groups)
+        raise RunError(f"{' '.join(apart(groups))} They are: {names}. Give runs that shall add up one --out.")
+    delta = groups[0].delta()
+    if any(run.privacy["status"] != "private" for run in groups[0].runs):
         return math.inf, delta
-    ledgers = [read_ledger(run) for run in runs]
-    lines = [*before, *(line for ledger in ledgers for line in ledger.lines if line not in before)]
-    return Ledger(ledgers[0].adjacency, lines, ledgers[0].unit).epsilon(delta), delta
+    lines = [line for run in ours for line in run.ledger.lines if line not in before]
+    lines += [*before, *(line for run in others for line in run.ledger.lines)]
+    return Ledger(groups[0].adjacency, lines, groups[0].unit).epsilon(delta), delta
