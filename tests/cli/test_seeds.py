@@ -47,6 +47,7 @@ def test_the_total_counts_every_run_in_the_folder(noisewise) -> None:
     assert list(told) == ["a/seed-0", "a/seed-1", "together"]
     together = told["together"]
     assert together["runs"] == ["a/seed-0", "a/seed-1", "a/seed-2"]
+    assert together["unfinished"] == ["a/seed-10"]
     plan = Mechanism(sampler=Poisson(1258, 64), steps=6, noise_multiplier=4.0)
     assert together["epsilon"] == pytest.approx(plan.epsilon(together["delta"]), rel=1e-6)
     assert f"3 runs on the same people spent epsilon {at_most(together['epsilon'])} together" in said.words

@@ -96,11 +96,10 @@ class Training:
         """What can be compared of it, for a folder that is used again: functions by their settings and by what they make."""
         import torch
 
-        from noisewise.training.batches import units_of
         from noisewise.training.lineage import behaviour
 
         start = copy.deepcopy(self.start(seed))
-        told = behaviour(start, self.loss_fn, units_of(self.train))
+        told = behaviour(start, self.loss_fn, (self.train.x, self.train.y))
         moves = self.optimizer([torch.nn.Parameter(torch.zeros(1))])
         plan = None if self.scheduler is None else self.scheduler(moves)
         return {

@@ -38,9 +38,8 @@ def print_seeds(folders: Sequence[Path], out: Path, before: Sequence[Line]) -> N
     from rich.markup import escape
     from rich.table import Table
 
-    from noisewise.workflow.seeds import runs_in
-
-    every, begun = runs_in(out, folders)
+    total = total_of(folders, out, before)
+    every, begun = total["runs"], total["unfinished"]
     console, summaries = terminal(), [read_summary(RunFolder(folder)) for folder in every]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("run", "status"):
@@ -49,14 +48,13 @@ def print_seeds(folders: Sequence[Path], out: Path, before: Sequence[Line]) -> N
     table.add_column("strength")
     for folder, summary in zip(every, summaries, strict=True):
         words = promised(summary)
-        table.add_row(str(folder), words.badge, at_most(float(summary["privacy"]["epsilon"])), words.strength)
+        table.add_row(escape(folder), words.badge, at_most(float(summary["privacy"]["epsilon"])), words.strength)
     console.print()
     console.print(table)
-    total = total_of(folders, out, before)
     if total["epsilon"] is None:
         console.print(f"\n[bold red]No total:[/] {escape(total['reason'])}")
         return
-    left_out = f" Not in it, since not yet finished: {', '.join(map(str, begun))}." if begun else ""
+    left_out = f" Not in it, since not yet finished: {', '.join(begun)}." if begun else ""
     console.print(
         f"\n[bold]{len(every)} runs on the same people[/] spent epsilon {at_most(total['epsilon'])} together, at delta "
         f"{at_most(total['delta'])}: whoever sees all of them, or the best of them, learns as much.{escape(left_out)}",
@@ -67,8 +65,9 @@ def total_of(folders: Sequence[Path], out: Path, before: Sequence[Line]) -> dict
     """What all runs in `out` have spent together, for `--json`; epsilon None: there is no total, for a reason that is said."""
     from noisewise.workflow.seeds import runs_in, spent_together
 
-    every, _ = runs_in(out, folders)
-    total: dict[str, Any] = {"runs": [str(folder) for folder in every], "epsilon": None, "delta": None, "reason": None}
+    every, begun = runs_in(out, folders)
+    names = {"runs": [str(folder) for folder in every], "unfinished": [str(folder) for folder in begun]}
+    total: dict[str, Any] = {**names, "epsilon": None, "delta": None, "reason": None}
     try:
         epsilon, total["delta"] = spent_together(folders, before, every[len(folders) :])
     except RunError as error:
