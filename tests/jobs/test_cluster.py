@@ -162,6 +162,7 @@ def test_a_reproduction_and_seeds_are_the_same_on_ray(cluster, tmp_path, monkeyp
         assert one == two
 
 
+@pytest.mark.slow
 def test_an_attribution_and_a_sweep_are_the_same_on_ray(cluster, tmp_path):
     x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     data = Data(x, (x.sum(1) > 0).long(), classes=("no", "yes"))
@@ -217,6 +218,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
     trace, script = tmp_path / "trace", tmp_path / "many.py"
     trace.mkdir()
