@@ -218,7 +218,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
     trace, script = tmp_path / "trace", tmp_path / "many.py"
     trace.mkdir()
@@ -235,6 +234,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
     assert driver.returncode == 130
     assert "0 of 3 done; nothing is lost" in out
     assert len(list(trace.glob("saved-*"))) == 2
+    assert not list((tmp_path / "out").glob(".at-work-*"))
     assert len(list(trace.glob("begun-*"))) == 2  # the third never began
     (trace / "quick").touch()
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
