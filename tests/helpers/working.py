@@ -84,6 +84,7 @@ def nap(trace: str, number: int) -> int:
         while time.monotonic() < end:
             time.sleep(0.05)
     except KeyboardInterrupt:
+        time.sleep(1.0)  # saving takes its time
         (Path(trace) / f"saved-{number}").touch()
         raise
     return number
