@@ -78,9 +78,9 @@ def trained(seed: int) -> dict:
 
 def nap(trace: str, number: int) -> int:
     """Half a minute in short breaths, unless somebody stops it: then it says so. Quick where that was asked for."""
-    (Path(trace) / f"begun-{number}-{os.getpid()}").touch()
     end = time.monotonic() + (0 if (Path(trace) / "quick").exists() else 30)
     try:
+        (Path(trace) / f"begun-{number}-{os.getpid()}").touch()
         while time.monotonic() < end:
             time.sleep(0.05)
     except KeyboardInterrupt:

@@ -95,13 +95,6 @@ FAULTS = [
         ("jobs/test_places.py::test_shares_of_a_gpu",),
     ),
     Mutant(
-        "jobs: Ray's workers are not waited for while they save",
-        "jobs/cluster.py",
-        "GRACE = 60.0",
-        "GRACE = 0.0",
-        ("jobs/test_cluster.py::test_ctrl_c_stops_the_workers_and_the_same_call_goes_on",),
-    ),
-    Mutant(
         "jobs: Ray's workers go on after Ctrl-C",
         "jobs/cluster.py",
         "                ray.cancel(sent)",

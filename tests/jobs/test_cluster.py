@@ -234,7 +234,6 @@ def test_ctrl_c_stops_the_workers_and_the_same_call_goes_on(cluster, tmp_path):
     assert driver.returncode == 130
     assert "0 of 3 done; nothing is lost" in out
     assert len(list(trace.glob("saved-*"))) == 2
-    assert not list((tmp_path / "out").glob(".at-work-*"))
     assert len(list(trace.glob("begun-*"))) == 2  # the third never began
     (trace / "quick").touch()
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)

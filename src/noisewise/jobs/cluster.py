@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -16,14 +15,13 @@ from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs.job import Job
 from noisewise.jobs.local import LOST, Event
 from noisewise.jobs.places import Ray
-from noisewise.jobs.worker import STOPPED, Failure, Scene, at_work, do_far, outcome_of
+from noisewise.jobs.worker import STOPPED, Failure, Scene, do_far, outcome_of
 
 AUTHENTICATION = "RAY_AUTH_MODE"
 OPEN = (
     f"this Ray asks for no token ({AUTHENTICATION}): whoever reaches its ports runs code as you, and reads the records. `ray "
     f"get-auth-token --generate` before `ray start`, and {AUTHENTICATION}=token."
 )
-GRACE = 60.0  # seconds in which jobs that are stopped may save what they have
 OBJECTS = 10**8  # bytes for objects, of which there are none: messages are short
 
 
@@ -31,30 +29,22 @@ def on_ray(jobs: deque[Job], where: Ray, scene: Scene) -> Iterator[Event]:
     """As many at a time as there is room for. Whoever listens may append jobs; ended early, those at work are asked to stop."""
     with _connected(where) as ray:
         _check_room(ray.cluster_resources(), scene.threads, max(where.share(job.gpu) for job in jobs))
-        task, asked = ray.remote(do_far), dict[Any, Job]()
+        task, at_work = ray.remote(do_far), dict[Any, Job]()
         try:
-            while jobs or asked:
-                while jobs and len(asked) < (where.processes or float("inf")):
+            while jobs or at_work:
+                while jobs and len(at_work) < (where.processes or float("inf")):
                     job = jobs.popleft()
                     needs = {"num_cpus": scene.threads, "num_gpus": where.share(job.gpu)}
                     sent = task.options(name=job.key, max_retries=0, **needs).remote(scene.message(job))
-                    asked[sent] = job
-                for ended in ray.wait(list(asked), num_returns=1)[0]:
+                    at_work[sent] = job
+                for ended in ray.wait(list(at_work), num_returns=1)[0]:
                     outcome = _outcome(ray, ended)
-                    yield asked.pop(ended), outcome
+                    yield at_work.pop(ended), outcome
         finally:
-            for sent in asked:
+            for sent in at_work:
                 ray.cancel(sent)
-            if asked:
-                ray.wait(list(asked), num_returns=len(asked))
-                _wait_for_saving([job.key for job in asked.values()], scene)
-
-
-def _wait_for_saving(keys: Sequence[str], scene: Scene) -> None:
-    """Until jobs that were asked to stop have saved what they have, which Ray does not wait for."""
-    end = time.monotonic() + GRACE
-    while scene.folder is not None and time.monotonic() < end and any(at_work(scene.folder, k).exists() for k in keys):
-        time.sleep(0.05)
+            if at_work:
+                ray.wait(list(at_work), num_returns=len(at_work))
 
 
 def _outcome(ray: Any, ended: Any) -> Any:

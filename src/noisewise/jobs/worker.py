@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -65,26 +64,8 @@ def do(message: str) -> str:
 
 
 def do_far(message: str) -> str:
-    """As `do`, for who is elsewhere: of a bug its kind and place; its text goes to a file of the folder, for the owner.
-
-    While it is at work a file in the folder says so: who asks it to stop can wait until it has saved what it has.
-    """
-    told = json.loads(message)
-    mark = None if told["scene"]["folder"] is None else at_work(told["scene"]["folder"], told["key"])
-    with suppress(OSError):
-        if mark is not None:
-            mark.touch()
-    try:
-        return _outcome(message, lambda error: _kept_here(error, told))
-    finally:
-        with suppress(OSError):
-            if mark is not None:
-                mark.unlink(missing_ok=True)
-
-
-def at_work(folder: str, key: str) -> Path:
-    """The file that says that a job is being done far away."""
-    return Path(folder, f".at-work-{key}")
+    """As `do`, for who is elsewhere: of a bug its kind and place; its text goes to a file of the folder, for the owner."""
+    return _outcome(message, lambda error: _kept_here(error, json.loads(message)))
 
 
 def _outcome(message: str, told_of: Callable[[Exception], str]) -> str:
