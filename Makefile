@@ -3,7 +3,7 @@
 # make pictures  set up, train, audit and report on Adult, and draw the pictures of the README (needs chromium)
 # make verify-results  set up, run two random small reproductions again, compare with the committed results
 # make kills  set up, kill runs with SIGKILL at 200 random moments, resume them, compare bit for bit
-# make rank-kills  set up, kill ranks of shared runs at 20 random moments, resume them, compare bit for bit
+# make rank-kills  set up, kill ranks of shared runs at 20 random moments, resume them, compare bit for bit; then with FSDP2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,7 @@ kills: $(STAMP)
 
 rank-kills: $(STAMP)
 	$(BIN)/python tests/rank_kills.py --kills 20
+	$(BIN)/python tests/rank_kills.py --kills 20 --sharded
 
 verify-results: $(STAMP)
 	$(BIN)/python benchmarks/reproductions.py verify

@@ -1,16 +1,20 @@
 """Training on several processes of this machine: bytes and seconds per step, dense and sparse, and what a second process buys.
 
-python benchmarks/distributed.py  ->  benchmarks/results/distributed.json
+python benchmarks/distributed.py  ->  benchmarks/results/distributed.json, and the tables of docs/several_processes.md
+python benchmarks/distributed.py --only scaling --rounds 3 --blocks 15        the same two, this part anew
 python benchmarks/distributed.py --only nccl --device cuda  ->  the same file, and the figures as JSON on the standard output
+python benchmarks/distributed.py --merge FILE                  takes these over from the --out of another machine, with the page
 
 Bytes are counted twice: what a rank hands to torch.distributed, and what crosses the loopback (the kernel's counter, all
-ranks together, protocol included). Times are those of the fastest of many steps, in rounds that take turns: other work on the
-machine only ever adds to them. Efficiency is by processor time, of one process with two threads against two ranks with one
-each: on a machine with other work, wall time says how much of it there was.
+ranks together, protocol included). Times of `traffic` and `spread` are those of the fastest of many steps: other work on the
+machine only ever adds to them.
 
-`nccl` asks what a process group costs a process that needs none: steps of one rank in a group (nccl on a GPU, gloo on a CPU)
-against steps without a group, each in processes of their own that take turns. A rank by itself sends nothing, so a third way
-makes it join as if there were others: all questions and sums of a step go through torch.distributed.
+`scaling` and `nccl` compare ways to make the same steps, in processes side by side of which one way works at a time: blocks of
+steps take turns, and medians count. What is known is written after each turn, and shown however the benchmark ends.
+`scaling`: one process with two threads against two ranks with one each, by wall time (alone on a machine with two cores) and
+by processor time. `nccl` asks what a process group costs a process that needs none: steps of one rank in a group (nccl on
+a GPU, gloo on a CPU) against steps without one. A rank by itself sends nothing, so a third way makes it join as if there were
+others: all questions and sums of a step go through torch.distributed.
 """
 
 from __future__ import annotations
@@ -21,48 +25,20 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distributed_turns import Stopped, Way, Work, loss_fn, on_loopback, problem, side_by_side
+
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
+PAGE = Path(__file__).parents[1] / "docs" / "several_processes.md"
 STEPS, WARM = 8, 2
-
-
-def problem(kind: str, n: int) -> tuple[Any, Any]:
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
-    if kind == "wide":  # 4.2 million coordinates, little to compute: what travels decides
-        model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1792), nn.ReLU(), nn.Linear(1792, 10))
-        x = torch.randn(n, 256)
-    elif kind == "deep":  # 8.5 million coordinates in layers of a million: what is held decides
-        layers = [layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.LayerNorm(1024), nn.ReLU())]
-        model = nn.Sequential(nn.Linear(64, 1024), *layers, nn.Linear(1024, 10))
-        x = torch.randn(n, 64)
-    else:  # a small convolutional network: what is computed decides
-        model = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10),
-        )  # fmt: skip
-        x = torch.randn(n, 1, 28, 28)
-    return model, (x, torch.randint(0, 10, (n,)))
-
-
-def loss_fn(model: Any, batch: Any) -> Any:
-    import torch.nn.functional as F
-
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
-def on_loopback() -> int:
-    """Bytes that this machine has sent to itself."""
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    return next(int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:"))
 
 
 def resident(name: str) -> int:
@@ -159,116 +135,119 @@ def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: min(one[name] for one in rounds) for name in rounds[0]}
 
 
-WAYS = ("no group", "one rank", "one rank that joins")
+GROUPS = (Way("no group"), Way("one rank", group=True), Way("one rank that joins", group=True, joins=True))
 WORKLOADS = {"wide": 512, "cnn": 1024}  # batch sizes
+HALVES = (Way("one process, two cores", threads=2), Way("two processes, one core each", size=2, group=True))
 
 
-def one_rank(way: str, device: str, meeting: str, workload: str, blocks: int, answers: Any) -> None:
-    """Seconds of a step by one of the `WAYS`: the fastest of a few blocks of steps, and all of them."""
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+Turn = dict[str, dict[str, Any]]  # by way
+Seen = dict[str, list[list[Turn]]]  # by work, round and turn
+
+
+def take_turns(
+    ways: Sequence[Way], works: Mapping[str, Work], device: str, rounds: int, blocks: int, seconds: float,
+    keep: Callable[[Seen, bool], None],
+) -> None:  # fmt: skip
+    """Blocks of steps in processes side by side, which each round starts anew; progress on the error stream.
+
+    `keep` is given what is known after each turn, and whether that is all. No block is waited for longer than `seconds`
+    from now.
+    """
+    began = time.monotonic()
+    until, seen = began + seconds, Seen({name: [] for name in works})
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+
     try:
-        import torch
-        import torch.distributed as dist
-
-        from noisewise.distributed import ALONE, Team, end, team_of
-        from noisewise.mechanism import Mechanism
-        from noisewise.sampling import Shuffle
-        from noisewise.training import State, private_step
-
-        class Talkative(Team):
-            """One rank that does all that one of several does."""
-
-            several = True
-
-        team, backend = ALONE, ""
-        if device == "cuda":
-            torch.cuda.set_device(0)
-        if way != WAYS[0]:
-            kinds = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-            dist.init_process_group(kinds, f"file://{meeting}", rank=0, world_size=1)
-            team, backend = team_of(), kinds
-            if way == WAYS[2]:
-                team = Talkative()
-                team.add(torch.ones(1, device=device))  # makes the communicator
-        steps = 20 if device == "cuda" else 2
-        batch = WORKLOADS[workload] if device == "cuda" else 32
-        model, data = problem(workload, 8 * batch)
-        model, data = model.to(device), tuple(tensor.to(device) for tensor in data)
-        plan = Mechanism(
-            sampler=Shuffle(8 * batch, batch), noise_multiplier=1.0, steps=(blocks + 2) * steps, adjacency="zero-out"
-        )
-        state = State.start(plan, insecure_seed=0, team=team)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        seconds = []
-        for _ in range(blocks + 2):
-            if device == "cuda":
-                torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(steps):
-                private_step(model, data, loss_fn, optimizer, state)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append((time.perf_counter() - began) / steps)
-        weights = float(sum(p.detach().double().abs().sum() for p in model.parameters()))
-        answer = {
-            "step_seconds": min(seconds[2:]), "every": seconds[2:], "payload": team.sent / plan.steps, "backend": backend,
-            "captured": state.captured.captures, "weights": weights,
-        }  # fmt: skip
-        end()
-        answers.put(answer)
-    except BaseException as error:
-        answers.put({"error": f"{type(error).__name__}: {error}"})
-        raise
+        for number in range(rounds):
+            with side_by_side(ways, device, blocks + 1, until, say) as ask:
+                for name, work in works.items():
+                    turns: list[Turn] = []
+                    seen[name].append(turns)
+                    ask(ways, work)
+                    say(f"{name}: ready to be timed")
+                    for turn in range(blocks):
+                        first = (number + turn) % len(ways)
+                        turns.append(ask([*ways[first:], *ways[:first]]))
+                        keep(seen, False)
+                    shown = middle([{way.name: turn[way.name]["step_seconds"] for way in ways} for turn in turns])
+                    text = ", ".join(f"{way} {1e3 * one:.2f} ms" for way, one in shown.items())
+                    say(f"round {number + 1} of {rounds}, {name}: {text}")
+        keep(seen, True)
+    except Stopped:
+        say(f"stopped after {seconds:g} s (--seconds): what there is counts.")
 
 
-def apart(way: str, device: str, workload: str, blocks: int) -> dict[str, Any]:
-    """`one_rank` in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    with tempfile.TemporaryDirectory() as work:
-        process = context.Process(target=one_rank, args=(way, device, f"{work}/meeting", workload, blocks, answers))
-        process.start()
-        answer: dict[str, Any] = answers.get(timeout=300)
-        process.join(60)
-        if process.is_alive():
-            process.kill()
-    if "error" in answer:
-        raise SystemExit(f"{way} on {device}: {answer['error']}")
-    return answer
+def middle(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each column."""
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-def spread(numbers: list[float]) -> float:
+def differ_by(numbers: Sequence[float]) -> float:
     """Largest relative difference."""
     return (max(numbers) - min(numbers)) / max(map(abs, numbers))
 
 
-def one_rank_cost(device: str, rounds: int, blocks: int) -> dict[str, Any]:
-    """What a group costs one rank: the fastest steps against the fastest without a group, and the worst of all workloads."""
+def group_works(device: str) -> dict[str, Work]:
+    if device == "cuda":
+        return {name: Work(name, batch, 20, device) for name, batch in WORKLOADS.items()}
+    return {name: Work(name, 32, 2, device) for name in WORKLOADS}
+
+
+def group_cost(device: str, seen: Seen, finished: bool) -> dict[str, Any]:
+    """What a group costs one rank.
+
+    The cost is the middle one of the turns' ratios: the steps of a turn were made one way right after the other. Beside it,
+    the ratio of the fastest blocks.
+    """
     import torch
 
     shown: dict[str, Any] = {
         "device": torch.cuda.get_device_name(0) if device == "cuda" else platform.machine(), "torch": torch.__version__,
-        "goal": 1.03, "workloads": {},
+        "finished": finished, "goal": 1.03, "workloads": {},
     }  # fmt: skip
-    for workload in WORKLOADS:
-        seen: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
-        for turn in range(rounds):
-            for way in WAYS[turn % 3 :] + WAYS[: turn % 3]:
-                seen[way].append(apart(way, device, workload, blocks))
-        seconds = {way: min(one["step_seconds"] for one in each) for way, each in seen.items()}
-        last = {way: each[-1] for way, each in seen.items()}
-        shown["workloads"][workload] = {
-            "batch": WORKLOADS[workload] if device == "cuda" else 32,
-            "step_seconds": seconds,
-            "cost": {way: seconds[way] / seconds[WAYS[0]] for way in WAYS[1:]},
-            "rounds": {way: [one["step_seconds"] for one in each] for way, each in seen.items()},
-            "payload": {way: last[way]["payload"] for way in WAYS},
-            "backend": {way: last[way]["backend"] for way in WAYS},
-            "captured": {way: last[way]["captured"] for way in WAYS},
-            "weights differ by": spread([one["weights"] for each in seen.values() for one in each]),
+    none, *others = (way.name for way in GROUPS)
+    for name, rounds in seen.items():
+        turns = [turn for each in rounds for turn in each]
+        if not turns:
+            continue
+        blocks = {way: [turn[way]["step_seconds"] for turn in turns] for way in (none, *others)}
+        ratios = [{way: turn[way]["step_seconds"] / turn[none]["step_seconds"] for way in others} for turn in turns]
+        shown["workloads"][name] = {
+            "batch": group_works(device)[name].batch,
+            "turns by round": [len(each) for each in rounds],
+            "step_seconds": {way: statistics.median(each) for way, each in blocks.items()},
+            "cost": middle(ratios),
+            "cost of the fastest": {way: min(blocks[way]) / min(blocks[none]) for way in others},
+            "blocks": blocks,
+            "payload": {way: turns[-1][way]["payload"] for way in blocks},
+            "captured": {way: turns[-1][way]["captured"] for way in blocks},
+            "weights differ by": max(differ_by([turn[way]["weights"] for way in blocks]) for turn in turns),
         }
-    worst = max(row["cost"][WAYS[1]] for row in shown["workloads"].values())
-    return {**shown, "cost": worst, "met": worst <= shown["goal"]}
+    worst = max((row["cost"][others[0]] for row in shown["workloads"].values()), default=None)
+    return {**shown, "cost": worst, "met": worst is not None and worst <= shown["goal"]}
+
+
+def halves(seen: Seen, finished: bool) -> dict[str, Any]:
+    """What a second process buys: medians over turns, of wall time and of the processor time of all ranks.
+
+    Efficiency is the middle one of the turns' ratios: by wall time, and by processor time, which other work on the machine
+    disturbs less.
+    """
+    turns = [turn for each in seen["cnn"] for turn in each]
+    if not turns:
+        return {}
+    names = ("step_seconds", "cpu_seconds", "payload", "loopback")
+    rows = {way.name: middle([{name: turn[way.name][name] for name in names} for turn in turns]) for way in HALVES}
+    one, two = rows
+    ratios = [{name: turn[one][name] / turn[two][name] for name in names[:2]} for turn in turns]
+    by = middle(ratios)
+    return {
+        "scaling": rows,
+        "efficiency": {"wall": by["step_seconds"], "processor": by["cpu_seconds"], "goal": 0.8, "turns": len(turns),
+                       "finished": finished, "load": os.getloadavg()[0]},
+    }  # fmt: skip
 
 
 def table(content: dict[str, Any]) -> str:
@@ -283,8 +262,10 @@ def table(content: dict[str, Any]) -> str:
             f"{1e3 * row['join_seconds']:.1f} ms | {1e3 * row['step_seconds']:.0f} ms |"
         )
     for name, row in content["scaling"].items():
-        cpu = f"{1e3 * row['cpu_seconds']:.0f} ms of a processor"
-        lines.append(f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | {row['loopback'] / 1e6:.1f} MB | | {cpu} |")
+        time_taken = f"{1e3 * row['step_seconds']:.0f} ms, {1e3 * row['cpu_seconds']:.0f} ms of processors"
+        lines.append(
+            f"| {name} | 0% | {row['payload'] / 1e6:.2f} MB | {row['loopback'] / 1e6:.1f} MB | | {time_taken} |"
+        )
     return "\n".join(lines)
 
 
@@ -324,12 +305,37 @@ def traffic(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def scaling(rounds: int) -> dict[str, dict[str, Any]]:
-    seen: dict[str, list[dict[str, Any]]] = {"one process, two cores": [], "two processes, one core each": []}
-    for _ in range(rounds):
-        for name, (size, threads) in zip(seen, ((1, 2), (2, 1)), strict=True):
-            seen[name].append(measure(size, threads, model="cnn", batch=128, sparsity=0.0))
-    return {name: least(each) for name, each in seen.items()}
+def write(path: Path, content: dict[str, Any]) -> None:
+    """All of a file or nothing of it."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(content, indent=2) + "\n")
+    beside.replace(path)
+
+
+def efficiency(content: dict[str, Any]) -> str:
+    """What docs/several_processes.md says of a second process."""
+    shown = content["efficiency"]
+    return (
+        f"Two ranks with a core each are {shown['wall']:.2f} times as fast as one process with two threads on two cores, and "
+        f"{shown['processor']:.2f} times as efficient by processor time."
+    )
+
+
+def group_of_one(content: dict[str, Any]) -> str:
+    """What docs/several_processes.md says of one rank in a group."""
+    measured = content.get("one rank", {}).get("cuda")
+    if measured is None or measured["cost"] is None:
+        return "One rank in a group of nccl against no group: not run."
+    rows = ", ".join(
+        f"{name} {1e3 * row['step_seconds']['no group']:.2f} ms without, x {row['cost']['one rank']:.3f} with a group, "
+        f"x {row['cost']['one rank that joins']:.3f} if it joins as one of several would"
+        for name, row in measured["workloads"].items()
+    )
+    return f"One rank in a group of nccl against no group, on an {measured['device']}: {rows}."
+
+
+def parts_of_page(content: dict[str, Any]) -> list[str]:
+    return [table(content), memory_table(content), efficiency(content), group_of_one(content)]
 
 
 def main() -> None:
@@ -339,34 +345,56 @@ def main() -> None:
         "--only", choices=["traffic", "scaling", "spread", "nccl"], help="measure this part anew, keep the others"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --only nccl")
-    parser.add_argument("--blocks", type=int, default=10, help="of steps, timed in each process of --only nccl")
+    parser.add_argument("--blocks", type=int, default=10, help="of steps, in each round of scaling and nccl")
+    parser.add_argument("--seconds", type=float, default=100.0, help="after which these two stop with what they have")
+    parser.add_argument(
+        "--merge", type=Path, help="take over what --only nccl has written on another machine", metavar="FILE"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     import torch
 
-    content = json.loads(chosen.out.read_text()) if chosen.only and chosen.out.exists() else {}
-    if chosen.only == "nccl":
-        if chosen.device == "cuda" and not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
-            raise SystemExit("--device cuda: this torch sees no GPU, or has no nccl.")
-        measured = one_rank_cost(chosen.device, chosen.rounds, chosen.blocks)
-        content.setdefault("one rank", {})[chosen.device] = measured
-        chosen.out.write_text(json.dumps(content, indent=2) + "\n")
-        print(json.dumps(measured, indent=2))
-        return
-    content["machine"] = {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__}
-    if chosen.only in (None, "spread"):
-        content["spread"] = spread_over(chosen.rounds)
-    if chosen.only in (None, "traffic"):
-        content["traffic"] = traffic(chosen.rounds)
-    if chosen.only in (None, "scaling"):
-        content["scaling"] = scaling(chosen.rounds)
-        one, two = (row["cpu_seconds"] for row in content["scaling"].values())
-        content["efficiency"] = one / (2 * two)  # work of one process against that of both ranks
-    chosen.out.write_text(json.dumps(content, indent=2) + "\n")
-    if {"traffic", "scaling"} <= set(content):
-        print(table(content), f"efficiency {content['efficiency']:.2f}", sep="\n")
-    if "spread" in content:
-        print(memory_table(content))
+    before = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    content = dict(before) if chosen.only or chosen.merge else {}
+    shown: dict[str, Any] = {}
+    turns = (chosen.rounds, chosen.blocks, chosen.seconds)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `timeout` stops it as Ctrl-C does: figures are shown
+
+    def keep(figures: dict[str, Any]) -> None:
+        shown.update(figures)
+        content.update(figures)
+        write(chosen.out, content)
+
+    try:
+        if chosen.merge is not None:
+            there = json.loads(chosen.merge.read_text())["one rank"]
+            keep({"one rank": {**content.get("one rank", {}), **there}})
+            return
+        if chosen.only == "nccl":
+            device = chosen.device
+            if device == "cuda" and not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+                raise SystemExit("--device cuda: this torch sees no GPU, or has no nccl.")
+            others = content.get("one rank", {})
+            take_turns(
+                GROUPS, group_works(device), device, *turns,
+                lambda seen, finished: keep({"one rank": {**others, device: group_cost(device, seen, finished)}}),
+            )  # fmt: skip
+            return
+        keep({"machine": {"cores": os.cpu_count(), "architecture": platform.machine(), "torch": torch.__version__}})
+        if chosen.only in (None, "spread"):
+            keep({"spread": spread_over(chosen.rounds)})
+        if chosen.only in (None, "traffic"):
+            keep({"traffic": traffic(chosen.rounds)})
+        if chosen.only in (None, "scaling"):
+            works = {"cnn": Work("cnn", 128, 2)}
+            take_turns(HALVES, works, "cpu", *turns, lambda seen, finished: keep(halves(seen, finished)))
+    finally:
+        print(json.dumps(shown, indent=2), flush=True)
+        if chosen.out == RESULTS and {"traffic", "scaling", "spread"} <= before.keys() & content.keys():
+            page = PAGE.read_text()
+            for old, new in zip(parts_of_page(before), parts_of_page(content), strict=True):
+                page = page.replace(old, new)
+            PAGE.write_text(page)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,8 @@ def profile(step: Callable[[], Any], path: Path | None, name: str) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
+    for _ in range(3):
+        step()
     with profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
         for _ in range(3):
             step()

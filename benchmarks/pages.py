@@ -11,13 +11,14 @@ import tomllib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 
 import noisewise.data
-from noisewise import audits, models, repairs, sampling
+from noisewise import audits, models, recipes, repairs, sampling
 from noisewise.adaptive import RULES
 from noisewise.data.catalog import CATALOG
 
@@ -25,8 +26,10 @@ PROJECT = Path(__file__).parent.parent
 SOURCE = PROJECT / "src" / "noisewise"
 LISTS, CONTRIBUTING, README = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"
 GPU = PROJECT / "benchmarks" / "results" / "gpu.json"
+TIMES = PROJECT / "benchmarks" / "results" / "time_to_accuracy.json"
 DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
 GPU_TABLE = re.compile(r"(?<=<!-- gpu: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
+TIMES_TABLE = re.compile(r"(?<=<!-- times: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
 PEERS = ("Opacus hooks", "Opacus ghost", "vmap(grad)")  # of benchmarks/gpu.py
 WIDTH = 76
 
@@ -96,6 +99,8 @@ def lists() -> str:
          {name: first_line(model) for name, model in models.MODELS.items()}),
         ("Data sets", "`noisewise.data.catalog.CATALOG`; `--data`.",
          {name: first_line(getattr(noisewise.data, name)) for name in CATALOG}),
+        ("Recipes for images", "`noisewise.recipes.RECIPES`; `--recipe`. [records.md](records.md) says what they reach.",
+         {name: first_line(recipe) for name, recipe in recipes.RECIPES.items()}),
         ("Repairs", "`noisewise.repairs.REPAIRS`; [repairs.md](repairs.md) says what they change and cost.",
          {name: first_line(repair) for name, repair in repairs.REPAIRS.items()}),
         ("Audits of a finished run", "`noisewise.audits.AUDITS`; `noisewise audit DIR --only NAME`.",
@@ -132,6 +137,20 @@ def gpu_cells(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def times_table() -> str:
+    """README's table of seconds to an accuracy, from benchmarks/results/time_to_accuracy.json."""
+    runs = json.loads(TIMES.read_text())["runs"]
+    lines = ["| | noisewise, first and later runs | Opacus | times faster, first and later |", "|---|---|---|---|"]
+    for name in dict.fromkeys(run["data"] for run in runs):
+        some = [run for run in runs if run["data"] == name]
+        ours, theirs = ([run["seconds"] for run in some if run["way"] == way] for way in ("noisewise", "Opacus"))
+        peer, later = median(theirs), ours[1:]
+        seconds = f"{ours[0]:.1f} s" + (f", {median(later):.1f} s" if later else "")
+        faster = f"{peer / ours[0]:.1f}" + (f", {peer / median(later):.1f}" if later else "")
+        lines.append(f"| {name} to {some[0]['goal']:.0%} | {seconds} | {peer:.1f} s | {faster} |")
+    return "\n".join(lines) + "\n"
+
+
 def gpu_rows() -> dict[str, Any]:
     """Results of benchmarks/gpu.py by workload."""
     rows: dict[str, Any] = json.loads(GPU.read_text())["rows"]
@@ -164,7 +183,9 @@ def main() -> None:
     """Write the pages."""
     LISTS.write_text(lists())
     gpu_picture(GPU.with_suffix(".png"))
-    README.write_text(GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
+    README.write_text(
+        TIMES_TABLE.sub(lambda _: times_table(), GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
+    )
     CONTRIBUTING.write_text(DRAWING.sub(lambda _: drawing(), CONTRIBUTING.read_text()))
 
 

@@ -50,7 +50,7 @@ class Task:
 
 
 TASKS = (
-    Task("fashion_mnist", "dp-cnn-s", 0.86, 2048, 40, 0.1, 4.0),
+    Task("fashion_mnist", "dp-cnn-s", 0.86, 2048, 40, 1.0, 4.0),
     Task("cifar10", "dp-cnn", 0.60, 1000, 40, 1.0, 1.0),
 )
 

@@ -915,4 +915,11 @@ FAULTS = [
         "    if False:",
         ("distributed/test_joining.py::test_a_part_cannot_be_released",),
     ),
+    Mutant(
+        "losses: gradients of views are added, not averaged",
+        "losses.py",
+        "return losses.reshape(-1, views).mean(1)",
+        "return losses.reshape(-1, views).sum(1)",
+        ("whole/test_records.py::test_clipped_sums_side_by_side_are_those_of_the_library",),
+    ),
 ]

@@ -42,10 +42,11 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "cli/check.py": 2,
     "cli/compare.py": 1,
     "cli/forecast.py": 1,
-    "cli/lists.py": 6,
+    "cli/lists.py": 7,
     "cli/planned.py": 3,
     "cli/processes.py": 3,
-    "cli/predict.py": 1,
+    "cli/predict.py": 2,
+    "cli/pretrain.py": 3,
     "cli/report.py": 1,
     "cli/reproduce.py": 3,
     "cli/seeds.py": 2,
@@ -80,6 +81,13 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "persample/labels.py": "persample/test_proof.py",
     "persample/replay.py": "training/test_captured.py",  # a replay is part of a captured step
     "persample/triton_kernels.py": "persample/test_kernels.py",  # asked through the portable ways
+    "data/cached.py": "data/test_scatter.py",  # asked through the features that it keeps
+    "recipes/base.py": "recipes/test_recipes.py",  # over the room's list
+    "recipes/encoder.py": "recipes/test_pretraining.py",  # what is pretrained
+    "recipes/learned.py": "recipes/test_pretraining.py",  # features of what was pretrained
+    "recipes/made_up_linear.py": "recipes/test_recipes.py",
+    "recipes/scattering_cnn.py": "recipes/test_recipes.py",
+    "recipes/scattering_linear.py": "recipes/test_recipes.py",
     "data/tables/__init__.py": "data/tables/test_end_to_end.py",  # names that lead into the room
     "data/tables/checks.py": "data/tables/test_kinds.py",  # what kinds refuse
     "data/tables/guess.py": "data/tables/test_survey.py",  # what a survey is taken for

@@ -50,6 +50,21 @@ def _of_classes(outputs: Tensor, y: Tensor, ignored: int = NO_CLASS) -> Tensor:
     return F.cross_entropy(outputs, y.long(), reduction="none", ignore_index=ignored)
 
 
+def views_cross_entropy(model: Any, batch: Nest) -> Tensor:
+    """Mean over a unit's views of `-log softmax(model(view))[y]`, for units `[n, K, *row]` and classes `y [n]`.
+
+    The gradient is the mean of the views' gradients: they are averaged before clipping, and K views cost what one costs.
+    Guarantee: as `cross_entropy`. Reference: De et al. 2022, arXiv:2204.13650 (augmentation multiplicity).
+    """
+    x: Tensor
+    y: Tensor
+    x, y = batch
+    views = x.shape[1]
+    outputs: Tensor = model(x.flatten(0, 1))
+    losses = _of_classes(outputs, y.repeat_interleave(views))
+    return losses.reshape(-1, views).mean(1)
+
+
 def squared_error(model: Any, batch: Nest) -> Tensor:
     """`(model(x) - y)^2` of each unit; for targets `[n, k]` the mean over k.
 

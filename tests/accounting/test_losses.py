@@ -25,7 +25,9 @@ def by_the_library(releases, relation, grid):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("rate", [1e-4, 0.02, 0.3, 0.99, 1.0])
+@pytest.mark.parametrize(
+    "rate", [1e-4, 0.02, 0.3, 0.99, pytest.param(1.0, marks=pytest.mark.slow)]
+)  # the library's own time
 @pytest.mark.parametrize("sigma", [0.3, 1.1, 20.0])
 def test_epsilons_are_those_of_the_library(relation, rate, sigma):
     """Up to rounding: a delta of 1e-8 is the difference of sums of 3000 times as many numbers."""

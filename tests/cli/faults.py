@@ -148,6 +148,20 @@ FAULTS = [
     ),
     # several processes
     Mutant(
+        "processes: a process that says nothing is the first to go",
+        "cli/processes.py",
+        "    if MEETING not in os.environ:\n        time.sleep(WORDS)\n",
+        "    return\n",
+        ("cli/test_processes.py::test_who_says_nothing_lets_the_others_speak_before_torchrun_ends_them",),
+    ),
+    Mutant(
+        "processes: what only another machine sees is not said",
+        "cli/processes.py",
+        'return int(os.environ.get("LOCAL_RANK", number)) > 0',
+        "return number > 0",
+        ("cli/test_processes.py::test_words_are_the_first_processes",),
+    ),
+    Mutant(
         "processes: each rank says what all of them see",
         "cli/processes.py",
         "    except FileExistsError:\n        return False",

@@ -88,6 +88,8 @@ def test_words_are_the_first_processes(monkeypatch):
     assert not processes.is_silent(RankLost("a"))
     monkeypatch.setenv("RANK", "1")
     assert processes.is_silent(RunError("before they met, all ranks see it"))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert not processes.is_silent(RunError("a file that another machine does not have"))
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     assert not processes.is_silent(RunError("its own rows"))
     assert processes.is_silent(RankLost("another one"))
@@ -106,6 +108,29 @@ def test_what_all_processes_see_is_said_by_one_and_what_one_sees_by_that_one(mon
     assert [says(number, "a layer of all") for number in (1, 0, 2)] == [True, False, False]
     assert says(2, "its own")
     assert [says(number, "nowhere to meet", tmp_path / "gone" / "meeting") for number in (0, 1)] == [True, True]
+
+
+def test_who_says_nothing_lets_the_others_speak_before_torchrun_ends_them(monkeypatch):
+    slept = []
+    monkeypatch.setattr(processes.time, "sleep", slept.append)
+    monkeypatch.setenv("NOISEWISE_MEETING", "here")
+    processes.give_way()
+    assert slept == []
+    monkeypatch.delenv("NOISEWISE_MEETING")
+    processes.give_way()
+    assert slept == [processes.WORDS]
+
+
+def test_numbers_of_processes_that_cannot_be_meant(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    processes.check_count(16)
+    with pytest.raises(ConfigError, match=r"--processes 17 on a machine with 2 cores.*At most 16"):
+        processes.check_count(17)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    processes.check_count(4)
+    with pytest.raises(ConfigError, match="--processes 2 in one of 4 processes that torchrun has started: leave"):
+        processes.check_count(2)
 
 
 class Scripted:

@@ -90,7 +90,7 @@ def test_ctrl_c_says_how_to_go_on(noisewise, file, monkeypatch):
         ("sweep", "Missing option"),
         ("sweep --config nowhere.toml --out out", "cannot be read"),
         ("sweep --config sweep.toml --out sweep.toml", "is a file"),
-        ("sweep --config sweep.toml --out out --jobs 0", "processes=0"),
+        ("sweep --config sweep.toml --out out --jobs 0", "jobs=0"),
         ("sweep --config sweep.toml --out out --per-gpu 2", "--per-gpu 2 without --ray"),
         ("sweep --config sweep.toml --out out --ray ray://host:10001", "a client far from the cluster"),
         ("sweep --config bad.toml --out out", "unknown settings colour"),

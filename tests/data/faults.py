@@ -139,7 +139,7 @@ FAULTS = [
     ),
     Mutant(
         "data: cached features for everybody's eyes",
-        "data/scatter.py",
+        "data/cached.py",
         "new.chmod(0o600)",
         "new.chmod(0o644)",
         ("data/test_scatter.py::test_the_cache_is_for_its_owners_eyes_and_where_the_user_says",),
@@ -153,9 +153,9 @@ FAULTS = [
     ),
     Mutant(
         "data: the digest of private images is shown",
-        "data/scatter.py",
-        "if not data.public and place.stat().st_mode & 0o077:",
-        "if not data.public and place.stat().st_mode & 0o007 == 7:",
+        "data/cached.py",
+        "if not public and place.stat().st_mode & 0o077:",
+        "if not public and place.stat().st_mode & 0o007 == 7:",
         ("data/test_scatter.py::test_nobody_else_sees_the_digest_of_private_images",),
     ),
     Mutant(
@@ -385,7 +385,7 @@ FAULTS = [
     ),
     Mutant(
         "fresh: scatter: damaged features are used",
-        "data/scatter.py",
+        "data/cached.py",
         "if promised == _digest(values, path.stem):",
         "if promised:",
         ("data/test_scatter.py::test_damaged_files_are_noticed_and_replaced",),

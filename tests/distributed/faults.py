@@ -40,10 +40,26 @@ FAULTS = [
     ),
     Mutant(
         "spread: noise on every rank before sums are added",
-        "distributed/sharding.py",
-        "add_in_parts(_filled(total, ",
-        "add_in_parts(_filled(total + torch.randn_like(total), ",
+        "distributed/fetching.py",
+        "        self._waiting[name] = total\n",
+        "        self._waiting[name] = total + torch.randn_like(total)\n",
         ("distributed/test_sharding.py::test_noise_of_pieces_is_that_of_one_process_each_number_drawn_once",),
+    ),
+    Mutant(
+        "spread: weights that were fetched ahead outlive the step",
+        "distributed/fetching.py",
+        "            self._now = self._next = None\n        self._forget()\n",
+        "            self._now = self._next = None\n",
+        ("distributed/test_fetching.py::test_the_second_time_weights_come_together_and_ahead",),
+    ),
+    Mutant(
+        "spread: weights come in the order of the last pass, whatever is asked for",
+        "distributed/fetching.py",
+        " or self._expected[here] != name:",
+        ":",
+        (
+            "distributed/test_fetching.py::test_without_room_each_weight_comes_by_itself_and_a_pass_on_another_course_is_right_too",
+        ),
     ),
     Mutant(
         "spread: every rank draws the noise of the first rows",
@@ -54,9 +70,9 @@ FAULTS = [
     ),
     Mutant(
         "spread: a rank keeps its own sum",
-        "distributed/sharding.py",
-        "part = self.team.add_in_parts(_filled(total, rows * self.team.size))",
-        "part = _filled(total, rows * self.team.size)[self.team.rank * rows :][:rows]",
+        "distributed/fetching.py",
+        "arriving = self._team.add_in_parts_later(flat[0] if len(flat) == 1 else torch.cat(flat, 1))",
+        "mine = torch.cat(flat, 1)[self._team.rank].clone()\n        arriving = lambda: mine",
         (
             "distributed/test_sharding.py::test_without_clipping_and_noise_it_is_the_gradient_of_fully_shard_which_still_works",
         ),

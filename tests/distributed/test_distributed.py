@@ -9,18 +9,58 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 
 
-def benchmark():
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
     spec = importlib.util.spec_from_file_location("distributed_benchmark", PROJECT / "benchmarks" / "distributed.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_page_shows_what_was_measured():
+def test_the_page_shows_what_was_measured(benchmark):
     content = json.loads((PROJECT / "benchmarks" / "results" / "distributed.json").read_text())
     page = (PROJECT / "docs" / "several_processes.md").read_text()
-    assert benchmark().table(content) in page
-    assert benchmark().memory_table(content) in page
+    for part in benchmark.parts_of_page(content):
+        assert part in page
+
+
+def turn(one, two):
+    """Seconds of a step, of a processor, and bytes, one way and the other."""
+    names = ("step_seconds", "cpu_seconds", "payload", "loopback")
+    return {"one process, two cores": dict(zip(names, one, strict=True)),
+            "two processes, one core each": dict(zip(names, two, strict=True))}  # fmt: skip
+
+
+def test_efficiency_is_the_middle_one_of_the_turns(benchmark):
+    """One turn that something else on the machine disturbed does not count."""
+    seen = {
+        "cnn": [
+            [turn((1, 2, 0, 0), (1.25, 2.5, 8, 9)), turn((1, 2, 0, 0), (9, 2.5, 8, 9))],
+            [turn((1, 2, 0, 0), (1, 2, 8, 9))],
+        ]
+    }
+    figures = benchmark.halves(seen, True)
+    assert (figures["efficiency"]["wall"], figures["efficiency"]["processor"]) == (0.8, 0.8)
+    assert figures["scaling"]["two processes, one core each"]["step_seconds"] == 1.25
+    assert benchmark.halves({"cnn": []}, False) == {}
+
+
+def test_the_cost_of_a_group_is_that_of_the_worst_workload(benchmark):
+    def ways(none, group, joins):
+        given = {"payload": 0, "captured": 0, "weights": 1.0}
+        names = [way.name for way in benchmark.GROUPS]
+        return {name: {"step_seconds": s, **given} for name, s in zip(names, (none, group, joins), strict=True)}
+
+    seen = {"wide": [[ways(1, 1.02, 1.1)]], "cnn": [[ways(1, 1.04, 1.2), ways(2, 2.0, 2.4), ways(1, 3.0, 1.2)], []]}
+    figures = benchmark.group_cost("cpu", seen, False)
+    assert figures["cost"] == pytest.approx(1.04)
+    assert not figures["met"]
+    assert not figures["finished"]
+    assert benchmark.group_cost("cpu", {"wide": [], "cnn": []}, False)["cost"] is None
+    words = benchmark.group_of_one({"one rank": {"cuda": figures}})
+    assert "cnn 1000.00 ms without, x 1.040 with a group, x 1.200 if it joins" in words
+    assert benchmark.group_of_one({}).endswith("not run.")
 
 
 def test_spread_parameters_need_less_memory():

@@ -1,6 +1,6 @@
 """Parts of a batch become one sum: never released before, never of different things, and one unit moves it by its bound."""
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ import torch
 from helpers import shared_runs as runs
 from helpers import tiny
 from helpers.ranks import on_ranks
+from noisewise import adaptive, clipping, sampling
 from noisewise.accounting import Ledger
 from noisewise.bounded import Bounded, release
 from noisewise.clipping import Flat
@@ -97,6 +98,12 @@ def check_equal(sizes, names):
 @pytest.mark.filterwarnings("ignore::noisewise.errors.PrivacyWarning")
 def test_several_processes_make_the_run_of_one():
     check_equal([2], SMALL)
+
+
+def test_every_sampler_and_every_rule_is_tried_on_several_processes():
+    rules = [kind for module in (sampling, clipping, adaptive) for kind in vars(module).values() if is_dataclass(kind)]
+    assert {kind.__name__ for kind in rules} >= {"Poisson", "PerLayer", "Quantile"}
+    assert set(rules) == set().union(*(case.uses for case in runs.CASES.values()))
 
 
 @pytest.mark.slow

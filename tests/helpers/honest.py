@@ -163,6 +163,8 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the smallest inp
     "dp-cnn-s": ((1, 16, 16), {}),
     "h-cnn": ((81, 2, 2), {}),
     "h-cnn-s": ((81, 1, 1), {}),
+    "linear-head": ((2, 3), {"views": 2}),
+    "conv-head": ((2, 3, 2, 2), {"views": 2, "channels": 4}),
     "resnet18": ((3, 16, 16), {"width": 2, "stem": "small"}),
     "resnet34": ((1, 16, 16), {"width": 2, "stem": "small"}),
     "wrn-16-4": ((3, 8, 8), {"width": 1}),

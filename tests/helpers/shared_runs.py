@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from noisewise import support
 from noisewise.adaptive import GlobalAdapt, GroupBounds, Quantile
-from noisewise.clipping import Automatic, Flat, per_layer
+from noisewise.clipping import Automatic, Flat, Global, Normalized, PerSampleAdaptive, per_layer
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
 from noisewise.distributed import shard
@@ -133,6 +133,7 @@ def case(kind="mlp", sampler=None, clip=None, noise=1.0, unit="row", data=None, 
             "stopped": trained.stopped,
         }
 
+    run.uses = {type(sampler or Poisson(N, 8)), type(clip or Flat(1.0))}
     return run
 
 
@@ -165,6 +166,9 @@ CASES = {
     "random masks": case("cnn", plan={"support": RandomMasks(0.8, STEPS, 3)}),
     "a frozen layer": case(plan={"support": support.Fixed({"0.weight": False, "0.bias": False})}),
     "automatic clipping": case(clip=Automatic(1.0)),
+    "global clipping": case(clip=Global(1.0, 10.0)),
+    "normalized": case(clip=Normalized(1.0)),
+    "adaptive for each unit": case(clip=PerSampleAdaptive(1.0)),
     "per layer": case(clip=per_layer(dict(network("mlp").named_parameters()), Flat(1.0))),
     "quantile": case(clip=Quantile(1.0)),
     "global adapt": case(clip=GlobalAdapt(1.0, 10.0)),
@@ -186,7 +190,8 @@ CASES = {
 
 SHARDED = (
     "mlp", "blocks", "checkpointed", "poisson, cut and padded", "full batch", "shuffle", "fewer units than ranks",
-    "micro-batches", "a frozen layer", "automatic clipping", "per layer", "quantile", "global adapt", "bounds of groups",
+    "micro-batches", "a frozen layer", "automatic clipping", "global clipping", "normalized", "adaptive for each unit",
+    "per layer", "quantile", "global adapt", "bounds of groups",
     "people", "read by index", "augmented", "secure", "averages and valid loss", "stopped early",
 )  # fmt: skip
 """Cases that can be trained with parameters that are spread over ranks."""

@@ -135,3 +135,8 @@ def fitted(data, seed: int, steps: int = 3):
 
 def variables() -> dict:
     return {"NOISEWISE_DATA": os.environ.get("NOISEWISE_DATA")}
+
+
+def look_into(folder: str) -> list[str]:
+    """What lies there."""
+    return sorted(path.name for path in Path(folder).iterdir())

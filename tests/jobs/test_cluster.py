@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,8 @@ from noisewise.data import Data
 from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs import Job, Local, Ray, carry_out
 from noisewise.jobs import cluster as module
+from noisewise.jobs.cluster import _wait_for_marks
+from noisewise.jobs.worker import MARK, Scene, do_far, mark_of
 from noisewise.reproduce.papers import PAPERS
 from noisewise.reproduce.running import reproduce
 from noisewise.runs.tensors import load_tensors
@@ -100,6 +104,16 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", nobody)
     with pytest.raises(RunError, match=r"ray auto: no cluster could be reached \(nobody answers\).*ray start --head"):
         carry_out(doubles(1), tmp_path, Ray("auto"), **SETTINGS)
+
+
+def test_an_address_where_nobody_listens_is_said_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("Ray was asked"))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        port = closed.getsockname()[1]
+        with pytest.raises(RunError, match=f"ray 127.0.0.1:{port}: no cluster could be reached .*local needs none"):
+            carry_out(doubles(1), tmp_path, Ray(f"127.0.0.1:{port}"), **SETTINGS)
 
 
 def test_a_ray_of_ones_own_is_closed_to_others_and_an_open_one_is_warned_of(monkeypatch, tmp_path):
@@ -289,3 +303,26 @@ def test_a_sweep_whose_workers_and_driver_are_killed_is_the_sweep_that_was_not(c
     for run in ("run-01", "run-02", "run-03"):
         one, other = ((tmp_path / name / run / "model.safetensors").read_bytes() for name in ("whole", "killed"))
         assert one == other
+
+
+def test_marks_of_workers_that_still_save_are_waited_for_and_those_of_killed_ones_not_for_ever(tmp_path, monkeypatch):
+    saving = mark_of(str(tmp_path), "saving")
+    saving.touch()
+    threading.Timer(0.3, saving.unlink).start()
+    began = time.monotonic()
+    _wait_for_marks(str(tmp_path), ["saving", "done"])
+    assert 0.2 < time.monotonic() - began < 5
+    monkeypatch.setattr("noisewise.jobs.cluster.SAVING", 0.2)
+    mark_of(str(tmp_path), "killed").touch()
+    _wait_for_marks(str(tmp_path), ["killed"])
+    assert not list(tmp_path.iterdir())
+    _wait_for_marks(None, ["killed"])
+
+
+def test_a_worker_elsewhere_leaves_a_mark_while_it_works(tmp_path):
+    seen = do_far(Scene.here(tmp_path, "", 1).message(Job("job", working.look_into, {"folder": str(tmp_path)})))
+    assert json.loads(seen)["kind"] == "RunError"  # no mark of the folder: it is refused
+    (tmp_path / MARK).write_text("m")
+    seen = do_far(Scene.here(tmp_path, "m", 1).message(Job("job", working.look_into, {"folder": str(tmp_path)})))
+    assert mark_of(str(tmp_path), "job").name in json.loads(seen)["result"]
+    assert [path.name for path in tmp_path.iterdir()] == [MARK]

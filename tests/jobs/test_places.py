@@ -27,6 +27,9 @@ def test_options_say_where():
         (lambda: Ray("auto", None, 0), "per_gpu=0"),
         (lambda: Ray(""), "an address is"),
         (lambda: Ray("ray://head:10001"), "does not have its files"),
+        (lambda: Ray("head"), "ray head: an address is auto, local or HOST:PORT, e.g. head:6379"),
+        (lambda: chosen(0), "jobs=0"),
+        (lambda: chosen(0, "auto"), "jobs=0"),
         (lambda: chosen(2, None, 2), "--per-gpu 2 without --ray"),
     ],
 )

@@ -89,4 +89,11 @@ FAULTS = [
         "return (x - self.mean) / self.std.sqrt()",
         ("models/test_models.py::test_scattering_features_are_normalised_by_unit_or_by_constants",),
     ),
+    Mutant(
+        "heads: a unit's answer is that of its first view",
+        "models/heads.py",
+        "return each.log_softmax(2).logsumexp(1) - math.log(self.views)",
+        "return each[:, 0].log_softmax(1)",
+        ("workflow/test_image_prediction.py::test_predictions_are_the_models_in_their_places",),
+    ),
 ]

@@ -37,6 +37,37 @@ def test_wrong_ghost_gradients_are_found_out(monkeypatch):
     assert relative_error(clipped_sum(*setup, Flat(0.5), layout=layout).grads._values, expected) < 1e-9
 
 
+@pytest.mark.parametrize("mistaken", [False, True], ids=["right", "one-call-forgotten"])
+def test_what_rounding_in_half_precision_moves_is_no_mistake(mistaken, monkeypatch):
+    """Rounding is measured where gradients differ: without any room for it, bfloat16 passes and a mistake does not."""
+    look_again = importlib.import_module("noisewise.persample.examine")
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 6)
+    model = Apply(lambda m, x: m.head(m.head(x).tanh() - m.head(x).mean(1, keepdim=True)), head=layer)
+    batch = torch.randn(7, 6), torch.randint(0, 6, (7,))
+    monkeypatch.setattr(look_again, "ROUNDING", 0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        if mistaken:
+            monkeypatch.setattr(blocks, "join", lambda pieces: pieces[0])
+        assert bool(look(model, cross_entropy, batch).fallback) == mistaken
+
+
+@pytest.mark.parametrize("mistaken", [False, True], ids=["right", "one-call-forgotten"])
+def test_a_mistake_is_none_of_rounding_where_rounding_cannot_be_measured(mistaken, monkeypatch):
+    """Gradients near the largest number of float16: 1.7 times as much is infinite."""
+    layer = nn.Linear(2, 2, bias=False).half()
+    model = Apply(lambda m, x: m.head(x) + m.head(x), head=layer)
+    if mistaken:
+        monkeypatch.setattr(blocks, "join", lambda pieces: pieces[0])
+
+    def losses(model, batch):
+        return model(batch[0]).sum(1) * 8000
+
+    batch = (torch.ones(3, 2, dtype=torch.float16),)
+    example = (torch.tensor([[1.0, 1.0], [1.0, 0.9], [0.9, 1.0]], dtype=torch.float16),)
+    assert bool(examine(model, losses, batch, example).fallback) == mistaken
+
+
 def test_wrong_dense_gradients_are_found_out(monkeypatch):
     def doubled(*args):
         return {name: 2 * grad for name, grad in units_alone.dense(*args).items()}

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from noisewise.clipping import Flat
-from noisewise.persample import gradients, kernels, rounding
-from noisewise.persample.convolution import Convolution
+from noisewise.persample import kernels
+from noisewise.persample.convolution import Convolution, HalfConvolution
 from noisewise.persample.formed import ByTap, Formed
 from noisewise.persample.gradients import Outer
 from noisewise.persample.rounding import lengths, toward_zero
@@ -224,61 +224,35 @@ def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpre
             torch.testing.assert_close(got.flatten(), rest.weighted_sum(factors).flatten(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
-@pytest.mark.parametrize("time", [2, 5, 70])
-def test_norms_by_gram_matrices_are_never_short(time, scale, cut, interpreted, monkeypatch):
-    torch.manual_seed(time)
-    monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
-    if cut:
-        monkeypatch.setattr(rounding, "_error", lambda kinds: 2.0**-10)
-    left, right = torch.randn(4, time, 20) * scale, torch.randn(4, time, 33)
-    right[1, 1::2], left[1, 1::2] = (
-        right[1, : time - 1 : 2][: time // 2],
-        -left[1, : time - 1 : 2][: time // 2],
-    )  # cancels
-    left[2], right[3, 1:] = 0, 0
-    outer = Outer(left, right)
-    with steady(4):
-        squares, summable = outer.measure(None)
-    assert summable is outer
-    exact = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1).norm(dim=1)
-    most = left.double().flatten(1).norm(dim=1) * right.double().flatten(1).norm(dim=1)
-    norms = squares.sqrt()
-    assert (norms >= exact).all()
-    assert (norms[[0, 3]] <= exact[[0, 3]] * (1.06 if cut else 1.0005)).all()
-    assert norms[2] == 0
-    assert norms[1] <= exact[1] + (0.1 if cut else 0.01) * most[1]
-
-
-def test_what_bounds_the_rounding_of_gram_matrices_is_what_it_says(interpreted):
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_convolutions_of_halves_are_read_as_they_are_and_equal_those_of_float32(masked, kind, interpreted, monkeypatch):
     torch.manual_seed(0)
-    left, right = torch.randn(3, 70, 20), torch.randn(3, 70, 33)
-    sizes = [lengths(x.flatten(1)) for x in (left, right)]
-    got = kernels.gram_products(left, right, *sizes, cut=False)
-    a, b = (
-        (x.double() / (2.0 ** torch.frexp(size)[1])[:, None, None])
-        for x, size in zip((left, right), sizes, strict=True)
-    )
-    grams, norms = [x @ x.transpose(1, 2) for x in (a, b)], [x.norm(dim=2) for x in (a, b)]
-    expected = torch.stack([
-        (grams[0] * grams[1]).sum((1, 2)),
-        torch.einsum("bt,bs,bts->b", norms[0], norms[0], grams[1].abs()),
-        torch.einsum("bt,bs,bts->b", norms[1], norms[1], grams[0].abs()),
-        (norms[0] * norms[1]).sum(1),
-    ])  # fmt: skip
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-7)
-
-
-def test_norms_of_cut_factors_leave_room_for_the_sum_of_cut_factors(interpreted, monkeypatch):
-    torch.manual_seed(0)
-    monkeypatch.setattr(gradients, "CUDA_GRAMS", 1 << 30)
-    monkeypatch.setattr(rounding, "_error", lambda kinds: 2.0**-10)
-    real, cut = kernels.gram_products, 1 - 2.0**-10  # what TF32 leaves of a factor that is cut off, in the worst case
-    monkeypatch.setattr(kernels, "gram_products", lambda a, b, *sizes, **how: real(a * cut, b * cut, *sizes, **how))
-    left, right = torch.rand(3, 70, 20), torch.rand(3, 70, 33)
+    given, grad = torch.randn(3, 8, 6, 6).to(kind), torch.randn(3, 9, 6, 6).to(kind)
+    mask = torch.rand(9, 8, 3, 3) < 0.5 if masked else None
+    narrow = Convolution(given, grad, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1)
+    monkeypatch.setattr(Convolution, "_few_positions", False)
+    factors = torch.rand(3, dtype=torch.float64)
     with steady(3):
-        norms = Outer(left, right).measure(None)[0].sqrt()
-    exact = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1).norm(dim=1)
-    most = left.double().flatten(1).norm(dim=1) * right.double().flatten(1).norm(dim=1)
-    assert (norms >= exact + 2.0**-10 * most).all()
+        assert narrow.keeps_what_it_forms
+        half = HalfConvolution(narrow)
+        squares, rest = half.measure(mask)
+        assert "wide" not in vars(half)
+        expected, plain = half.wide.measure(mask)
+        total = rest.weighted_sum(factors)
+    assert all(part.grads.dtype == torch.float32 for part in rest.chunks)
+    torch.testing.assert_close(squares, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(total, plain.weighted_sum(factors), rtol=1e-5, atol=1e-5)
+
+
+def test_halves_are_widened_where_what_is_formed_is_not_kept(interpreted):
+    torch.manual_seed(0)
+    narrow = Convolution(
+        torch.randn(3, 8, 5).bfloat16(), torch.randn(3, 9, 5).bfloat16(), (1,), (1,), ((0, 0),), (1,), 1
+    )
+    half = HalfConvolution(narrow)
+    squares, rest = half.measure(None)  # an ordinary step
+    assert "wide" in vars(half)
+    exact = torch.einsum("bot,bit->boi", narrow.grad.double(), narrow.input.double())
+    torch.testing.assert_close(squares, exact.square().sum((1, 2)), rtol=1e-2, atol=0)
+    assert rest.weighted_sum(torch.ones(3, dtype=torch.float64)).dtype == torch.float32

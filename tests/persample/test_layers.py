@@ -106,3 +106,10 @@ def test_statistics_are_not_asked_of_what_is_recomputed():
     with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
         assert with_statistics(operands, F.group_norm(BATCH, 2, weight)) is operands
     assert with_statistics(operands, F.group_norm(BATCH, 2, weight.detach())) is operands
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_biases_of_convolutions_in_half_precision_are_added_up_in_float32(kind):
+    rule, grad = RULES[F.conv2d], torch.randn(3, 2, 40, 40, generator=torch.Generator().manual_seed(2)).to(kind)
+    gradients = rule.gradients(rule.operands(BATCH.to(kind), KERNEL.to(kind)), grad)
+    torch.testing.assert_close(gradients["bias"]().grads, grad.double().sum((2, 3)).float(), rtol=1e-5, atol=1e-4)

@@ -1,5 +1,7 @@
 """Weights that are lent call by call: the same gradients, no whole weight in between, and no use that escapes."""
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,23 @@ from noisewise.persample import clipped_sum, examine, lent
 from noisewise.persample.made_up import perturbed
 
 UNITS = (runs.inputs("blocks", 6), runs.labels(6))
+
+
+def half(total):
+    return total[: -(-len(total) // 2)]
+
+
+class Halves:
+    """Sums of one of two processes, with nothing from the other."""
+
+    def __init__(self):
+        self.totals = {}
+
+    def add(self, name, total):
+        self.totals[name] = total
+
+    def parts(self):
+        return {name: half(total) for name, total in self.totals.items()}
 
 
 class Lender:
@@ -30,11 +49,11 @@ class Lender:
         self.most = max(self.most, sum(size for _, size in self.out))
         return whole
 
-    def add(self, name, total):
-        return total[: -(-len(total) // 2)]
+    def dividing(self):
+        return Halves()
 
     def nothing(self, name, dtype):
-        return self.add(name, torch.zeros_like(self.parameters[name], dtype=dtype))
+        return half(torch.zeros_like(self.parameters[name], dtype=dtype))
 
     def piece(self, name):
         return Piece(0, self.parameters[name].numel())
@@ -63,7 +82,7 @@ def test_clipped_sums_are_those_of_the_model_with_its_weights(kind):
         nobody = clipped_sum(model, runs.loss_fn, tuple(part[:0] for part in UNITS), Flat(0.5), layout=layout)
     torch.testing.assert_close(clipped.norms, expected.norms)
     for name, total in expected.grads._values.items():
-        torch.testing.assert_close(clipped.grads._values[name], lender.add(name, total))
+        torch.testing.assert_close(clipped.grads._values[name], half(total))
         assert torch.equal(nobody.grads._values[name], torch.zeros_like(clipped.grads._values[name]))
     assert clipped.grads.pieces == nobody.grads.pieces == {name: lender.piece(name) for name in expected.grads._values}
     assert clipped.grads.coordinates == expected.grads.coordinates
@@ -79,6 +98,21 @@ def test_dropout_is_the_same_for_each_portion_of_the_gradients_that_are_compared
         layout = examine(model, runs.loss_fn, (runs.inputs("dropout"), runs.labels()))
     assert layout.proven
     assert not layout.fallback
+
+
+def test_an_examination_asks_for_the_same_weights_whatever_rounding_does(monkeypatch):
+    """Processes gather weights together: one whose gradients are rounded otherwise must not ask for more than the others."""
+    look = importlib.import_module("noisewise.persample.examine")
+    noise, asked = look._noise, []
+    monkeypatch.setattr(look, "_noise", lambda *args: dict.fromkeys(noise(*args), 1e9))  # whatever differs is excused
+    for room in (look.ROUNDING, -1.0):  # nothing differs; everything does
+        monkeypatch.setattr(look, "ROUNDING", room)
+        model = runs.network("blocks")
+        lender, lending = without_weights(model)
+        with lending:
+            assert not look.examine(model, runs.loss_fn, UNITS).fallback
+        asked.append(lender.asked)
+    assert asked[0] == asked[1]
 
 
 def test_whole_weights_are_gone_when_a_call_returns_and_lent_again_for_its_gradient():
@@ -175,5 +209,7 @@ def test_without_a_lending_nothing_is_lent():
     assert lent.lending() is None
     assert not lent.is_lent(parameter)
     assert lent.pieces(["weight"]) == {}
-    assert lent.added("weight", parameter) is parameter
+    sums = lent.Sums()
+    sums.add("weight", parameter)
+    assert sums.all()["weight"] is parameter
     assert lent.apart(parameter).data_ptr() == parameter.data_ptr()

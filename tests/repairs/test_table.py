@@ -20,6 +20,7 @@ own = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(own)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_every_pair_does():
     """Applies and trains all pairs."""
     assert compose.PAGE.read_text() == compose.page(compose.verdicts())

@@ -81,6 +81,20 @@ def test_nothing_is_done_twice_and_more_seeds_add_only_those(traced, tmp_path):
     assert runs() == 17
 
 
+def test_runs_of_several_machines_and_commits_are_told_apart(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv(COMMIT, "one")
+    reproduce(["toy.coin"], tmp_path, seeds=5, **QUIET)
+    before = next((tmp_path / "cells").glob("*.json"))
+    before.write_text(
+        json.dumps({key: value for key, value in json.loads(before.read_text()).items() if key != "note"})
+    )
+    monkeypatch.setenv(COMMIT, "two")
+    reproduce(["toy.coin"], tmp_path, seeds=7, **QUIET)
+    made = json.loads(result_path(tmp_path, "toy", "coin", "standard").read_text())["made"]
+    assert {part.get("commit"): part["runs"] for part in made} == {"one": 12, "two": 4, None: 1}
+    assert all(part["hardware"]["machine"] and part["versions"]["torch"] for part in made if "commit" in part)
+
+
 def test_what_is_read_again_took_its_time_before(toy, tmp_path):
     reproduce(["toy.coin"], tmp_path, **QUIET)
     path = result_path(tmp_path, "toy", "coin", "standard")

@@ -178,8 +178,8 @@ FAULTS = [
     Mutant(
         "verify: the ledger of held-out people has no digest",
         "runs/folder.py",
-        '    "valid_ledger.json", "metrics.jsonl"',
-        '    "metrics.jsonl"',
+        '"valid_ledger.json", "metrics.jsonl"',
+        '"metrics.jsonl"',
         ("workflow/test_verification.py::test_a_changed_ledger_of_held_out_people_is_seen",),
     ),
     Mutant(

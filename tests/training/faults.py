@@ -325,6 +325,20 @@ FAULTS = [
         ("whole/test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(
+        "later readings of whatever the ledger has become",
+        "training/readings.py",
+        "replace(ledger, lines=list(ledger.lines), identity=None)",
+        "replace(ledger, lines=ledger.lines, identity=None)",
+        ("training/test_readings.py::test_later_readings_do_not_count_what_came_after_the_run",),
+    ),
+    Mutant(
+        "later readings without what was released before",
+        "training/readings.py",
+        "for line in before]",
+        "for line in before[:0]]",
+        ("training/test_readings.py::test_later_readings_do_not_count_what_came_after_the_run",),
+    ),
+    Mutant(
         "seen: delta of the summary ignored",
         "training/loop.py",
         "run.finish(weights, status, delta, about or {})",

@@ -205,5 +205,7 @@ def test_ranks_that_go_apart_are_told_before_anything_is_written():
 
 
 @pytest.mark.slow
-def test_a_campaign_of_killed_ranks():
-    assert rank_kills.campaign(20, seed=0) == 20
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_campaign_of_killed_ranks(sharded):
+    assert rank_kills.campaign(20, seed=0, sharded=sharded) == 20

@@ -356,6 +356,7 @@ def test_processes_of_train(noisewise, monkeypatch):
 def test_sharded_of_train(noisewise, monkeypatch):
     module = importlib.import_module("noisewise.cli.train")
     execution = importlib.import_module("noisewise.workflow.execution")
+    importlib.import_module("noisewise.workflow.sweep")  # which would keep the function below if it were imported later
     asked = []
 
     def execute(*_, **how):
@@ -442,6 +443,14 @@ def test_seeds_of_train(noisewise, door: Door, monkeypatch) -> None:
         (4 + number, Path(f"a/seed-{number}")) for number in range(3)
     ]
     assert len({asked["start"] for asked in door.asked}) == 3
+
+
+def test_recipe_of_train(noisewise) -> None:
+    line = ("--data", "digits", "--noise-multiplier", "5", "--steps", "1", "--no-twin", "--quiet", "--out", "a")
+    assert noisewise("train", *line, "--recipe", "scattering-linear:scales=1,angles=2")[0] == 0
+    config = Path("a/config.toml").read_text()
+    assert 'recipe = "scattering-linear:scales=1,angles=2,' in config
+    assert 'model = "linear-head"' in config
 
 
 def test_jobs_and_ray_of_train(noisewise, monkeypatch) -> None:
@@ -606,9 +615,9 @@ def test_options_of_predict(noisewise, table) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["datasets", "models", "repairs", "audits", "clips"])
+@pytest.mark.parametrize("command", ["datasets", "models", "recipes", "repairs", "audits", "clips"])
 def test_json_of_lists(noisewise, command: str) -> None:
-    assert len(json.loads(noisewise(command, "--json")[1])) > 5
+    assert len(json.loads(noisewise(command, "--json")[1])) > (2 if command == "recipes" else 5)
 
 
 def test_list_of_audit_says_which_are_usual(noisewise) -> None:
@@ -833,6 +842,7 @@ def test_shareable_contact_and_license_of_report(noisewise, two, monkeypatch) ->
 SHOWN_ELSEWHERE = {
     "reproduce": ("cli/test_reproduce.py", "test_every_option_reaches_the_library"),
     "plan": ("cli/test_forecast.py", "test_every_option_reaches_the_library"),
+    "pretrain": ("cli/test_pretrain.py", "test_every_option_reaches_the_library"),
     "suggest": ("cli/test_suggest.py", "test_advice_is_printed_kept_and_can_be_followed"),
 }
 SHOWN: dict[str, dict[str, Callable[..., None]]] = {
@@ -861,6 +871,7 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--json": test_json_of_train,
         "--secure": test_secure_of_train,
         "--repair": test_repairs_of_train,
+        "--recipe": test_recipe_of_train,
         "--seeds": test_seeds_of_train,
         **dict.fromkeys(("--jobs", "--ray", "--per-gpu"), test_jobs_and_ray_of_train),
         **dict.fromkeys(("--label", "--group", "--unit", "--column", "--schema"), test_columns_of_train),
@@ -876,7 +887,9 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
     },
     "predict": dict.fromkeys(("--out", "--keep", "--temperature", "--json"), test_options_of_predict),
     "temperature": {"--json": test_options_of_predict},
-    **{name: {"--json": test_json_of_lists} for name in ("datasets", "models", "repairs", "audits", "clips")},
+    **{
+        name: {"--json": test_json_of_lists} for name in ("datasets", "models", "recipes", "repairs", "audits", "clips")
+    },
     "report": {
         "--out": test_out_of_report_and_its_default,
         "--by": test_by_of_report_and_several_runs,

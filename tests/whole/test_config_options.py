@@ -66,6 +66,11 @@ SETTINGS = {
     "insecure_seed": ({"insecure_seed": 2}, {}, "weights"),
     "device": ({"device": "nowhere"}, {}, None),
     "secure": ({"secure": True}, {}, "weights"),
+    "recipe": (
+        {"recipe": "scattering-linear:scales=1,angles=2,power=0.5"},
+        {"recipe": "scattering-linear:scales=1,angles=2", "model": None},
+        "weights",
+    ),
     "repairs": ({"repairs": ("moving-average:decay=0.2",)}, {}, "weights"),
 }
 OF_TABLES = ("test", "drop_unlabelled", "public")

@@ -13,7 +13,7 @@ import typer
 
 import noisewise.data
 from helpers.oracles import rules
-from noisewise import adaptive, clipping, models, repairs, sampling
+from noisewise import adaptive, clipping, models, recipes, repairs, sampling
 from noisewise.accounting import ADJACENCIES
 from noisewise.audits import AUDITS, RESULTS
 from noisewise.cli import app
@@ -72,6 +72,7 @@ def test_the_help_says_where_data_sets_models_and_repairs_are_listed():
     assert "(noisewise datasets)" in help_of("train", "data")
     assert "(noisewise models)" in help_of("train", "model")
     assert "(noisewise repairs)" in help_of("train", "repair")
+    assert "(noisewise recipes)" in help_of("train", "recipe")
 
 
 def test_configs_know_every_rule():
@@ -154,6 +155,11 @@ def test_no_repair_is_missing_from_the_list():
     assert all(name == repair.name for name, repair in repairs.REPAIRS.items())
 
 
+def test_no_recipe_is_missing_from_the_list():
+    kinds = {kind for kind in vars(recipes).values() if inspect.isclass(kind) and issubclass(kind, recipes.NamedRecipe)}
+    assert kinds - {recipes.NamedRecipe} == set(recipes.RECIPES.values())
+
+
 def test_audits_answer_with_results_that_can_be_read():
     assert set(AUDITS) <= set(RESULTS)
 
@@ -199,11 +205,12 @@ def test_the_page_of_lists_is_what_there_is():
 
 def test_the_table_of_steps_on_a_gpu_is_that_of_its_results():
     assert pages.GPU_TABLE.findall(pages.README.read_text()) == [pages.gpu_table()]
+    assert pages.TIMES_TABLE.findall(pages.README.read_text()) == [pages.times_table()]
 
 
 @pytest.mark.parametrize(
     "names",
-    [adaptive.RULES, sampling.SAMPLERS, models.MODELS, CATALOG, repairs.REPAIRS, AUDITS],
+    [adaptive.RULES, sampling.SAMPLERS, models.MODELS, CATALOG, repairs.REPAIRS, recipes.RECIPES, AUDITS],
     ids=lambda names: len(names),
 )
 def test_every_entry_is_on_the_page(names):

@@ -226,8 +226,8 @@ FAULTS = [
     Mutant(
         "front: what choosing the schema has spent is not part of the budget",
         "workflow/plan.py",
-        "ledger=None if data.train.schema is None else data.train.schema.ledger,",
-        "ledger=None,",
+        "return None if data.train.schema is None else data.train.schema.ledger",
+        "return None",
         ("cli/test_table_schema.py::test_yes_never_confirms_but_spends",),
     ),
     Mutant(
@@ -496,5 +496,12 @@ FAULTS = [
         "        return math.inf, delta",
         "        pass",
         ("workflow/test_seeds.py::test_runs_whose_noise_repeats_have_no_total",),
+    ),
+    Mutant(
+        "centre: a plan does not pay for it",
+        "workflow/plan.py",
+        "return planned_ledger(data.train.units, noise, config.adjacency, unit) if noise else None",
+        "return None",
+        ("recipes/test_centre.py::test_it_happens_once_in_a_run_and_the_folder_holds_together",),
     ),
 ]

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.ranks import on_ranks
+from noisewise.distributed import ALONE
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import read_states
 from noisewise.support import EVERYTHING
 from noisewise.workflow import execution
 from noisewise.workflow.config import Config, configure, plan
@@ -178,3 +181,33 @@ def test_a_finished_run_gets_another_twin_and_nothing_else(tmp_path) -> None:
     folder.config.write_text(edited.to_toml())
     with pytest.raises(RunError, match="is not what the run wrote"):
         execute(replace(edited, twin_lr=1.0), folder.path, resume=True, progress=False)
+
+
+# --- several processes
+def shared(team, out, sharded, config) -> None:
+    execute(config, out, progress=False, team=team, sharded=sharded)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+def test_a_schedule_and_kept_states_on_two_processes_are_those_of_one(tmp_path) -> None:
+    given = {"model": "mlp", "steps": 6, "keep_states": 3, "insecure_seed": 1, "twin": False, "lr": 0.5}
+    config = quick(schedule="cosine:last=0.1,warmup=0.3", **given)
+    shared(ALONE, tmp_path / "one", False, config)
+    shared(ALONE, tmp_path / "constant", False, quick(**given))
+    ways = {"two": False, "spread": True}
+    for name, sharded in ways.items():
+        on_ranks(2, shared, tmp_path / name, sharded, config)
+    one, constant, *several = (RunFolder(tmp_path / name) for name in ("one", "constant", *ways))
+    expected = read_states(one)
+    assert [step for step, _ in expected] == [0, 2, 4]
+    for folder in several:
+        states = read_states(folder)
+        assert [step for step, _ in states] == [0, 2, 4]
+        for (_, state), (_, other) in zip(expected, states, strict=True):
+            assert state.keys() == other.keys()
+            for name in state:
+                torch.testing.assert_close(state[name], other[name], rtol=0, atol=1e-6)
+        for path in ("ledger.json", "mechanism.json", "config.toml"):
+            assert (folder.path / path).read_bytes() == (one.path / path).read_bytes()
+    late, without = expected[-1][1], read_states(constant)[-1][1]
+    assert max(float((late[name] - without[name]).abs().max()) for name in late) > 1e-3  # the schedule does something

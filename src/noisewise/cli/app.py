@@ -16,9 +16,10 @@ from noisewise.cli.budget import budget
 from noisewise.cli.check import check
 from noisewise.cli.compare import compare
 from noisewise.cli.forecast import plan
-from noisewise.cli.lists import audits, clips, datasets, models, repairs
+from noisewise.cli.lists import audits, clips, datasets, models, recipes, repairs
 from noisewise.cli.predict import predict
-from noisewise.cli.processes import is_silent
+from noisewise.cli.pretrain import pretrain
+from noisewise.cli.processes import give_way, is_silent
 from noisewise.cli.report import report
 from noisewise.cli.reproduce import reproduce
 from noisewise.cli.shared import EXAMPLES, terminal
@@ -32,7 +33,7 @@ from noisewise.errors import Interrupted, NoisewiseError
 
 COMMANDS = (
     train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
-    calibrate, reproduce, datasets, models, repairs, audits, clips,
+    calibrate, pretrain, reproduce, datasets, models, recipes, repairs, audits, clips,
 )  # fmt: skip
 app = typer.Typer(
     name="noisewise",
@@ -73,6 +74,7 @@ def main() -> None:
         app()
     except NoisewiseError as error:
         if is_silent(error):
+            give_way()
             sys.exit(error.exit_code)
         from rich.text import Text
 

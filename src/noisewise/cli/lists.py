@@ -1,4 +1,4 @@
-"""`noisewise datasets`, `models`, `repairs`, `audits`, `clips`: what there is, one line each."""
+"""`noisewise datasets`, `models`, `recipes`, `repairs`, `audits`, `clips`: what there is, one line each."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def repairs(as_json: Json = False) -> None:
 
     lines = {example(kind): f"changes {kind.changes}. {kind.reference}." for kind in BY_SLUG.values()}
     _show("repair", lines, as_json)
+
+
+@example("noisewise recipes")
+def recipes(as_json: Json = False) -> None:
+    """Recipes for images by name, for `train --recipe NAME`."""
+    from noisewise.recipes import RECIPES
+
+    _show("recipe", {name: first_line(kind) for name, kind in RECIPES.items()}, as_json)
 
 
 @example("noisewise audits")

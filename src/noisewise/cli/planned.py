@@ -48,9 +48,10 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
         "steps", f"{steps:,} of about {config.batch_size:,} {several_units(unit)} ({mechanism.sampler.kind}){phases}"
     )
     if recipe.ledger is not None:
-        table.add_row(
-            "schema", f"chosen with noise: epsilon {at_most(recipe.ledger.epsilon(config.delta))} of the above"
-        )
+        what, how = ("schema", "chosen") if config.recipe is None else ("centre", "released")
+        table.add_row(what, f"{how} with noise: epsilon {at_most(recipe.ledger.epsilon(config.delta))} of the above")
+    if config.recipe is not None:
+        table.add_row("recipe", plain(config.recipe.replace(",", ", ")))
     for text in config.repairs:
         table.add_row("repair", plain(text))
     expected = runs * seconds(recipe, config.runtime(), twin=config.twin)

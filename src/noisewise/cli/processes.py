@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from noisewise.errors import Interrupted, NoisewiseError, RankLost, RunError
+from noisewise.errors import ConfigError, Interrupted, NoisewiseError, RankLost, RunError
 from noisewise.runtime import MEETING
 from noisewise.workflow.settings import Config
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from noisewise.distributed import Team
 
 GRACE = 20.0  # seconds in which the others may end by themselves, once one has failed
+WORDS = 5.0  # seconds that another one has for its last words: torchrun ends all once one has ended
+PER_CORE = 8  # more processes than so many on a core are a slip of the finger
 T = TypeVar("T")
 
 
@@ -40,9 +42,17 @@ def is_silent(error: NoisewiseError) -> bool:
     if number is None:
         return False
     begun = "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized()
-    if number > 0 and (not begun or isinstance(error, RankLost | Interrupted)):
+    if not begun:  # each machine sees its own files: one process of each says what is wrong there
+        return int(os.environ.get("LOCAL_RANK", number)) > 0
+    if number > 0 and isinstance(error, RankLost | Interrupted):
         return True
     return not _is_first_to_say(error)
+
+
+def give_way() -> None:
+    """A process that says nothing lets another one speak first: torchrun ends all of them as soon as one is gone."""
+    if MEETING not in os.environ:
+        time.sleep(WORDS)
 
 
 def _is_first_to_say(error: NoisewiseError) -> bool:
@@ -58,6 +68,24 @@ def _is_first_to_say(error: NoisewiseError) -> bool:
     except OSError:
         return True
     return True
+
+
+def check_count(count: int) -> None:
+    """Refuse a number of processes that cannot be meant, and one that contradicts torchrun."""
+    if rank() is not None:
+        started = int(os.environ["WORLD_SIZE"])
+        if count != started:
+            raise ConfigError(
+                f"--processes {count} in one of {started} processes that torchrun has started: leave --processes out, torchrun "
+                "says how many there are."
+            )
+        return
+    cores = os.cpu_count() or 1
+    if count > PER_CORE * cores:
+        raise ConfigError(
+            f"--processes {count} on a machine with {cores} cores: each would wait for the others most of the time. At most "
+            f"{PER_CORE * cores}; best is one for each GPU, or for each few cores."
+        )
 
 
 def spread(count: int) -> int:

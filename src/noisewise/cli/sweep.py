@@ -115,7 +115,8 @@ def _print_plan(whole: PlannedSweep, where: Where) -> None:
     table.add_column()
     rows = "declared public: nothing is spent" if whole.public else "private: every run is paid for"
     table.add_row("data", plain(f"{first.config.data}, {rows}"))
-    at_once = f"{where.processes} at a time" if where.processes else "as many at a time as Ray has room for"
+    beside = min(where.processes or 1, len(costs))
+    at_once = f"{beside} at a time" if where.processes else "as many at a time as Ray has room for"
     low, high = at_most(min(costs)), at_most(max(costs))
     each = low if low == high else f"{low} to {high}"
     would = " would cost people whose rows are not public" if whole.public else ""
@@ -131,7 +132,7 @@ def _print_plan(whole: PlannedSweep, where: Where) -> None:
     table.add_row("choice", _choice(whole))
     took = sum(seconds(plan.recipe, plan.config.runtime(), twin=plan.config.twin) for plan in whole.plans[:1])
     each = "" if where.processes else ", less with each run that goes on beside others"
-    table.add_row("takes", f"about {in_words(took * len(costs) / (where.processes or 1))}{each}")
+    table.add_row("takes", f"about {in_words(took * len(costs) / beside)}{each}")
     console.print(table)
     if status.status == "private" and not whole.public and not words.publishable:
         note(f"together {words.verdict[0].lower()}{words.verdict[1:]} Try fewer settings, or try them on public rows.")

@@ -15,7 +15,7 @@ from noisewise import runtime, userfiles
 from noisewise.accounting.defaults import default_adjacency
 from noisewise.cli.audit import ask
 from noisewise.cli.planned import print_plan
-from noisewise.cli.processes import config_of_first, leave, rank, schema_of_first, spread
+from noisewise.cli.processes import check_count, config_of_first, leave, rank, schema_of_first, spread
 from noisewise.cli.processes import team as together
 from noisewise.cli.report import write_page
 from noisewise.cli.seeds import print_seeds, total_of, train_each
@@ -40,7 +40,7 @@ from noisewise.cli.table_schema import Asked, check_input, schema_for, share_or_
 from noisewise.errors import ConfigError, Interrupted, RunError
 from noisewise.jobs import Local, Where, chosen
 from noisewise.runs.files import read_json
-from noisewise.workflow.checks import check_privacy, check_settings, check_together
+from noisewise.workflow.checks import check_privacy, check_recipe, check_settings, check_together
 from noisewise.workflow.choices import CLIPS, OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.early import check_groups, check_length, check_repairs, check_sizes
 from noisewise.workflow.settings import Config, parsed_settings
@@ -92,6 +92,14 @@ def train(
     model: Annotated[
         str | None,
         option(RUN, "By name (noisewise models), or FILE.py:FUNCTION of (shape, outputs). Default: one that fits."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        option(
+            RUN,
+            "For images: features, model and settings by one name (noisewise recipes).",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
     ] = None,
     config: Annotated[Path | None, option(RUN, "config.toml of a run: the same plan again, with fresh noise.")] = None,
     settings: Annotated[
@@ -251,11 +259,14 @@ def train(
     given |= {"repairs": tuple(repair) if repair else None, "test": share_or_file(test)}
     asked = Asked(label, tuple(group or ()), unit, tuple(column or ()), schema, schema_epsilon, yes, bool(public))
     check_settings({**given, "epochs": epochs, "seeds": seeds, "processes": processes})
+    if processes is not None:
+        check_count(processes)
     check_input(data, asked, resume=resume, config=config)
     given |= parsed_settings(settings or [])
     base = None if config is None else Config.read(config)
     stored = _stored(folders[0]) if resume and not follows else None
     check_together(given, epochs)
+    check_recipe(given)
     fixes = given.get("repairs") or ()
     check_repairs(fixes, epsilon)
     check_groups(data, fixes, group or (), schema)
@@ -285,7 +296,7 @@ def train(
     each: dict[str, Config] = {}
     for number, folder in enumerate(folders):
         own = given if seeds is None else {**given, "seed": first + number}
-        with _waiting(follows):
+        with _waiting(follows, "planning" if recipe is None else "planning, and making features of the images"):
             planned = plan(earlier, epochs=epochs, schema=known, **own)
         if not quiet and number == 0:
             print_plan(planned, runs=len(folders))
@@ -314,14 +325,14 @@ def train(
 
 
 @contextmanager
-def _waiting(silent: bool) -> Iterator[None]:
+def _waiting(silent: bool, words: str = "planning") -> Iterator[None]:
     """While something is planned; further processes of several say nothing."""
     if silent:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     else:
-        with warnings_as_notes(), terminal(stderr=True).status("planning", spinner="dots"):
+        with warnings_as_notes(), terminal(stderr=True).status(words, spinner="dots"):
             yield
 
 

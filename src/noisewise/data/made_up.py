@@ -19,7 +19,8 @@ def images(
 ) -> Tensor:
     """`count` made-up images `[count, channels, height, width]`, each channel of each image with mean 0 and deviation 1.
 
-    kind: `spectrum` or `leaves`. Guarantee: a function of its arguments alone, so that anything learned from them is free.
+    kind: `spectrum`, `leaves` or `textured`.
+    Guarantee: a function of its arguments alone, so that anything learned from them is free.
     The numbers of a seed are drawn on a CPU and are the same for every device, up to rounding.
     """
     if kind not in KINDS:
@@ -52,7 +53,31 @@ SHAPES = 120  # in an image of dead leaves, the last ones in front
 LARGEST = 0.5  # radius of a shape, as a share of the side
 
 
-def _leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator, device: torch.device) -> Tensor:
+TEXTURES = 4  # in an image of textured leaves, among which each shape draws
+ROUGHNESS = (0.5, 2.0)  # exponents of their spectra
+
+
+def _textured(count: int, shape: tuple[int, int, int], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Dead leaves whose shapes have textures: noise whose amplitude falls as `|f|^-a`, with another a for each texture.
+
+    Reference: Baradad et al. 2021, arXiv:2106.05963 (dead leaves with textures). Deviation: textures are spectra alone.
+    """
+    low, high = ROUGHNESS
+    textures = []
+    for place in range(TEXTURES):
+        exponent = low + (high - low) * place / (TEXTURES - 1)
+        made = _spectrum(count, shape, generator, device, exponent)
+        textures.append(made / made.std((1, 2, 3), keepdim=True).clamp(min=1e-6))
+    return _leaves(count, shape, generator, device, torch.stack(textures))
+
+
+def _leaves(
+    count: int,
+    shape: tuple[int, int, int],
+    generator: torch.Generator,
+    device: torch.device,
+    textures: Tensor | None = None,
+) -> Tensor:
     """Discs and turned squares of random colours that cover each other; radii have density `r^-3` from one pixel on.
 
     Reference: Lee, Mumford, Huang 2001, Occlusion models for natural images; for learning: Baradad et al. 2021,
@@ -77,11 +102,17 @@ def _leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator,
         round_one = down.square() + right.square() < radius.square()
         square = torch.maximum(along.abs(), across.abs()) < radius * math.sqrt(math.pi) / 2
         inside = torch.where(angle < 0.5, round_one, square).unsqueeze(1)
-        painted = torch.where(inside, colour[:, :, None, None], painted)
+        fill = colour[:, :, None, None]
+        if textures is not None:
+            which = torch.randint(len(textures), (count,), generator=generator)
+            strength = torch.rand((count, 1, 1, 1), generator=generator).to(device)
+            fill = fill + 0.5 * strength * textures[which.to(device), torch.arange(count, device=device)]
+        painted = torch.where(inside, fill, painted)
     return painted
 
 
 KINDS: dict[str, Callable[[int, tuple[int, int, int], torch.Generator, torch.device], Tensor]] = {
     "spectrum": _spectrum,
     "leaves": _leaves,
+    "textured": _textured,
 }

@@ -15,26 +15,20 @@ Reference: Oyallon, Mallat 2015, arXiv:1412.8659; filters, padding and order of 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import tempfile
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from noisewise.data.base import Data
-from noisewise.errors import ConfigError, DataError, NoisewiseWarning, PrivacyError
+from noisewise.data.cached import kept
+from noisewise.errors import ConfigError, DataError
 from noisewise.progress import tracked
-from noisewise.runs.files import settle
 
 VERSION = 1  # of the numbers: another one makes cached features be computed again
 WIDTH = 0.8  # of a wavelet's Gaussian at the finest scale, in pixels
@@ -242,74 +236,9 @@ def features(
     not public not even the digest is shown: a folder that others can look into is refused.
     """
     _check(data.x, scales, angles)
-    place = _folder(folder)
-    if not data.public and place.stat().st_mode & 0o077:
-        raise PrivacyError(
-            f"cache folder {place} is open to other users: names of files there are digests of the images, which tell whoever "
-            f"knows all images but one which one it is. Close it (chmod 700 {place}) or choose another folder."
-        )
-    key = _digest(data.x, f"scattering {VERSION} {scales} {angles}")
-    path = place / f"{key}.safetensors"
-    values = _read(path)
-    if values is None:
-        values = scatter(data.x, scales=scales, angles=angles, device=device, progress=progress)
-        _write(path, values)
-    return replace(data, x=values.to(data.x.device))
 
+    def made() -> Tensor:
+        return scatter(data.x, scales=scales, angles=angles, device=device, progress=progress)
 
-def _folder(folder: str | os.PathLike[str] | None) -> Path:
-    if folder is None:
-        import pooch
-
-        folder = Path(os.environ.get("NOISEWISE_CACHE") or pooch.os_cache("noisewise")) / "scattering"
-    place = Path(folder)
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"cache folder {place}: {error.strerror}. Set NOISEWISE_CACHE to a folder that can be written."
-        ) from None
-    return place
-
-
-def _digest(values: Tensor, about: str) -> str:
-    """SHA-256 of a description, type, shape and contents."""
-    array = values.detach().cpu().contiguous().numpy()
-    digest = hashlib.sha256(f"{about} {array.dtype.str} {array.shape} ".encode())
-    digest.update(array.reshape(-1).view("u1").data)
-    return digest.hexdigest()
-
-
-def _read(path: Path) -> Tensor | None:
-    """Features of a cache file; None if there is none or, with a warning, if it is damaged."""
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            values, promised = file.get_tensor("features"), (file.metadata() or {}).get("sha256")
-    except (SafetensorError, OSError, ValueError) as error:
-        reason = str(error)
-    else:
-        if promised == _digest(values, path.stem):
-            return values
-        reason = "its contents do not have the digest it states"
-    warnings.warn(
-        f"cached scattering features {path} are damaged ({reason}): they are computed again.",
-        NoisewiseWarning,
-        stacklevel=3,
-    )
-    return None
-
-
-def _write(path: Path, values: Tensor) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # mode 700, and of this process alone
-            new = Path(folder) / path.name
-            values = values.cpu().contiguous()
-            save_file({"features": values}, new, metadata={"sha256": _digest(values, path.stem)})
-            new.chmod(0o600)
-            settle(new, path)
-    except OSError as error:
-        raise ConfigError(
-            f"cache folder {path.parent}: {error.strerror or error}. Set NOISEWISE_CACHE to a folder that can be written."
-        ) from None
+    about = f"scattering {VERSION} {scales} {angles}"
+    return replace(data, x=kept(data.x, about, made, public=data.public, folder=folder, name="scattering"))

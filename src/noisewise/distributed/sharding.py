@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from noisewise.distributed.fetching import Dividing, Fetching, Rows, gathered
 from noisewise.distributed.team import Team
 from noisewise.errors import ConfigError, UnsupportedLayer
 from noisewise.noise import Piece
@@ -119,6 +120,7 @@ class Sharded:
         self.parameters = {name: p for name, p in model.named_parameters() if is_sharded(p)}
         self._check()
         self._stand_ins = {name: stand_in_for(p, p.device) for name, p in self.parameters.items()}
+        self._fetching = Fetching(lambda name: _rows_of(self.parameters[name]), team)
 
     @classmethod
     def of(cls, model: nn.Module, team: Team) -> Sharded | None:
@@ -163,17 +165,20 @@ class Sharded:
             for module in self.model.modules():
                 back.enter_context(_as_before(module, names, self._stand_ins))
             with Lending(self._stand_ins, self):
-                yield
+                whole = False
+                try:
+                    yield
+                    whole = True
+                finally:
+                    self._fetching.end(whole=whole)
 
     def whole(self, name: str) -> Tensor:
         """A parameter as one tensor, from all ranks."""
-        return whole_of(self.parameters[name], self.team)
+        return self._fetching.whole(name)
 
-    def add(self, name: str, total: Tensor) -> Tensor:
-        """A sum over this rank's units, added to those of all others: the rows that are here."""
-        rows = -(-len(total) // self.team.size)
-        part = self.team.add_in_parts(_filled(total, rows * self.team.size))
-        return part[: len(self._local(name))]
+    def dividing(self) -> Dividing:
+        """Takes sums over this rank's units, adds those of all others, and gives the rows that are here."""
+        return Dividing(self.team)
 
     def nothing(self, name: str, dtype: torch.dtype) -> Tensor:
         """Zeros in the shape of the rows that are here."""
@@ -186,8 +191,7 @@ class Sharded:
         return Piece(first * (parameter.numel() // len(parameter)), parameter.numel())
 
     def _local(self, name: str) -> Tensor:
-        local: Tensor = self.parameters[name].detach()._local_tensor  # type: ignore[attr-defined]
-        return local
+        return _rows_of(self.parameters[name]).here
 
 
 def settle(model: nn.Module) -> None:
@@ -259,8 +263,12 @@ def whole_of(tensor: Tensor, team: Team) -> Tensor:
     """A tensor as a whole, on every rank; one that is not spread, as it is."""
     if not is_sharded(tensor):
         return tensor.detach()
-    rows, local = len(tensor), tensor.detach()._local_tensor  # type: ignore[attr-defined]
-    return team.all_parts(_filled(local, -(-rows // team.size)))[:rows]
+    return gathered(_rows_of(tensor), team)
+
+
+def _rows_of(tensor: Tensor) -> Rows:
+    """The rows of a spread tensor that are here."""
+    return Rows(tensor.detach()._local_tensor, tensor.shape)  # type: ignore[attr-defined]
 
 
 def like(parameter: Any, tensor: Tensor) -> Any:
@@ -282,10 +290,3 @@ def divided(parameter: Any, whole: Tensor, team: Team) -> Any:
     rows = -(-len(whole) // team.size)
     part = whole[team.rank * rows : (team.rank + 1) * rows]
     return like(parameter, part.to(parameter.device, copy=True))
-
-
-def _filled(tensor: Tensor, rows: int) -> Tensor:
-    """With empty rows behind it, so that all ranks have as many."""
-    if len(tensor) == rows:
-        return tensor.contiguous()
-    return torch.cat([tensor, tensor.new_zeros(rows - len(tensor), *tensor.shape[1:])])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,23 +72,36 @@ class Team:
 
     def add_in_parts(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks of a tensor whose first dimension is a multiple of their number: this rank's rows of it."""
+        return self.add_in_parts_later(tensor)()
+
+    def add_in_parts_later(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """The same without waiting: a function that does, and gives the rows."""
         if not self.several:
-            return tensor
+            return lambda: tensor
         part = torch.empty_like(tensor[: len(tensor) // self.size])
         self.sent += tensor.nbytes - part.nbytes
         with self._speaking():
-            _REDUCE_SCATTER(part, tensor, group=self.group)
-        return part
+            work = _REDUCE_SCATTER(part, tensor, group=self.group, async_op=True)
+        return partial(self._arrived, work, part)
 
     def all_parts(self, part: Tensor) -> Tensor:
         """The rows of all ranks, one behind the other; each has as many."""
+        return self.all_parts_later(part)()
+
+    def all_parts_later(self, part: Tensor) -> Callable[[], Tensor]:
+        """The same without waiting: a function that does, and gives the rows."""
         if not self.several:
-            return part
+            return lambda: part
         whole = part.new_empty((self.size * len(part), *part.shape[1:]))
         self.sent += (self.size - 1) * part.nbytes
         with self._speaking():
-            _ALL_GATHER(whole, part, group=self.group)
-        return whole
+            work = _ALL_GATHER(whole, part, group=self.group, async_op=True)
+        return partial(self._arrived, work, whole)
+
+    def _arrived(self, work: Any, tensor: Tensor) -> Tensor:
+        with self._speaking():
+            work.wait()
+        return tensor
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Which flags does some rank raise? The same answer on all."""

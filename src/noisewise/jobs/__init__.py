@@ -7,8 +7,8 @@ models, attributions and reproductions are the same.
 
 from __future__ import annotations
 
-from noisewise.jobs.carrying import carry_out
+from noisewise.jobs.carrying import carry_out, note_of
 from noisewise.jobs.job import Job
 from noisewise.jobs.places import Local, Ray, Where, chosen
 
-__all__ = ["Job", "Local", "Ray", "Where", "carry_out", "chosen"]
+__all__ = ["Job", "Local", "Ray", "Where", "carry_out", "chosen", "note_of"]

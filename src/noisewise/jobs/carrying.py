@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def carry_out(
     go_on: bool = True,
     progress: bool = True,
     label: str = "jobs",
+    note: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Results of all jobs by key; those that `folder` holds already are read, the others are done and written there.
 
@@ -51,6 +52,7 @@ def carry_out(
         go_on: False where a failure of one is a failure of all: the first one ends it.
         progress: show a bar, and after the first job how long the others will take.
         label: of the bar.
+        note: JSON, written beside each result that is made now (`note_of` reads it).
     """
     where = Local() if where is None else where
     if not isinstance(where, Local | Ray):
@@ -67,7 +69,7 @@ def carry_out(
         scene = Scene.here(path, mark, where.threads)
         with Bar(label, len(jobs), done=len(done), show=progress) as bar:
             try:
-                failed = _carry_out(left, where, scene, kept, done, bar, go_on)
+                failed = _carry_out(left, where, scene, kept, done, bar, go_on, note)
             except (KeyboardInterrupt, Interrupted):
                 raise Interrupted(
                     f"stopped with {len(done)} of {len(jobs)} done; nothing is lost. The same command goes on."
@@ -77,7 +79,14 @@ def carry_out(
 
 
 def _carry_out(
-    left: Sequence[Job], where: Where, scene: Scene, folder: Path | None, done: dict[str, Any], bar: Bar, go_on: bool
+    left: Sequence[Job],
+    where: Where,
+    scene: Scene,
+    folder: Path | None,
+    done: dict[str, Any],
+    bar: Bar,
+    go_on: bool,
+    note: Mapping[str, Any] | None,
 ) -> dict[str, Failure]:
     """Do what is left, and add it to what is done; what failed, by key."""
     queue, lost = deque(left), set[str]()
@@ -104,7 +113,7 @@ def _carry_out(
                 if folder is not None:
                     threads = _threads_here() if where == Local() else scene.threads
                     stored = {"format": FORMAT, "digest": job.digest, "threads": threads, "result": outcome}
-                    write_json(_path(job, folder), stored)
+                    write_json(_path(job, folder), stored if note is None else {**stored, "note": dict(note)})
                 done[job.key] = outcome
             bar.advance(extra=job.key)
             ended += 1
@@ -152,6 +161,12 @@ def _tell(failed: dict[str, Failure], total: int) -> None:
     private = any(issubclass(kind, PrivacyError) for kind in kinds)
     kind = kinds.pop() if len(kinds) == 1 else PrivacyError if private else RunError
     raise kind(f"{len(failed)} of {total} jobs failed; what was done is kept. {each}")
+
+
+def note_of(key: str, folder: Path) -> dict[str, Any] | None:
+    """What was noted beside the result of a job, if anything was."""
+    note: dict[str, Any] | None = read_json(folder / f"{key}.json").get("note")
+    return note
 
 
 def _path(job: Job, folder: Path) -> Path:

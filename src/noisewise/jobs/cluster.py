@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import tempfile
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -15,13 +17,15 @@ from noisewise.errors import ConfigError, PrivacyWarning, RunError
 from noisewise.jobs.job import Job
 from noisewise.jobs.local import LOST, Event
 from noisewise.jobs.places import Ray
-from noisewise.jobs.worker import STOPPED, Failure, Scene, do_far, outcome_of
+from noisewise.jobs.worker import STOPPED, Failure, Scene, do_far, mark_of, outcome_of
 
 AUTHENTICATION = "RAY_AUTH_MODE"
 OPEN = (
     f"this Ray asks for no token ({AUTHENTICATION}): whoever reaches its ports runs code as you, and reads the records. `ray "
     f"get-auth-token --generate` before `ray start`, and {AUTHENTICATION}=token."
 )
+ANSWER = 5.0  # seconds in which a cluster must answer
+SAVING = 60.0  # seconds that a worker has to save what it is at
 OBJECTS = 10**8  # bytes for objects, of which there are none: messages are short
 
 
@@ -45,6 +49,17 @@ def on_ray(jobs: deque[Job], where: Ray, scene: Scene) -> Iterator[Event]:
                 ray.cancel(sent)
             if at_work:
                 ray.wait(list(at_work), num_returns=len(at_work))
+                _wait_for_marks(scene.folder, [job.key for job in at_work.values()])
+
+
+def _wait_for_marks(folder: str | None, keys: list[str]) -> None:
+    """Wait for workers that still save: Ray may call a task cancelled while its worker is at work, and ends it with us."""
+    marks = [] if folder is None else [mark_of(folder, key) for key in keys]
+    end = time.monotonic() + SAVING
+    while any(mark.exists() for mark in marks) and time.monotonic() < end:
+        time.sleep(0.05)
+    for mark in marks:
+        mark.unlink(missing_ok=True)  # of a worker that was killed
 
 
 def _outcome(ray: Any, ended: Any) -> Any:
@@ -68,20 +83,36 @@ def _connected(where: Ray) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    _check_answers(where.address)
     own: AbstractContextManager[dict[str, Any]] = _alone() if where.address == "local" else nullcontext({})
     with own as more:
         try:
             ray.init(address=where.address, log_to_driver=False, logging_level=logging.ERROR, **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise RunError(
-                f"ray {where.address}: no cluster could be reached ({error}). `ray start --head` starts one; local needs none."
-            ) from None
+            raise _unreached(where.address, error) from None
         try:
             if os.environ.get(AUTHENTICATION) != "token":  # Ray says so there, where it asks for one
                 warnings.warn(OPEN, PrivacyWarning, stacklevel=2)
             yield ray
         finally:
             ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Refuse HOST:PORT where nobody listens: Ray itself would ask for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise _unreached(address, error) from None
+
+
+def _unreached(address: str, error: Exception) -> RunError:
+    return RunError(
+        f"ray {address}: no cluster could be reached ({error}). `ray start --head` starts one; local needs none."
+    )
 
 
 @contextmanager

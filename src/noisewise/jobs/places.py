@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -57,6 +58,8 @@ class Ray:
                 f"ray {self.address}: a client far from the cluster does not have its files. Start the command on a machine "
                 "of the cluster, with auto."
             )
+        if self.address not in ("auto", "local") and not re.fullmatch(r"\S+:[0-9]{1,5}", self.address):
+            raise ConfigError(f"ray {self.address}: an address is auto, local or HOST:PORT, e.g. head:6379.")
         if find_spec("ray") is None:
             raise ConfigError(
                 f"ray {self.address}: Ray is not installed. pip install 'noisewise[ray]', or leave it out: local processes "
@@ -79,12 +82,18 @@ Where: TypeAlias = Local | Ray
 def chosen(jobs: int | None = None, ray: str | None = None, per_gpu: int | None = None) -> Where:
     """What the options of a command say: `--jobs`, `--ray`, `--per-gpu`."""
     if ray is not None:
-        return Ray(ray, jobs, per_gpu)
+        return Ray(ray, None if jobs is None else _jobs(jobs), per_gpu)
     if per_gpu is not None:
         raise ConfigError(
             f"--per-gpu {per_gpu} without --ray: local processes share the GPU as they are; --jobs says how many."
         )
-    return Local(1 if jobs is None else jobs)
+    return Local(1 if jobs is None else _jobs(jobs))
+
+
+def _jobs(count: int) -> int:
+    """What --jobs says, and a mistake under its name."""
+    _check_count("jobs", count, "the number of cores")
+    return count
 
 
 def _check_count(name: str, value: Any, example: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +23,7 @@ from noisewise.runs.files import finite
 MARK = ".here"  # in the folder of results: by it a worker knows that it sees the same folder
 VARIABLES = "NOISEWISE_"  # beginning of names in the environment that workers share, such as where data are kept
 TRACE = ".error.txt"  # after a job's key, in the folder of results: the text of a bug
+AT_WORK = ".at-work"  # after a job's key, in the folder of results, while a worker elsewhere does it
 STOPPED, BUG = "stopped", "bug"  # kinds of failure beside those of `NoisewiseError`
 
 
@@ -65,7 +68,36 @@ def do(message: str) -> str:
 
 def do_far(message: str) -> str:
     """As `do`, for who is elsewhere: of a bug its kind and place; its text goes to a file of the folder, for the owner."""
-    return _outcome(message, lambda error: _kept_here(error, json.loads(message)))
+    told = json.loads(message)
+    _hear_of_stops()
+    with _marked(told["scene"]["folder"], told["key"]):
+        return _outcome(message, lambda error: _kept_here(error, told))
+
+
+def _hear_of_stops() -> None:
+    """Let this process be stopped: one that a shell started in the background ignores Ctrl-C, and all that it starts do."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def mark_of(folder: str, key: str) -> Path:
+    """The file that is there while a worker elsewhere does a job."""
+    return Path(folder, f".{key}{AT_WORK}")
+
+
+@contextmanager
+def _marked(folder: str | None, key: str) -> Iterator[None]:
+    """Leave a mark in the folder as long as it takes; a folder that is not there is said by `_take_part`."""
+    with suppress(OSError):
+        if folder is not None:
+            mark_of(folder, key).touch()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if folder is not None:
+                mark_of(folder, key).unlink(missing_ok=True)
 
 
 def _outcome(message: str, told_of: Callable[[Exception], str]) -> str:

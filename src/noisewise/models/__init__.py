@@ -18,6 +18,7 @@ from torch import nn
 from noisewise import userfiles
 from noisewise.errors import ConfigError
 from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
+from noisewise.models.heads import conv_head, linear_head
 from noisewise.models.residual import resnet18, resnet34, wrn_16_4, wrn_40_4
 from noisewise.models.simple import logistic, mlp
 from noisewise.models.table import table
@@ -32,12 +33,14 @@ __all__ = [
     "check_model",
     "cifar_net",
     "cnn",
+    "conv_head",
     "dp_cnn",
     "dp_cnn_s",
     "gradient_norms",
     "h_cnn",
     "h_cnn_s",
     "lenet",
+    "linear_head",
     "linear_minimum",
     "logistic",
     "mlp",
@@ -65,6 +68,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "dp-cnn-s": dp_cnn_s,
     "h-cnn": h_cnn,
     "h-cnn-s": h_cnn_s,
+    "linear-head": linear_head,
+    "conv-head": conv_head,
     "resnet18": resnet18,
     "resnet34": resnet34,
     "wrn-16-4": wrn_16_4,

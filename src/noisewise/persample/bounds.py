@@ -8,17 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from noisewise.persample import kernels
 from noisewise.persample.rounding import (
     ENOUGH,
     exponents,
     lengths,
     magnitudes,
-    powers,
     restored,
     roundoff,
     scaled,
-    shortened,
     squared,
 )
 from noisewise.persample.steady import is_steady
@@ -89,30 +86,6 @@ def dot_bounds(lefts: Tensor, rights: Tensor, rows: int, columns: int, rounding:
     if bool(good.all()):
         return rough.moved(later)
     return Bounds(*(torch.where(good, *pair) for pair in zip(rough, fine(), strict=True))).moved(later)
-
-
-def gram_bounds(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, rounding: float) -> Bounds:
-    """As `dot_bounds` of the Gram matrices of left and right `[batch, time, ...]`, which a kernel never writes down.
-
-    `lefts`, `rights`: lengths of the factors, in float64. Entries are divided by powers of two above these, so that none
-    leaves its range.
-    """
-    time, tiny = left.shape[1], SLACK * torch.finfo(left.dtype).tiny
-    terms = left.shape[2], right.shape[2]
-    cut = shortened(left)  # once more, since Triton may cut factors off where PyTorch rounds them
-    by_left, by_right = roundoff(left, terms[0]) + cut, roundoff(right, terms[1]) + cut
-    dot, first, second, both = kernels.gram_products(left, right, lefts, rights, cut=cut > 0)
-    error = first * by_left + second * by_right
-    error *= 1 + 2 * (by_left + by_right)  # of the rounded matrices, not the exact ones
-    error += both.square() * (by_left * by_right) + tiny * time * time * sum(terms)
-    back = _power(lefts) * _power(rights) * ((lefts != 0) & (rights != 0))  # of nothing, nothing can vanish
-    bounds = Bounds((dot - error).clamp(min=0).sqrt() * back, (dot + error).clamp(min=0).sqrt() * back)
-    return bounds.moved(rounding * lefts * rights)
-
-
-def _power(sizes: Tensor) -> Tensor:
-    """The power of two above each size in float64, as the kernel takes it."""
-    return powers(torch.frexp(sizes)[1].long().clamp(-126, 126))
 
 
 def _form(grams: Tensor, sizes: Tensor) -> Tensor:

@@ -18,12 +18,13 @@ from noisewise.clipping import Clip, Samples
 from noisewise.errors import ConfigError
 from noisewise.losses import LossFn
 from noisewise.persample import engines
+from noisewise.persample.alike import sums_together
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Versions, examine
 from noisewise.persample.formed import Summable
 from noisewise.persample.held import self_changing
 from noisewise.persample.layout import Layout, situation
-from noisewise.persample.lent import added, nothing_for, pieces
+from noisewise.persample.lent import Sums, nothing_for, pieces
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision
 from noisewise.persample.sparing import sparing
@@ -202,16 +203,21 @@ def _clip_and_add(
         broken.logical_or_(failed)
     if not everybody:
         factors = torch.where(keep, factors, torch.zeros_like(factors))
-    sums = {}
+    sums = Sums()
+    together = sums_together({name: measured[name][1] for name in live}, factors, blocks) if is_steady() else {}
     for name, parameter in live.items():
-        gradient = measured[name][1] if everybody else measured[name][1].where(keep)
-        with full_precision(parameter):
-            total = gradient.weighted_sum(factors[blocks[name]])
-        sums[name] = added(name, total.reshape(parameter.shape).to(_sum_type(parameter)))
+        if name in together:
+            total = together[name]
+        else:
+            gradient = measured[name][1] if everybody else measured[name][1].where(keep)
+            with full_precision(parameter):
+                total = gradient.weighted_sum(factors[blocks[name]])
+        sums.add(name, total.reshape(parameter.shape).to(_sum_type(parameter)))
+        del total
     answer = None
     if isinstance(clip, Adaptive):
         answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))
-    return ClippedBatch(Bounded(sums, clip.sensitivity, support, pieces(live)), norms, answer)
+    return ClippedBatch(Bounded(sums.all(), clip.sensitivity, support, pieces(live)), norms, answer)
 
 
 def _total(squares: Mapping[str, Tensor], blocks: Mapping[str, int], block: int) -> Tensor:

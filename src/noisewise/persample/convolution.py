@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,10 @@ from noisewise.persample.formed import (
     Formed,
     PerSample,
     Summable,
+    keep_formed,
     masked,
     measure_formed,
+    room_for,
     slices_of,
     zero_rows,
 )
@@ -32,7 +35,7 @@ from noisewise.persample.rounding import (
     shortened,
     squared,
 )
-from noisewise.persample.steady import is_steady
+from noisewise.persample.steady import is_steady, most_units
 
 MODEST = KEPT >> 6  # floats of a gradient that 64 units may keep
 
@@ -168,8 +171,14 @@ class Convolution:
             len(self.kernel) <= 2
             and self.groups == 1
             and self.input.shape[1] >= 8
-            and kernels.usable(self.input, self.grad)
+            and kernels.walks(self.grad, self.input)
         )
+
+    @property
+    def keeps_what_it_forms(self) -> bool:
+        """In a captured step: are gradients formed by the kernel, and kept for the sum, whoever is drawn?"""
+        size = math.prod(self.kernel) * self.input.shape[1] * self.grad.shape[1]
+        return is_steady() and self._walks and not self._few_positions and most_units() * size <= room_for(self)
 
     @property
     def _few_positions(self) -> bool:
@@ -360,3 +369,38 @@ class Convolution:
             self.groups,
             self.mask,
         )
+
+
+@dataclass(frozen=True)
+class HalfConvolution:
+    """A convolution with input and gradient in one half precision, whose products are exact in float32.
+
+    Read as they are where the kernel forms gradients that are kept: the sums are those of float32. Else widened first.
+    """
+
+    narrow: Convolution
+
+    @cached_property
+    def wide(self) -> Convolution:
+        """The same in float32."""
+        return replace(self.narrow, input=self.narrow.input.float(), grad=self.narrow.grad.float())
+
+    def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """By the kernel, or widened."""
+        return keep_formed(self.narrow, mask) if self.narrow.keeps_what_it_forms else self.wide.measure(mask)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Widened."""
+        return self.wide.weighted_sum(factors)
+
+    def formed(self) -> Tensor:
+        """Widened."""
+        return self.wide.formed()
+
+    def where(self, keep: Tensor) -> Convolution:
+        """Widened."""
+        return self.wide.where(keep)
+
+    def by_unit(self, views: int) -> PerSample:
+        """Widened."""
+        return self.wide.by_unit(views)

@@ -52,6 +52,7 @@ class Operation(NamedTuple):
     written: tuple[str, ...]
     rule: Rule | None
     draws: bool = False  # from a generator
+    plain: bool = False  # neither draws, writes nor makes from nothing: what is said of it follows from what it takes
 
 
 @cache
@@ -62,12 +63,14 @@ def about(func: Any) -> Operation:
     bare = name[2].rstrip("_") if not name[2].startswith("__") else name[2]
     arguments = [argument.name for argument in schema.arguments]
     written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    written = () if bare in RESHAPING else written
+    writes, written = bool(written), () if bare in RESHAPING else written
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     full = f"{schema.name}.{schema.overload_name or 'default'}"
     rule = RULES.get(bare) if name[0] == "aten" else None
     draws = torch.Tag.nondeterministic_seeded in func.tags
-    return Operation(full, name[0], bare, tuple(arguments), defaults, written, rule, draws)
+    special = bare in BLANK | CONSTANT | CHANCE | LIKE | FRESH | REARRANGING | SAME
+    plain = name[0] == "aten" and not (draws or writes or special)
+    return Operation(full, name[0], bare, tuple(arguments), defaults, written, rule, draws, plain)
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import UnsupportedLayer
 from noisewise.losses import unit_losses
+from noisewise.persample import kernels
+from noisewise.persample.alike import is_small, measure_together
 from noisewise.persample.blocks import measure_blocks
 from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
@@ -26,7 +28,7 @@ from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
 from noisewise.persample.gradients import Outer, RecentGrams
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
-from noisewise.persample.layers import RULES, Operands, broadcast, in_rows
+from noisewise.persample.layers import RULES, Operands, at_least_float32, broadcast, in_rows
 from noisewise.persample.layout import Layout
 from noisewise.persample.lent import lending
 from noisewise.persample.places import FRONT, apart
@@ -345,8 +347,8 @@ def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dic
     """The gradients of each parameter, one part for each of its uses, with the rows that it is of."""
     pieces: dict[str, Pieces] = {name: [] for name in live}
     for function, operands, names, grad, rows, spread in uses:
-        if grad.dtype in (torch.bfloat16, torch.float16):
-            grad, operands = grad.float(), operands._replace(input=_at_least_float32(operands.input))
+        if grad.dtype in kernels.HALVES and not RULES[function].halves:
+            grad, operands = grad.float(), operands._replace(input=at_least_float32(operands.input))
         gradients = RULES[function].gradients(operands, grad)
         for role, name in names.items():
             if name in live:
@@ -366,8 +368,11 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
     pieces = _pieces(uses, live, views, recent)
     uses.clear()
+    measured |= measure_together({name: small for name in live if (small := _small(pieces[name], masks.get(name)))})
     for name, parameter in live.items():
-        if pieces[name]:
+        if name in measured:
+            pass
+        elif pieces[name]:
             with full_precision(parameter):
                 measured[name] = measure_blocks(pieces[name], parameter, masks.get(name))
         else:  # not used by this batch's losses
@@ -375,6 +380,14 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
         pieces[name].clear()
     recent.clear()
     return measured
+
+
+def _small(pieces: Pieces, mask: Tensor | None) -> Formed | None:
+    """The gradients of a parameter that has one small use, if it has no mask."""
+    if len(pieces) != 1 or mask is not None:
+        return None
+    rows, gradient = pieces[0]
+    return gradient if rows is None and is_small(gradient) else None
 
 
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:
@@ -452,9 +465,5 @@ def _output_gradients(losses: Tensor, calls: list[Call], weights: Tensor) -> tup
     )
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
-
 def _measure_formed(grads: Mapping[str, Tensor], masks: Masks) -> Measured:
-    return {name: Formed(_at_least_float32(grad)).measure(masks.get(name)) for name, grad in grads.items()}
+    return {name: Formed(at_least_float32(grad)).measure(masks.get(name)) for name, grad in grads.items()}

@@ -24,7 +24,6 @@ from noisewise.persample.steady import is_steady, most_units
 KEPT = 1 << 24  # floats of formed gradients that a parameter may keep between its norm and its sum
 CUDA_KEPT = 1 << 28  # and in a captured step on a GPU
 CUDA_FORMED = 1 << 22  # floats of a gradient up to which a captured step forms it rather than ask Gram matrices
-CUDA_GRAMS = 0  # multiply-adds of Gram matrices that a formed float is worth in a captured step on a GPU
 CHUNK = 1 << 20  # floats of intermediate results at a time on a CPU: stays in cache
 CUDA_CHUNK = 1 << 26  # and on a GPU, where every chunk costs a launch
 TRAFFIC = 64  # multiply-adds that writing and reading one formed float is worth
@@ -132,29 +131,33 @@ class Formed:
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
         laid = (
-            self
-            if mask is None
-            else Formed.masked(self._flat if kernels.usable(self._flat) else self._flat.clone(), mask)
+            self if mask is None else Formed.masked(self.rows if kernels.usable(self.rows) else self.rows.clone(), mask)
         )
         return laid.squared_lengths(), laid
 
     @property
-    def _flat(self) -> Tensor:
+    def rows(self) -> Tensor:
+        """`[batch, width]`."""
         return self.grads.reshape(self.grads.shape[0], -1)
+
+    @property
+    def width(self) -> int:
+        """Entries of a gradient."""
+        return self.grads[:1].numel()
 
     def lengths(self) -> Tensor:
         """Norms."""
-        return lengths(self._flat) if self.mask is None else self.squared_lengths().sqrt()
+        return lengths(self.rows) if self.mask is None else self.squared_lengths().sqrt()
 
     def squared_lengths(self) -> Tensor:
         """Squares of the norms, rounded up."""
-        return squared_lengths(self._flat, self.mask)
+        return squared_lengths(self.rows, self.mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """One product of a matrix and a vector, which no setting cuts to fewer bits."""
-        if kernels.usable(self._flat):
-            return masked(kernels.weighted_sum(self._flat.unsqueeze(0), factors)[0], self.mask)
-        return torch.mv(self._flat.T, toward_zero(factors, self.grads.dtype))
+        if kernels.usable(self.rows):
+            return masked(kernels.weighted_sum(self.rows.unsqueeze(0), factors)[0], self.mask)
+        return torch.mv(self.rows.T, toward_zero(factors, self.grads.dtype))
 
     def formed(self) -> Tensor:
         """Themselves."""
@@ -162,7 +165,7 @@ class Formed:
 
     def where(self, keep: Tensor) -> Formed:
         """Zero rows, unless sums leave rows of factor 0 out anyway."""
-        return self if kernels.usable(self._flat) else Formed(zero_rows(self.grads, keep))
+        return self if kernels.usable(self.rows) else Formed(zero_rows(self.grads, keep))
 
     def by_unit(self, views: int) -> PerSample:
         """Add up."""
@@ -302,11 +305,9 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
 
     Computed anew by the fastest way where rounding either way cannot matter, else formed anew and held to these norms.
     """
-    room = CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT
-    room = min(room, sparing.KEPT) if sparing.is_sparing() else room
-    if is_steady() and most_units() * size <= room:
-        return _kept_for_certain(gradient, mask)
-    keep = not is_steady() and gradient.units * size <= room
+    if is_steady() and most_units() * size <= room_for(gradient):
+        return keep_formed(gradient, mask)
+    keep = not is_steady() and gradient.units * size <= room_for(gradient)
     norms, kept, sizes = [], [], []
     for chunk in gradient.slices():
         part = gradient.form(chunk, mask)
@@ -325,7 +326,13 @@ def measure_formed(gradient: Formable, mask: Tensor | None, size: int) -> tuple[
     return squared(lengths), Again(gradient, mask, lengths)
 
 
-def _kept_for_certain(gradient: Formable, mask: Tensor | None) -> tuple[Tensor, Summable]:
+def room_for(gradient: Formable) -> int:
+    """Floats of formed gradients that a parameter may keep between its norm and its sum."""
+    room = CUDA_KEPT if gradient.on_gpu and is_steady() else KEPT
+    return min(room, sparing.KEPT) if sparing.is_sparing() else room
+
+
+def keep_formed(gradient: Formable, mask: Tensor | None) -> tuple[Tensor, Summable]:
     """Norms of gradients that are kept whoever is drawn: what was measured is what is summed, so nothing is added."""
     chunks = gradient.slices()
     kept = [gradient.form(chunk, mask) for chunk in chunks]

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from noisewise._moved import old_names
 from noisewise.persample import kernels
-from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, gram_bounds, in_range
+from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     CUDA_FORMED,
-    CUDA_GRAMS,
     TRAFFIC,
     Formed,
     PerSample,
@@ -110,11 +109,8 @@ class Outer:
         """
         _, time, rows = self.left.shape
         size = rows * self.right.shape[2]
-        if is_steady() and kernels.usable(self.left, self.right):
-            if time * time * (rows + self.right.shape[2]) <= CUDA_GRAMS * size:
-                return True
-            if size <= CUDA_FORMED:
-                return False
+        if is_steady() and kernels.usable(self.left, self.right) and size <= CUDA_FORMED:
+            return False
         return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
 
     def with_mask(self, mask: Tensor | None) -> Outer:
@@ -183,10 +179,6 @@ class Outer:
 
     def gram(self, rounding: float) -> Bounds:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
-        if is_steady() and kernels.usable(self.left, self.right):
-            lefts, rights = (squares.sqrt() for squares in self._squares)
-            self.__dict__["_entries"] = (lefts, rights)
-            return gram_bounds(self.left, self.right, lefts, rights, rounding)
         lengths: list[tuple[Tensor, Tensor]] = []
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
 
 INTERPRETED = False  # tests: kernels run on a CPU too, by Triton's interpreter
 ENABLED = True
+HALVES = (torch.bfloat16, torch.float16)
 
 
-def usable(*tensors: Tensor) -> bool:
-    """Are there kernels for these? float32 on a GPU, with rows that lie in one piece."""
+def usable(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
+    """Are there kernels for these? float32 (or another kind) on a GPU, with rows that lie in one piece."""
     return ENABLED and all(
-        tensor.dtype == torch.float32
+        tensor.dtype == kind
         and (INTERPRETED or (tensor.is_cuda and tensor.device.index == torch.cuda.current_device()))
         and tensor.numel() > 0
         and tensor.is_contiguous()
         for tensor in tensors
     ) and _there()  # fmt: skip
+
+
+def walks(grad: Tensor, given: Tensor) -> bool:
+    """Is `form_taps` for these? Both of one type, float32 or a half."""
+    return grad.dtype in (torch.float32, *HALVES) and usable(grad, given, kind=grad.dtype)
 
 
 @cache
@@ -82,7 +88,7 @@ def form_taps(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
 
-    `cut`: products may be of TF32 factors. Not `stored`: only the norms.
+    `cut`: products may be of TF32 factors; those of factors in half precision are exact. Not `stored`: only the norms.
     """
     spare = 2 - len(kernel)
     settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
@@ -111,14 +117,6 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     units = len(given)
     sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
     return sums
-
-
-def gram_products(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, *, cut: bool) -> Tensor:
-    """The product of two Gram matrices of each unit and what bounds its rounding, without forming them; see `gram_bounds`."""
-    products: Tensor = _kernels().gram_products(
-        left, right, lefts.contiguous(), rights.contiguous(), precision="tf32" if cut else "ieee"
-    )
-    return products
 
 
 def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

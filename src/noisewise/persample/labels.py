@@ -90,20 +90,26 @@ class Labels:
         self._set(tensor, rows, ("input", number))
 
     def _set(self, tensor: Tensor, label: Rows | Shared, source: Any) -> None:
-        storage = tensor.untyped_storage()
-        self._labels[storage._cdata] = (StorageWeakRef(storage), label, source)
-        self._drawn.pop(storage._cdata, None)
-        self._views[memory_of(tensor)] = source
+        self._set_memory(tensor, memory_of(tensor), label, source)
+
+    def _set_memory(self, tensor: Tensor, memory: Any, label: Rows | Shared, source: Any) -> None:
+        self._labels[memory[0]] = (StorageWeakRef(tensor.untyped_storage()), label, source)
+        self._drawn.pop(memory[0], None)
+        self._views[memory] = source
 
     def _known(self, tensor: Tensor) -> tuple[Rows | Shared, Any]:
         """Label of the tensor's storage, and where this view of it comes from."""
-        storage = tensor.untyped_storage()
-        known = self._labels.get(storage._cdata)
+        return self.known_as(tensor, memory_of(tensor))
+
+    def known_as(self, tensor: Tensor, memory: Any) -> tuple[Rows | Shared, Any]:
+        """Label of the tensor's storage, and where this view of it comes from; `memory` is the tensor's."""
+        known = self._labels.get(memory[0])
         if known is None:  # there before the pass: a constant of the model or the loss
-            self._set(tensor, BEFORE, storage._cdata)
-            self._references.append(StorageWeakRef(storage))
-            return BEFORE, storage._cdata
-        return known[1], self._views.get(memory := memory_of(tensor), (known[2], *memory[1:]))
+            self._set_memory(tensor, memory, BEFORE, memory[0])
+            self._references.append(StorageWeakRef(tensor.untyped_storage()))
+            return BEFORE, memory[0]
+        view = self._views.get(memory)
+        return known[1], (known[2], *memory[1:]) if view is None else view
 
     def label(self, tensor: Tensor) -> Rows | Shared:
         """What the tensor's storage holds."""
@@ -245,3 +251,45 @@ class Labels:
             isinstance(label, Rows) and key not in theirs and not reference.expired()
             for key, (reference, label, _) in self._labels.items()
         )
+
+
+class Asked:
+    """One operation, as its rule sees it (`conditions.Call`)."""
+
+    def __init__(
+        self,
+        known: Labels,
+        operation: Operation,
+        args: dict[str, Any],
+        outputs: list[Tensor],
+        places: Mapping[int, Place] | None = None,
+    ):
+        self.name, self.outputs, self.units = f"aten::{operation.bare}", outputs, known.units
+        self.args = {**operation.defaults, **args}
+        self.counted: set[int] = set()  # tensors that were used as numbers of the rows
+        self._known = known
+        self._places: dict[int, Place | None] = dict(places or {})
+
+    def place(self, tensor: Tensor | None) -> Place | None:
+        """Where the unit runs; None for a tensor that holds no units."""
+        if tensor is None:
+            return None
+        key = id(tensor)
+        if key not in self._places:
+            self._places[key] = self._known.place(tensor)
+        return self._places[key]
+
+    def alike(self, tensor: Tensor, place: Place) -> bool:
+        """Is a tensor without units the same for each unit at `place`?"""
+        return self._known.alike(tensor, place)
+
+    def row_numbers(self, tensor: Tensor, step: int) -> Place | None:
+        """Where 0, step, 2 step, ... (one number for each unit) run, if the tensor is known to hold them."""
+        label = self._known.label(tensor)
+        if not isinstance(label, Shared) or label.numbers != step:
+            return None
+        size = tensor.element_size()
+        if tensor.untyped_storage().nbytes() != size * self.units:  # seen as another type
+            return None
+        self.counted.add(id(tensor))
+        return locate(tensor, Rows(0, size, size * self.units), self.units)

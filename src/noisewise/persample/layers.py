@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise.persample import kernels
-from noisewise.persample.convolution import Convolution
+from noisewise.persample.convolution import Convolution, HalfConvolution
 from noisewise.persample.formed import Formed, PerSample, slices_of
 from noisewise.persample.gradients import Outer, Rows
 from noisewise.persample.places import FRONT, Place
@@ -41,7 +41,8 @@ class Rule:
     """How to read a function's arguments, when the rule is exact, and what each parameter's gradient is.
 
     positions: all dimensions before the features are alike, so that the unit may be any of them. booked: can be used
-    for units that are evaluated alone (`engines.booked`).
+    for units that are evaluated alone (`engines.booked`). halves: takes input and gradient in half precision, and widens
+    what it adds up.
     """
 
     operands: Callable[..., Operands]
@@ -49,6 +50,7 @@ class Rule:
     exact: Callable[[Operands], bool] = lambda operands: True
     positions: bool = False
     booked: bool = True
+    halves: bool = False
 
 
 def in_rows(tensor: Tensor, place: Place, units: int) -> Tensor:
@@ -143,11 +145,18 @@ def _convolution(operands: Operands, grad: Tensor) -> dict[str, Callable[[], Per
 
     def weight() -> PerSample:
         padding = _pads(settings["padding"], kernel, settings["dilation"])
-        return Convolution(
-            operands.input, grad, kernel, settings["stride"], padding, settings["dilation"], settings["groups"]
-        )
+        narrow = grad.dtype in kernels.HALVES and operands.input.dtype == grad.dtype
+        factors = (operands.input, grad) if narrow else (at_least_float32(operands.input), at_least_float32(grad))
+        gradient = Convolution(*factors, kernel, settings["stride"], padding, settings["dilation"], settings["groups"])
+        return HalfConvolution(gradient) if narrow else gradient
 
-    return {"weight": weight, "bias": lambda: Formed(grad.flatten(2).sum(2))}
+    kind = torch.promote_types(grad.dtype, torch.float32)
+    return {"weight": weight, "bias": lambda: Formed(grad.flatten(2).sum(2, dtype=kind))}
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """float32 where it is a half."""
+    return tensor.float() if tensor.dtype in kernels.HALVES else tensor
 
 
 def _transposed_operands(
@@ -417,9 +426,9 @@ RULES: dict[Any, Rule] = {
     torch.matmul: Rule(_product_operands, _product, _is_product, positions=True, booked=False),
     torch.Tensor.matmul: Rule(_product_operands, _product, _is_product, positions=True, booked=False),
     torch.addmm: Rule(_added_product_operands, _product, _is_product, positions=True, booked=False),
-    F.conv1d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 3),
-    F.conv2d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 4),
-    F.conv3d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 5),
+    F.conv1d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 3, halves=True),
+    F.conv2d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 4, halves=True),
+    F.conv3d: Rule(_convolution_operands, _convolution, lambda operands: operands.input.dim() == 5, halves=True),
     F.conv_transpose1d: Rule(_transposed_operands, _transposed, _is_transposed(1)),
     F.conv_transpose2d: Rule(_transposed_operands, _transposed, _is_transposed(2)),
     F.conv_transpose3d: Rule(_transposed_operands, _transposed, _is_transposed(3)),

@@ -3,7 +3,7 @@
 While a `Lending` is active, the model's parameters are stand-ins: of the right shape and type, without memory, not a number
 throughout. A function of `FUNCTIONS` that is given a stand-in gets the whole weight, which is gone when the function returns;
 what autograd keeps of it for the backward pass is its name, and it is lent once more there. Sums of gradients are handed back
-one parameter at a time (`add`), and only a part of each is kept. So a process never holds more than a few whole weights.
+one parameter at a time (`Sums`), and only a part of each is kept. So a process never holds more than a few whole weights.
 A stand-in that is used in any other way is refused; where that is not seen, it makes losses that are not numbers, and the
 examination refuses these.
 """
@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from types import FunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from noisewise.errors import UnsupportedLayer
 from noisewise.noise import Piece
@@ -39,6 +39,18 @@ PORTION = 1 << 24  # floats of whole gradients that are asked for at once, while
 Change = Callable[[str, Tensor], Tensor]
 
 
+class Dividing(Protocol):
+    """Adds sums to those of all others who hold parts of the same parameters."""
+
+    def add(self, name: str, total: Tensor) -> None:
+        """A sum of the parameter's shape."""
+        ...
+
+    def parts(self) -> dict[str, Tensor]:
+        """This one's part of each result."""
+        ...
+
+
 class Lender(Protocol):
     """Where whole weights come from, and where sums of gradients go."""
 
@@ -46,8 +58,8 @@ class Lender(Protocol):
         """A parameter, from all of its parts."""
         ...
 
-    def add(self, name: str, total: Tensor) -> Tensor:
-        """Add a sum of the parameter's shape to those of all others who hold a part; gives this one's part of the result."""
+    def dividing(self) -> Dividing:
+        """What sums of gradients are handed to."""
         ...
 
     def nothing(self, name: str, dtype: torch.dtype) -> Tensor:
@@ -68,83 +80,85 @@ class _Saved(NamedTuple):
     offset: int
 
 
-def stand_in_for(parameter: Tensor, device: torch.device) -> nn.Parameter:
-    """A tensor of the same shape and type that takes no memory, and of which nothing can be computed."""
+class StandIn(nn.Parameter):
+    """A parameter of the right shape and type that takes no memory, and of which nothing can be computed.
+
+    Functions that take weights are given the whole of it by whoever lends now.
+    """
+
+    lending: Lending | None = None
+    name: str = ""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function; one that takes weights is lent the whole of each, through which gradients go back."""
+        kwargs = kwargs or {}
+        if func is torch.autograd.grad:
+            change = _edge
+        elif func in FUNCTIONS:
+            change = _lent
+        elif _asks_for_form(func):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        else:
+            raise _used_otherwise(next(part for part in tree_leaves((args, kwargs)) if is_lent(part)), func)
+        return func(*tree_map_only(StandIn, change, args), **tree_map_only(StandIn, change, kwargs))
+
+
+def stand_in_for(parameter: Tensor, device: torch.device) -> StandIn:
+    """What a parameter that lies elsewhere is replaced by."""
     blank = torch.full((), float("nan"), dtype=parameter.dtype, device=device).expand(parameter.shape)
-    return nn.Parameter(blank, requires_grad=parameter.requires_grad)
+    return torch.Tensor._make_subclass(StandIn, blank, parameter.requires_grad)
 
 
-def opened(function: Any) -> Any:
-    """The same function without its first question, whether somebody watches: the functions that it calls are seen then."""
-    unasked = {name: lambda *_: False for name in function.__globals__ if name.startswith("has_torch_function")}
-    copy = FunctionType(function.__code__, function.__globals__ | unasked, function.__name__, function.__defaults__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+def _edge(stand_in: StandIn) -> Any:
+    """Where the gradient of a stand-in arrives: what is asked for it by this name is not asked of the stand-in."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return get_gradient_edge(stand_in)
 
 
-GRAD = opened(torch.autograd.grad)
+def _lent(stand_in: StandIn) -> Tensor:
+    """The whole weight, and gradients that go back to the stand-in where somebody wants them."""
+    lending = stand_in.lending
+    if lending is None:
+        raise _used_otherwise(stand_in, "a call after the step")
+    if stand_in.requires_grad and torch.is_grad_enabled():
+        return lending.through(stand_in, stand_in.name)
+    return lending._whole(stand_in.name)
 
 
-class Lending(TorchFunctionMode):
+class Lending:
     """Active while a model with stand-ins is computed with: lends whole weights to the functions that take them."""
 
-    def __init__(self, stand_ins: Mapping[str, nn.Parameter], lender: Lender):
-        super().__init__()
+    def __init__(self, stand_ins: Mapping[str, StandIn], lender: Lender):
         self.lender = lender
-        self._names = {id(stand_in): name for name, stand_in in stand_ins.items()}
         self.lent = frozenset(stand_ins)
+        self._stand_ins = stand_ins
         self._out: dict[int, tuple[StorageWeakRef, str]] = {}  # by storage: an address is not used again meanwhile
         self._change: Change | None = None
         self._token: Token[Lending | None] | None = None
         self._hooks: Any = None
 
     def __enter__(self) -> Lending:
-        super().__enter__()  # type: ignore[no-untyped-call]
         self._token = _LENDING.set(self)
+        for name, stand_in in self._stand_ins.items():
+            stand_in.lending, stand_in.name = self, name
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.__exit__(*error)
+        for stand_in in self._stand_ins.values():
+            stand_in.lending = None
         assert self._token is not None
         _LENDING.reset(self._token)
         self._out.clear()
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function; one that takes weights is lent the whole of each, through which gradients go back."""
-        kwargs = kwargs or {}
-        if func is torch.autograd.grad:  # checkpoints compute once more within it
-            super().__enter__()  # type: ignore[no-untyped-call]
-            try:
-                return GRAD(*args, **kwargs)
-            finally:
-                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        if func in FUNCTIONS:
-            args = tuple(self._instead(arg) for arg in args)
-            kwargs = {key: self._instead(arg) for key, arg in kwargs.items()}
-        elif not _asks_for_form(func):
-            for argument in (*args, *kwargs.values()):
-                if id(argument) in self._names:
-                    raise _used_otherwise(self._names[id(argument)], func)
-        return func(*args, **kwargs)
-
-    def _instead(self, argument: Any) -> Any:
-        if id(argument) not in self._names:
-            return argument
-        if argument.requires_grad and torch.is_grad_enabled():
-            return self.through(argument, self._names[id(argument)])
-        return self._whole(self._names[id(argument)])
 
     def through(self, leaf: Tensor, name: str) -> Tensor:
         """The whole parameter as a function of a tensor without memory: the graph would keep a leaf of its own alive."""
         whole: Tensor = Lent.apply(leaf, name, self)  # type: ignore[no-untyped-call]
         return whole
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """Which parameter a tensor stands in for; None for any other tensor."""
-        return self._names.get(id(tensor))
 
     def _whole(self, name: str) -> Tensor:
         """The whole parameter, as a tensor that was there before the pass."""
@@ -198,11 +212,11 @@ def _asks_for_form(func: Any) -> bool:
     return name in FORM
 
 
-def _used_otherwise(name: str, func: Any) -> UnsupportedLayer:
+def _used_otherwise(stand_in: StandIn, func: Any) -> UnsupportedLayer:
     return UnsupportedLayer(
-        f"the model gives {name!r}, which is spread over processes, to {getattr(func, '__name__', func)}: it can be lent to "
-        "linear, embedding, layer_norm, rms_norm and group_norm of torch.nn.functional only. Use it by these, or train without "
-        "fully_shard."
+        f"the model gives {stand_in.name!r}, which is spread over processes, to {getattr(func, '__name__', func)}: it can be "
+        "lent to linear, embedding, layer_norm, rms_norm and group_norm of torch.nn.functional only. Use it by these, or train "
+        "without fully_shard."
     )
 
 
@@ -228,17 +242,15 @@ def lending() -> Lending | None:
     return _LENDING.get()
 
 
-def is_lent(tensor: Tensor) -> bool:
+def is_lent(tensor: Any) -> TypeGuard[StandIn]:
     """Is it a stand-in?"""
-    active = _LENDING.get()
-    return active is not None and active.name_of(tensor) is not None
+    return isinstance(tensor, StandIn)
 
 
 def apart(parameter: Tensor) -> Tensor:
     """A parameter's values, with a gradient that does not reach it: its own memory, or the whole that is lent."""
-    active, leaf = _LENDING.get(), parameter.detach().requires_grad_()
-    name = None if active is None else active.name_of(parameter)
-    return leaf if active is None or name is None else active.through(leaf, name)
+    leaf = parameter.detach().requires_grad_()
+    return parameter.lending.through(leaf, parameter.name) if is_lent(parameter) and parameter.lending else leaf
 
 
 def lends_what_is_saved(hook: Any) -> bool:
@@ -247,10 +259,26 @@ def lends_what_is_saved(hook: Any) -> bool:
     return active is not None and getattr(hook, "__self__", None) is active
 
 
-def added(name: str, total: Tensor) -> Tensor:
-    """A sum of gradients as it is kept: all of it, or this process's part of the sum of all."""
-    active = _LENDING.get()
-    return total if active is None or name not in active.lent else active.lender.add(name, total)
+class Sums:
+    """Sums of gradients as they are kept: all of each, or this process's part of the sum of all."""
+
+    def __init__(self) -> None:
+        self._lending = _LENDING.get()
+        self._away = None if self._lending is None else self._lending.lender.dividing()
+        self._here: dict[str, Tensor | None] = {}
+
+    def add(self, name: str, total: Tensor) -> None:
+        """The sum of one parameter."""
+        if self._lending is None or self._away is None or name not in self._lending.lent:
+            self._here[name] = total
+        else:
+            self._here[name] = None
+            self._away.add(name, total)
+
+    def all(self) -> dict[str, Tensor]:
+        """All that there were, in their order."""
+        parts = {} if self._away is None else self._away.parts()
+        return {name: parts[name] if total is None else total for name, total in self._here.items()}
 
 
 def nothing_for(name: str, parameter: Tensor, dtype: torch.dtype) -> Tensor:

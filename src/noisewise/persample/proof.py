@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from noisewise._moved import old_names
+from noisewise.persample.answered import MOST, Answer, question, results
 from noisewise.persample.chance import Seeds
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import (
@@ -44,8 +45,8 @@ from noisewise.persample.dispatched import (
     about,
     tensors_of,
 )
-from noisewise.persample.labels import BEFORE, Labels, Shared, covers_its_memory, memory_of
-from noisewise.persample.lent import lends_what_is_saved
+from noisewise.persample.labels import BEFORE, Asked, Labels, Shared, covers_its_memory, memory_of
+from noisewise.persample.lent import StandIn, lends_what_is_saved
 from noisewise.persample.operations import RULES
 from noisewise.persample.places import FRONT, Place, Rows, locate, rows_of
 from noisewise.persample.trace import (
@@ -59,45 +60,6 @@ from noisewise.persample.trace import (
 )
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23)  # sizes of made-up batches: a dimension that is a multiple of one shows itself
-
-
-class _Call:
-    """One operation, as its rule sees it (`conditions.Call`)."""
-
-    def __init__(
-        self,
-        proof: Proof,
-        operation: Operation,
-        args: dict[str, Any],
-        outputs: list[Tensor],
-        places: Mapping[int, Place] | None = None,
-    ):
-        self.name, self.outputs, self.units = f"aten::{operation.bare}", outputs, proof.units
-        self.args = {**operation.defaults, **args}
-        self.counted: set[int] = set()  # tensors that were used as numbers of the rows
-        self._proof = proof
-        self._places: dict[int, Place | None] = dict(places or {})
-
-    def place(self, tensor: Tensor | None) -> Place | None:
-        if tensor is None:
-            return None
-        key = id(tensor)
-        if key not in self._places:
-            self._places[key] = self._proof.place(tensor)
-        return self._places[key]
-
-    def alike(self, tensor: Tensor, place: Place) -> bool:
-        return self._proof.alike(tensor, place)
-
-    def row_numbers(self, tensor: Tensor, step: int) -> Place | None:
-        label = self._proof.label(tensor)
-        if not isinstance(label, Shared) or label.numbers != step:
-            return None
-        size = tensor.element_size()
-        if tensor.untyped_storage().nbytes() != size * self.units:  # seen as another type
-            return None
-        self.counted.add(id(tensor))
-        return locate(tensor, Rows(0, size, size * self.units), self.units)
 
 
 class Proof(Labels, TorchDispatchMode):
@@ -138,14 +100,46 @@ class Proof(Labels, TorchDispatchMode):
         if self.failure is not None or self._paused:  # after a failure that the model caught, nothing more is proven
             return func(*args, **kwargs)
         operation = about(func)
-        named = dict(zip(operation.arguments, args, strict=False)) | kwargs
+        again = operation.plain and self.against is not None and not self.strict and not self._parts
         try:
-            return self._follow(func, operation, args, kwargs, named)
+            return (self._answer if again else self._follow)(func, operation, args, kwargs)
         except NotProven as error:
             self.failure = str(error)
             raise
 
-    def _follow(self, func: Any, operation: Operation, args: Any, kwargs: Any, named: dict[str, Any]) -> Any:
+    def _answer(self, func: Any, operation: Operation, args: Any, kwargs: Any) -> Any:
+        """Follow an operation; where its question was answered at the same place of an earlier pass, by that answer."""
+        assert self.against is not None
+        storages: list[int] = []
+        asked = question(self, (*args, *kwargs.values()) if kwargs else args, storages)
+        if asked is None:
+            return self._follow(func, operation, args, kwargs)
+        self._check_hooks()
+        result, number, answers = func(*args, **kwargs), len(self.trace.steps), self.against.answers
+        outputs = [result] if isinstance(result, Tensor) else tensors_of([result])
+        memories, lie = results(outputs, storages)
+        key = (number, self.units, func, torch.is_grad_enabled(), tuple(kwargs), asked, lie)
+        answer: Answer | None = answers.get(key)
+        if answer is None:
+            self._follow(lambda *_, **__: result, operation, args, kwargs)
+            if outputs and len(self.trace.steps) == number + 1:
+                fresh = zip(outputs, lie, strict=True)
+                labels = tuple(self.label(out) if place is None else None for out, (place, *_) in fresh)
+                if len(answers) >= MOST:
+                    answers.clear()
+                answers[key] = Answer(self.trace.steps[number], labels)
+            return result
+        self.trace.steps.append(answer.step)
+        is_view = not any(answer.labels)
+        for part, (out, memory, label) in enumerate(zip(outputs, memories, answer.labels, strict=True)):
+            if label is not None:
+                self._set_memory(out, memory, label, (number, part))
+            elif is_view:
+                self._views[memory] = (number, part)
+        return result
+
+    def _follow(self, func: Any, operation: Operation, args: Any, kwargs: Any) -> Any:
+        named = dict(zip(operation.arguments, args, strict=False)) | kwargs
         tensors = tensors_of(named.values())
         if operation.bare in SAME and operation.space == "aten" and len(tensors) == 1:  # a view that no trace needs
             self._check_kinds(operation, tensors)
@@ -212,12 +206,15 @@ class Proof(Labels, TorchDispatchMode):
 
     def _check_kinds(self, operation: Operation, tensors: list[Tensor]) -> None:
         for tensor in tensors:
-            if type(tensor) not in (Tensor, torch.nn.Parameter):
+            if type(tensor) not in (Tensor, torch.nn.Parameter, StandIn):
                 raise NotProven(
                     f"{operation.full} takes a {type(tensor).__name__}, whose operations cannot be followed"
                 )
         if operation.bare in REARRANGING:
             raise NotProven(f"{operation.full} exchanges a tensor's memory")
+        self._check_hooks()
+
+    def _check_hooks(self) -> None:
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
         checkpoints = hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
         if hooks is not None and not checkpoints and not lends_what_is_saved(hooks[0]):
@@ -252,7 +249,7 @@ class Proof(Labels, TorchDispatchMode):
     def _with_units(self, operation: Operation, named: dict[str, Any], outputs: list[Tensor]) -> list[Rows | Shared]:
         if operation.rule is None or not outputs:
             raise NotProven(f"{operation.full} is not in the table of operations that act row by row")
-        call = _Call(self, operation, named, outputs)
+        call = Asked(self, operation, named, outputs)
         labels: list[Rows | Shared] = []
         for out, place in zip(outputs, operation.rule(call), strict=True):
             if place is None or out.numel() == 0:
@@ -329,7 +326,7 @@ class Proof(Labels, TorchDispatchMode):
         for choice in choices:
             chosen = {key: places[min(choice, len(places) - 1)] for key, places in candidates.items()}
             try:
-                placed = operation.rule(_Call(self, operation, named, outputs, chosen))  # type: ignore[misc]
+                placed = operation.rule(Asked(self, operation, named, outputs, chosen))  # type: ignore[misc]
             except NotProven:
                 continue
             for out, place, known in zip(outputs, placed, strides, strict=True):

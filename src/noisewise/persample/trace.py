@@ -52,6 +52,7 @@ class Trace:
     units: int
     steps: list[Step] = field(default_factory=list)
     references: list[StorageWeakRef] = field(default_factory=list)  # of foreign tensors: no address is used again
+    answers: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # of passes held to this one
 
     def difference(self, other: Trace) -> str | None:
         """What differs from a pass of another size, in words: constants, operations, or shapes that are no multiples."""

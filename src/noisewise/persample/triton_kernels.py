@@ -17,9 +17,9 @@ from torch import Tensor
 
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
+FLAT, MANY = (8, 512), 1 << 18  # a tile of few rows of so many entries
 TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
 FEW = 64  # positions up to which steps are longer
-GRAM_TILE = 64  # positions of a tile of Gram matrices
 
 
 @triton.jit
@@ -129,78 +129,11 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
 
 
 @triton.jit
-def _products(
-    x, unit, first, second, time, width, scale, LOOPS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Products of positions `first` and `second` of a unit, and the lengths of each, rounded up."""
-    products = tl.zeros([TILE, TILE], tl.float32)
-    one = tl.zeros([TILE], tl.float32)
-    other = tl.zeros([TILE], tl.float32)
-    for k in range(LOOPS):
-        places = k * BLOCK + tl.arange(0, BLOCK)
-        inside = (places < width)[None, :]
-        at = x + unit * time * width + places[None, :]
-        a = tl.load(at + first[:, None] * width, mask=inside & (first < time)[:, None], other=0.0) * scale
-        b = tl.load(at + second[:, None] * width, mask=inside & (second < time)[:, None], other=0.0) * scale
-        products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-        one += tl.sum(a * a, axis=1)
-        other += tl.sum(b * b, axis=1)
-    longer = 1.0 + (width + 8) * 1.1920928955078125e-07
-    return products.to(tl.float64), tl.sqrt(one.to(tl.float64)) * longer, tl.sqrt(other.to(tl.float64)) * longer
-
-
-@triton.jit
-def _grams(
-    left, right, lefts, rights, out, time, rows, columns, LOOPS_LEFT: tl.constexpr, LOOPS_RIGHT: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One tile of two Gram matrices: their product, and what bounds its rounding."""
-    unit = tl.program_id(0).to(tl.int64)
-    i, j = tl.program_id(1), tl.program_id(2)
-    one = tl.arange(0, 1)
-    first, second = i * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
-    up = (1.0 / _power(tl.sum(tl.load(lefts + unit + one), axis=0))).to(tl.float32)
-    across = (1.0 / _power(tl.sum(tl.load(rights + unit + one), axis=0))).to(tl.float32)
-    at = out + ((unit * tl.num_programs(1) + i) * tl.num_programs(1) + j) * 4
-    if j <= i:
-        a, a_one, a_other = _products(left, unit, first, second, time, rows, up, LOOPS_LEFT, TILE, BLOCK, PRECISION)
-        b, b_one, b_other = _products(
-            right, unit, first, second, time, columns, across, LOOPS_RIGHT, TILE, BLOCK, PRECISION
-        )
-        twice = tl.where(j < i, 2.0, 1.0).to(tl.float64)
-        tl.store(at, tl.sum(tl.sum(a * b, axis=1), axis=0) * twice)
-        sizes = a_one[:, None] * a_other[None, :] * tl.abs(b)
-        tl.store(at + 1, tl.sum(tl.sum(sizes, axis=1), axis=0) * twice)
-        sizes = b_one[:, None] * b_other[None, :] * tl.abs(a)
-        tl.store(at + 2, tl.sum(tl.sum(sizes, axis=1), axis=0) * twice)
-        tl.store(at + 3, tl.where(i == j, tl.sum(a_one * b_one, axis=0), 0.0))
-
-
-def gram_products(left: Tensor, right: Tensor, lefts: Tensor, rights: Tensor, *, precision: str) -> Tensor:
-    """`[4, batch]` in float64: `sum_ts A B`, `sum_ts |l_t| |l_s| |B|`, `sum_ts |r_t| |r_s| |A|` and `sum_t |l_t| |r_t|`.
-
-    A and B are the Gram matrices of left and right `[batch, time, ...]`, divided by the powers of two above their lengths
-    `lefts`, `rights [batch]` in float64.
-    """
-    batch, time, rows = left.shape
-    columns = right.shape[2]
-    tile, block = GRAM_TILE, 32
-    tiles = triton.cdiv(time, tile)
-    out = torch.zeros(batch, tiles * tiles, 4, dtype=torch.float64, device=left.device)
-    _grams[(batch, tiles, tiles)](
-        left, right, lefts, rights, out, time, rows, columns, LOOPS_LEFT=triton.cdiv(rows, block),
-        LOOPS_RIGHT=triton.cdiv(columns, block), TILE=tile, BLOCK=block, PRECISION=precision, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return out.sum(1).T
-
-
-@triton.jit
 def _taps(
     grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel, mask,
     stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles,
     LOOPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr, STORED: tl.constexpr,
+    PRECISION: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr,
 ):  # fmt: skip
     """One unit, one tap, one tile of out x in: walk over positions, store the tile or not, and the sum of its squares."""
     unit = tl.program_id(0).to(tl.int64)
@@ -223,6 +156,8 @@ def _taps(
             given + (unit * inputs + columns)[:, None] * (tall * wide) + (y * wide + x)[None, :],
             mask=(columns < inputs)[:, None] & inside[None, :], other=0.0,
         )  # fmt: skip
+        if WIDENED:
+            left, right = left.to(tl.float32), right.to(tl.float32)
         total += tl.dot(left, tl.trans(right), input_precision=PRECISION)
     counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
     entries = rows[:, None] * inputs + columns[None, :]
@@ -316,8 +251,8 @@ def form_taps(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
 
-    grad `[batch, out, h, w]`, given `[batch, in, H, W]`; `mask [taps, out, in]` of bytes. Not `stored`: there are none of
-    the first.
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [taps, out, in]` of bytes. Not
+    `stored`: there are none of the first. Triton's interpreter takes bfloat16 for whole numbers in products: widened there.
     """
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]
@@ -328,13 +263,14 @@ def form_taps(
     tiles = across * triton.cdiv(outputs, tile_out)
     positions = height * width
     block = max(16, triton.next_power_of_2(positions)) if positions <= FEW else 32
-    out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=grad.dtype, device=grad.device)
+    out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=torch.float32, device=grad.device)
     squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
     _taps[(batch, taps, tiles)](
         grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
         out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
         LOOPS=triton.cdiv(positions, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
-        PRECISION=precision, STORED=stored, num_warps=4, num_stages=3 if positions <= FEW else 2,
+        PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda,
+        num_warps=4, num_stages=3 if positions <= FEW else 2,
     )  # fmt: skip
     return out, squares.sum(1)
 
@@ -362,7 +298,7 @@ def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]`; factors in float64, rounded towards zero."""
     taps, batch, entries = rows.shape
-    tall, block = TALL, BROAD
+    tall, block = FLAT if batch <= FEW and taps * entries >= MANY else (TALL, BROAD)
     columns = triton.cdiv(entries, block)
     loops_in_all = triton.cdiv(batch, tall)
     splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS // 8, columns * taps)))

@@ -6,11 +6,13 @@ Runs lie in `OUT/cells` by their settings, so that nothing is trained twice, whi
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
-from noisewise.jobs import Job, Where, carry_out
+from noisewise.jobs import Job, Where, carry_out, note_of
 from noisewise.reproduce.claims import Judged, judge
 from noisewise.reproduce.experiment import Cell, Config, Experiment, config_from
 from noisewise.reproduce.measured import Measured
@@ -42,6 +44,7 @@ class Result:
     measured: Measured
     judged: list[Judged]
     seconds: float
+    made: list[dict[str, Any]]  # where its runs were made: how many, by which commit, hardware and versions
 
     @property
     def name(self) -> str:
@@ -66,13 +69,18 @@ class Result:
             "seeds": self.measured.seeds,
             "config": self.config.to_dict(),
             "command": self.command,
-            "commit": commit(),
-            "hardware": hardware(),
-            "versions": {**versions(), "noisewise": __version__, "python": platform.python_version()},
+            **circumstances(),
+            "made": self.made,
             "seconds": round(self.seconds, 1),
             "claims": [judged.to_dict() for judged in self.judged],
             "measured": self.measured.to_dict(),
         }
+
+
+def circumstances() -> dict[str, Any]:
+    """By which commit, hardware and versions something is made here and now."""
+    here = {**versions(), "noisewise": __version__, "python": platform.python_version()}
+    return {"commit": commit(), "hardware": hardware(), "versions": here}
 
 
 def result_path(out: Path, paper: str, experiment: str, tier: str) -> Path:
@@ -119,14 +127,15 @@ def reproduce(
     for (paper, experiment), config in zip(chosen, configs, strict=True):
         start = time.perf_counter()
         label, cells, stopped = f"{paper.name}.{experiment.name}", out / "cells", None
-        measured = Measured({}, {})
+        measured, keys, note = Measured({}, {}), set[str](), circumstances()
         try:
             for number, stage in enumerate(experiment.stages, 1):
                 part = label if len(experiment.stages) == 1 else f"{label} {number}/{len(experiment.stages)}"
                 done: list[Cell] = []
                 while (wanted := list(stage(config, measured))) != done:  # it may ask for more when it has seen some
                     if not partial:
-                        carry_out(_jobs(wanted, config), cells, where, progress=progress, label=part)
+                        carry_out(_jobs(wanted, config), cells, where, progress=progress, label=part, note=note)
+                    keys |= {cell.key(config.device) for cell in wanted}
                     measured, done = _with(measured, wanted, config, cells), wanted
                 if any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
                     break  # partial: what would be chosen is not known
@@ -136,7 +145,7 @@ def reproduce(
         seconds = time.perf_counter() - start
         if measured.seeds:
             judged = judge(experiment.claims, config, measured, smoke=tier == "quick")
-            result = Result(paper.name, experiment, tier, config, measured, judged, seconds)
+            result = Result(paper.name, experiment, tier, config, measured, judged, seconds, made_by(keys, cells))
             write(result, out)
             results.append(result)
             if told is not None:
@@ -146,6 +155,13 @@ def reproduce(
         if stopped is not None:
             raise stopped
     return results
+
+
+def made_by(keys: Iterable[str], cells: Path) -> list[dict[str, Any]]:
+    """Where runs were made, and how many of them; those of before such notes were taken have nothing but their number."""
+    notes = [note_of(key, cells) or {} for key in sorted(keys) if (cells / f"{key}.json").exists()]
+    counts = Counter(json.dumps(note, sort_keys=True) for note in notes)
+    return [{"runs": count, **json.loads(note)} for note, count in counts.items()]
 
 
 def write(result: Result, out: Path) -> Path:

@@ -24,8 +24,8 @@ from noisewise.runs.files import finite, hold, read_json, temporary, write_atomi
 
 FORMAT = 1
 RELEASED = (  # files outside of `sensitive/`, beside run.json
-    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "states.safetensors", "model.py", "ledger.json",
-    "valid_ledger.json", "metrics.jsonl", "summary.json", "scores.json", "README.md",
+    "config.toml", "schema.json", "mechanism.json", "model.safetensors", "states.safetensors", "model.py",
+    "features.safetensors", "ledger.json", "valid_ledger.json", "metrics.jsonl", "summary.json", "scores.json", "README.md",
 )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ class RunFolder:
         )  # noised, with a ledger of their own; only where somebody asked for them
         self.readme = self.path / "README.md"
         self.code = self.path / "model.py"
+        self.centre = self.sensitive / "centre.safetensors"  # a release that a run begins with, until its model has it
+        self.features = self.path / "features.safetensors"  # of an encoder that learned on made-up images
 
     def audit(self, name: str) -> Path:
         """Where the result of an audit lies."""

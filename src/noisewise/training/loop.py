@@ -9,7 +9,8 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 
 from noisewise.accounting import Ledger
 from noisewise.accounting.accountants import check_delta
-from noisewise.accounting.along import epsilons_along
 from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Nest
@@ -34,7 +34,7 @@ from noisewise.progress import Bar
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.states import Keep, read_states
 from noisewise.runtime import Runtime
-from noisewise.training import lineage
+from noisewise.training import lineage, readings
 from noisewise.training.ablation import Ablation, step_of
 from noisewise.training.augmentation import Augment
 from noisewise.training.batches import units_of
@@ -60,24 +60,29 @@ from noisewise.training.summary import status_of
 from noisewise.training.together import agree_on_course, agree_on_run
 from noisewise.wording import at_most
 
-READINGS = 20  # of epsilon in a run's metrics
-
 
 @dataclass(frozen=True)
 class Trained:
     """What training gives back. `model` is the user's own object; `averaged` its moving average, if asked for.
 
+    `lines`: one for each epoch, as they were when it ended; `later`: their epsilons, where nobody has asked for them so far.
     `stopped`: the step at which a callback stopped it; None where the plan was carried out. `states`: those that were kept,
     `(step, state_dict)`, as released as the model.
     """
 
     model: nn.Module
     ledger: Ledger
-    history: list[dict[str, Any]]
+    lines: list[dict[str, Any]] = field(repr=False)
     status: Status
     averaged: dict[str, Tensor] | None = None
     stopped: int | None = None
     states: tuple[tuple[int, dict[str, Tensor]], ...] = ()
+    later: readings.Later | None = field(default=None, repr=False)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """One line for each epoch: its last step, epsilon so far (of twenty lines at most), held-out loss if there is one."""
+        return self.lines if self.later is None else self.later.filled(self.lines)
 
 
 def train(
@@ -199,7 +204,8 @@ def train(
             team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
         )
         with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
-            per_reading, (told,) = reading_interval(mechanism), team.any(bool(callbacks))
+            read_at, (told,) = set(readings.reading_steps(mechanism)), team.any(bool(callbacks))
+            waits = status.status == "private" and out is None and not told and not team.several
             stopped = run.tell(callbacks, run.history)
             run.keep_state()
             while state.step < mechanism.steps and not stopped:
@@ -214,7 +220,7 @@ def train(
                 shown.advance()
                 last = state.step == mechanism.steps
                 if state.step % per_epoch == 0 or last:
-                    read = team.first and (state.step % per_reading == 0 or last)
+                    read = team.first and state.step in read_at and not waits
                     run.log(valid, loss_fn, shown.reading() if read else None, paid)
                     if told:
                         save_agreed(run)  # on another number of ranks, later steps are drawn anew: nobody heard of them
@@ -236,7 +242,8 @@ def train(
             run.finish(weights, status, delta, about or {})
     ended = run.history[-1]["step"] if stopped else None
     states = read_states(folder) if folder else sorted(run.states.items())
-    return Trained(model, state.ledger, run.history, status, run.averaged, ended, tuple(states))
+    later = readings.Later.of(mechanism, state.before, state.ledger, delta) if waits else None
+    return Trained(model, state.ledger, run.history, status, run.averaged, ended, tuple(states), later)
 
 
 def _check_plan(state: State, ablation: Ablation) -> None:
@@ -308,7 +315,7 @@ class _Epsilon:
     def _after(self, step: int) -> float:
         """The first reading at or behind a step."""
         if self._readings is None:
-            self._readings = readings_of(self.state, self.delta)
+            self._readings = readings.readings_of(self.state.mechanism, self.state.before, self.delta)
         return next(epsilon for at, epsilon in self._readings.items() if at >= step)
 
     def advance(self) -> None:
@@ -316,18 +323,3 @@ class _Epsilon:
         if not self._bar.show:
             return
         self._bar.advance(extra=f"epsilon {at_most(self._after(self.state.step))}" if self.private else "not private")
-
-
-def readings_of(state: State, delta: float) -> dict[int, float]:
-    """Step -> epsilon after it by the plan, for the steps whose epsilon a run writes down."""
-    mechanism = state.mechanism
-    steps = [*range(reading_interval(mechanism), mechanism.steps, reading_interval(mechanism)), mechanism.steps]
-    counts = [-(-step // mechanism.sampler.steps_per_event) for step in steps]
-    before = [(line.event, line.count) for line in state.before]
-    return dict(zip(steps, epsilons_along(before, mechanism.events(), counts, delta, mechanism.adjacency), strict=True))
-
-
-def reading_interval(mechanism: Mechanism) -> int:
-    """Whole epochs between two readings of epsilon."""
-    per_epoch = max(1, round(1 / mechanism.sampler.rate))
-    return per_epoch * math.ceil(mechanism.steps / per_epoch / READINGS)

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from noisewise.accounting.accountants import ADJACENCIES, check_delta
+from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError
 from noisewise.rates import LearningRate
 from noisewise.runtime import Engine, Memory
 from noisewise.sampling import SAMPLERS
-from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, REPAIR_NAMES, takes
+from noisewise.workflow.choices import CLIPS, MODEL_NAMES, OPTIMIZERS, RECIPE_NAMES, REPAIR_NAMES, takes
 
 WHOLE = {
     "batch_size": 1,
@@ -62,6 +63,8 @@ def check_settings(given: Mapping[str, Any]) -> None:
         check_device(said["device"])
     if "model" in said:
         check_model_name(said["model"])
+    if "recipe" in said:
+        check_recipe_name(said["recipe"])
     for text in said.get("repairs", ()):
         check_repair_name(text)
 
@@ -75,6 +78,28 @@ def check_together(given: Mapping[str, Any], epochs: float | None) -> None:
             f"epsilon={given['epsilon']} and noise_multiplier={given['noise_multiplier']}: one follows from the other; "
             "give one of them."
         )
+
+
+def check_recipe(given: Mapping[str, Any]) -> None:
+    """Refuse a model beside a recipe, which names its own, and data that a recipe is not for."""
+    if given.get("recipe") is None:
+        return
+    if given.get("model") is not None:
+        raise ConfigError(
+            f"recipe {given['recipe']!r} and model {given['model']!r}: a recipe has a model of its own. Give one of them."
+        )
+    data = str(given.get("data"))
+    if data.lower().endswith((".csv", ".parquet")) or (data in CATALOG and CATALOG[data].home != "images"):
+        raise ConfigError(
+            f"recipe {given['recipe']!r} with {data}: recipes are for images. Leave it out: tables and texts have defaults of "
+            "their own."
+        )
+
+
+def check_recipe_name(text: str) -> None:
+    """A recipe by name."""
+    if text.partition(":")[0] not in RECIPE_NAMES:
+        raise ConfigError(f"recipe {text.partition(':')[0]!r}: unknown. Known recipes: {', '.join(RECIPE_NAMES)}.")
 
 
 def check_privacy(given: Mapping[str, Any]) -> None:

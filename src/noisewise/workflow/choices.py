@@ -34,14 +34,16 @@ OPTIMIZERS = {
     "adamw": _of_torch("AdamW"),
     "rmsprop": _of_torch("RMSprop"),
 }
-# Keys of `models.MODELS` and of `repair_specs.BY_SLUG`, without importing them.
+# Keys of `models.MODELS`, `repair_specs.BY_SLUG` and `recipes.RECIPES`, without importing them.
 MODEL_NAMES = (
     "cnn", "lenet", "mlp", "logistic", "table", "mnist-cnn", "cifar-net", "dp-cnn", "dp-cnn-s", "h-cnn", "h-cnn-s",
-    "resnet18", "resnet34", "wrn-16-4", "wrn-40-4", "vit", "words", "two-layer-cnn", "two-layer-linear",
+    "linear-head", "conv-head", "resnet18", "resnet34", "wrn-16-4", "wrn-40-4", "vit", "words", "two-layer-cnn",
+    "two-layer-linear",
 )  # fmt: skip
 REPAIR_NAMES = (
     "global-clipping", "local-then-global-clipping", "global-adapt", "group-bounds", "random-sparsification",
     "ranked-sparsification", "stage-wise-freezing", "magnitude-pruning", "augmentation", "moving-average",
     "public-pretraining", "fine-tuning-of-a-part", "lora", "first-phase",
 )  # fmt: skip
+RECIPE_NAMES = ("scattering-linear", "scattering-cnn", "made-up-linear")
 WITH_MOMENTUM = ("sgd", "rmsprop")

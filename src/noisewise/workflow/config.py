@@ -9,7 +9,7 @@ from noisewise.data import Splits
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 from noisewise.sampling import steps_for
-from noisewise.workflow.checks import check_together
+from noisewise.workflow.checks import check_recipe, check_together
 from noisewise.workflow.choices import takes
 from noisewise.workflow.defaults import filled_in
 from noisewise.workflow.plan import Planned, splits_of
@@ -19,7 +19,7 @@ __all__ = ["Config", "configure", "plan"]
 
 PLAN = (
     "data", "valid", "test", "drop_unlabelled", "epsilon", "delta", "adjacency", "sampler", "batch_size", "steps", "clip",
-    "repairs",
+    "repairs", "recipe",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def plan(
     if unknown:
         raise ConfigError(f"unknown settings {', '.join(sorted(unknown))}.")
     check_together(given, epochs)
+    check_recipe(given)
     splits: Splits | None = None
     if base is None:
         settings, splits = filled_in(given, epochs, schema)

@@ -15,7 +15,8 @@ from noisewise.losses import outputs_for
 from noisewise.sampling import FullBatch, steps_for
 from noisewise.workflow.checks import check_privacy
 from noisewise.workflow.model_specs import named
-from noisewise.workflow.plan import splits_of
+from noisewise.workflow.plan import raw_splits, splits_of, with_features
+from noisewise.workflow.recipe_specs import complete, filled
 from noisewise.workflow.recommended import recommended
 
 NOMINAL = 3.0  # epsilon for which settings are recommended where noise is given instead
@@ -29,10 +30,11 @@ def filled_in(
     check_privacy(given)
     data, seed = given.get("data", "digits"), given.get("seed", 0)
     known = dict(CATALOG[data].settings) if data in CATALOG else {}
-    splits = splits_of({**given, "data": data, "seed": seed, "valid": given.get("valid", known.get("valid"))}, schema)
+    asked = {**given, "data": data, "seed": seed, "valid": given.get("valid", known.get("valid"))}
+    splits, of_recipe = (splits_of(asked, schema), {}) if "recipe" not in given else _of_recipe(asked)
     n = splits.train.units
     sampler = given.get("sampler", "poisson")
-    known = {**_for_tables(given, splits.train), **known}
+    known = {**_for_tables(given, splits.train), **known, **of_recipe}
     batch_size = given.get("batch_size", n if sampler == FullBatch.kind else known.get("batch_size", 256))
     if sampler == FullBatch.kind and batch_size != n:
         raise ConfigError(
@@ -42,7 +44,7 @@ def filled_in(
     epochs = known.pop("epochs", 30) if epochs is None else epochs
     steps = given["steps"] if "steps" in given else planned or steps_for(epochs, n, batch_size)
     adaptive = given.get("optimizer", "sgd") != "sgd"
-    lr = given.get("lr", ADAPTIVE_LR if adaptive else known.get("lr", 0.5))
+    lr = given.get("lr", ADAPTIVE_LR if adaptive else _rate(given, known))
     settings = {
         "data": data,
         "valid": len(splits.valid),
@@ -63,7 +65,34 @@ def filled_in(
         "twin_lr": lr if adaptive else known.get("twin_lr", 0.1),
         "engine": "auto",
     }
-    return settings | dict(given), splits
+    settings |= {
+        name: of_recipe[name] for name in ("recipe", "momentum", "schedule") if of_recipe.get(name) is not None
+    }
+    given = {name: value for name, value in given.items() if name != "recipe"}
+    return settings | given, splits
+
+
+def _of_recipe(asked: Mapping[str, Any]) -> tuple[Splits, dict[str, Any]]:
+    """Features in place of images, and the settings with which a recipe learns on them.
+
+    Another batch size than the recipe's sees each unit as often.
+    """
+    parts = raw_splits(asked)
+    text, course = filled(asked["recipe"], parts.train, asked.get("epsilon"), asked["data"])
+    kind, features = complete(text)
+    entries = course.settings(parts.train.units, asked.get("epsilon", NOMINAL)) | {
+        "recipe": text,
+        "model": kind.model(features),
+    }
+    if "batch_size" in asked or "sampler" in asked:
+        entries["epochs"] = entries.pop("steps") * entries.pop("batch_size") / parts.train.units
+    return with_features(parts, {**asked, "recipe": text}), entries
+
+
+def _rate(given: Mapping[str, Any], known: Mapping[str, Any]) -> float:
+    """The usual learning rate; that of a recipe is for its bound, and another bound keeps their product."""
+    usual = float(known.get("lr", 0.5))
+    return usual * known["bound"] / given["bound"] if "recipe" in known and "bound" in given else usual
 
 
 def _for_tables(given: Mapping[str, Any], data: Data) -> dict[str, Any]:

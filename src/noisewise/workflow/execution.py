@@ -15,10 +15,13 @@ from noisewise.distributed import Team
 from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import Recipe, check_sharded, fit
+from noisewise.recipes.centre import with_centre
+from noisewise.recipes.own_images import views_of
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
 from noisewise.workflow.plan import Planned, optimizer_of
+from noisewise.workflow.recipe_specs import complete, parsed, weights_of
 from noisewise.workflow.run_readme import own_code, readme
 from noisewise.workflow.settings import Config
 from noisewise.workflow.taken import check_out
@@ -47,6 +50,7 @@ def execute(
     planned, folder, team = config, RunFolder(out), chosen_team(team)
     config = planned if isinstance(planned, Config) else planned.config
     renewed = _check_folder(folder, config, resume) if team.first else ()
+    _check_centre(config, team)
     recipe = prepare(planned)
     if sharded:
         check_sharded(recipe, team)
@@ -55,6 +59,11 @@ def execute(
         write_atomically(folder.config, config.to_toml().encode())
         if recipe.data.train.schema is not None:
             write_json(folder.schema, recipe.data.train.schema.to_dict())
+    if config.recipe is not None and (features := complete(config.recipe)[1]).centre:
+        recipe = with_centre(
+            recipe, features.centre, folder.centre,
+            views=views_of(features), secure=config.secure, insecure_seed=config.insecure_seed,
+        )  # fmt: skip
     if not _says(team, lambda: folder.complete):
         kept = config.keep_states or 0
         _fit(config, recipe, folder, resume, progress, team, keep_states=kept, sharded=sharded)
@@ -77,6 +86,17 @@ def _says(team: Team, ask: Callable[[], bool]) -> bool:
     return bool(team.said(ask() if team.first else None))
 
 
+def _check_centre(config: Config, team: Team) -> None:
+    """Refuse a released mean of features on several processes, before anything is written."""
+    noise = 0.0 if config.recipe is None else parsed(config.recipe)[1].get("centre", 0.0)
+    if noise and team.several:
+        name = str(config.recipe).partition(":")[0]
+        raise ConfigError(
+            f"recipe {name!r} with centre={noise:g} on several processes: its mean of the features is released by one process "
+            f"alone. Leave it out (--recipe {name}:centre=0), or train in one process."
+        )
+
+
 def _check_folder(folder: RunFolder, config: Config, resume: bool) -> tuple[Path, ...]:
     """Is the folder free, or that of the same run? Gives the files that a twin trained anew changes."""
     check_out(folder, resume=resume)
@@ -91,11 +111,13 @@ def _check_folder(folder: RunFolder, config: Config, resume: bool) -> tuple[Path
 
 
 def _describe(folder: RunFolder, config: Config, recipe: Recipe, renewed: tuple[Path, ...]) -> None:
-    """The model's own code and the README, under the digests of run.json."""
+    """The model's own code, its encoder and the README, under the digests of run.json."""
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
+    if weights := weights_of(config.recipe):
+        write_atomically(folder.features, Path(weights).read_bytes())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
-    folder.seal(folder.code, folder.readme, *renewed)
+    folder.seal(folder.code, folder.readme, folder.features, *renewed)
 
 
 def _twin(config: Config, recipe: Recipe) -> Recipe:
@@ -165,6 +187,7 @@ def _fit(
                 "public": recipe.data.train.public,
                 "classes": len(recipe.data.train.classes),
                 "shape": list(recipe.data.train.x.shape[1:]),
+                **({} if config.recipe is None else {"class_names": list(recipe.data.train.classes)}),
             },
             "model": config.model,
         },

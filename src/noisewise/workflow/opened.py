@@ -71,7 +71,7 @@ class Run:
     @cached_property
     def loss_fn(self) -> LossFn:
         """What training made small."""
-        return loss_for(self.data.train)
+        return loss_for(self.data.train) if self.planned is None else self.planned.recipe.loss_fn
 
     @property
     def lr(self) -> float:

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from noisewise.accounting import Ledger
 from noisewise.adaptive import rule_for
 from noisewise.data import Splits, load
 from noisewise.data.catalog import CATALOG
 from noisewise.data.table_parts import load_table
 from noisewise.data.tables.schema import Schema, protected
 from noisewise.errors import ConfigError, DataError, OddRows, PrivacyError
-from noisewise.losses import loss_for, outputs_for
+from noisewise.losses import LossFn, loss_for, outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
+from noisewise.recipes.centre import planned_ledger
+from noisewise.recipes.own_images import loss_of, views_of
+from noisewise.recipes.transform import featured_parts
 from noisewise.repairs import repaired
 from noisewise.runs.folder import Status
 from noisewise.sampling import SAMPLERS, FullBatch
@@ -29,6 +33,7 @@ from noisewise.training.summary import REPRODUCIBLE
 from noisewise.wording import at_most, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
+from noisewise.workflow.recipe_specs import complete, parsed
 from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
@@ -74,7 +79,20 @@ class Planned:
 
 
 def splits_of(settings: Mapping[str, Any], schema: Schema | None = None) -> Splits:
-    """The data that a config's settings name. `schema`: of a table; what is odd in its rows is warned of."""
+    """The data that a config's settings name, as features where a recipe says so. `schema`: of a table."""
+    parts = raw_splits(settings, schema)
+    return parts if settings.get("recipe") is None else with_features(parts, settings)
+
+
+def with_features(parts: Splits, settings: Mapping[str, Any]) -> Splits:
+    """Images as the features of a config's recipe, each by itself."""
+    kind, features = complete(settings["recipe"])
+    device = device_named(settings.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return featured_parts(parts, features, flat=kind.flat, device=device, progress=settings.get("progress", False))
+
+
+def raw_splits(settings: Mapping[str, Any], schema: Schema | None = None) -> Splits:
+    """The data that a config's settings name, as they are. `schema`: of a table; what is odd in its rows is warned of."""
     if schema is None or settings["data"] in CATALOG or Path(settings["data"]).is_dir():
         return load(settings["data"], settings["seed"], settings["valid"])
     if not Path(settings["data"]).is_file():
@@ -127,13 +145,29 @@ def _base(config: Config, data: Splits) -> Recipe:
     return Recipe(
         model=model,
         data=data,
-        loss_fn=loss_for(data.train),
+        loss_fn=loss_of_config(config, data),
         mechanism=replace(plan, clip=rule_for(config.clip, config.bound, config.screen, names)),
         optimizer=optimizer_of(config, config.lr),
         ema=config.ema,
         schedule=None if config.schedule is None else LearningRate.parse(config.schedule),
-        ledger=None if data.train.schema is None else data.train.schema.ledger,
+        ledger=ledger_before(config, data),
     )
+
+
+def ledger_before(config: Config, data: Splits) -> Ledger | None:
+    """What is released before training: a schema's choices, or the centre of a recipe's features (as planned)."""
+    if config.recipe is None:
+        return None if data.train.schema is None else data.train.schema.ledger
+    noise = parsed(config.recipe)[1].get("centre", 0.0)  # all there is to know: the encoder may be elsewhere by now
+    unit = protected(None if data.train.unit is None else "unit")
+    return planned_ledger(data.train.units, noise, config.adjacency, unit) if noise else None
+
+
+def loss_of_config(config: Config, data: Splits) -> LossFn:
+    """What training makes small: the loss of the task; where a recipe's views stand side by side, its mean over them."""
+    if config.recipe is None:
+        return loss_for(data.train)
+    return loss_of(views_of(complete(config.recipe)[1]))
 
 
 def untrained(config: Config, data: Splits) -> nn.Module:

@@ -33,6 +33,7 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "## Use the model",
         "",
         *(["    noisewise predict DIR new.csv --out scores.csv", ""] if table else []),
+        *(["    noisewise predict DIR images.npy --out scores.csv", ""] if config.recipe else []),
         "In plain PyTorch:",
         "",
         "```python",
@@ -40,7 +41,7 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "```",
         "",
         f"Inputs are tensors `[rows, {', '.join(map(str, recipe.data.train.x.shape[1:]))}]`"
-        + (", made as `schema.json` says." if table else ".")
+        + (", made as `schema.json` says." if table else _features(config))
         + _outputs(recipe),
         "",
         "## What lies here",
@@ -54,6 +55,16 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "- `sensitive/`: **never publish this folder.** The twin, audits, what resuming needs.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _features(config: Config) -> str:
+    """Where inputs come from that are no images any more."""
+    if config.recipe is None:
+        return "."
+    return (
+        ": features of images. `noisewise.recipes.features_of(images, features)` makes them, with the features of "
+        f"`noisewise.workflow.recipe_specs.complete({config.recipe!r})`."
+    )
 
 
 def _outputs(recipe: Recipe) -> str:

@@ -54,6 +54,7 @@ class Config:
     public: bool = False
     device: str | None = None
     secure: bool = False
+    recipe: str | None = None
     repairs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -18,7 +18,8 @@ MOST = 1000
 SETTINGS = (  # names of `Config`, without importing it
     "data", "valid", "model", "seed", "epsilon", "noise_multiplier", "delta", "adjacency", "sampler", "batch_size", "steps",
     "clip", "bound", "screen", "optimizer", "lr", "momentum", "ema", "schedule", "keep_states", "twin", "twin_lr", "engine",
-    "microbatch", "memory", "insecure_seed", "test", "drop_unlabelled", "public", "device", "secure", "repairs",
+    "microbatch", "memory", "insecure_seed", "test", "drop_unlabelled", "public", "device", "secure", "recipe",
+    "repairs",
 )  # fmt: skip
 BESIDE = ("epochs", "schema")  # said to a run, and not in its config
 EXACT, NOISED = "valid", "noised-valid"

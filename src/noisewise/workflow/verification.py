@@ -41,7 +41,7 @@ from noisewise.wording import at_least, at_most, number, several_units
 from noisewise.workflow.config import Config
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.opened import stored_schema
-from noisewise.workflow.plan import optimizer_of, plan_of, recipe_of
+from noisewise.workflow.plan import ledger_before, optimizer_of, plan_of, recipe_of
 from noisewise.workflow.repair_specs import parse
 from noisewise.workflow.scores import PURPOSE
 
@@ -256,7 +256,7 @@ def planned_recipe(folder: RunFolder, config: Config) -> Recipe:
         loss_fn=loss_for(data.train),
         mechanism=plan_of(config, data),
         optimizer=optimizer_of(config, config.lr),
-        ledger=None if data.train.schema is None else data.train.schema.ledger,
+        ledger=ledger_before(config, data),
     )
 
 

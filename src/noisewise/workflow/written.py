@@ -36,8 +36,10 @@ def converted(name: str, text: str, hint: Any) -> Any:
     raise ConfigError(f"{name}={text}: must be {_words(kinds)}.")
 
 
-def settings_of(text: str, rest: str) -> dict[str, str]:
-    """What `key=value,...` says; `text`: the whole, for errors.
+def settings_of(
+    text: str, rest: str, what: str = "repair", like: str = "random-sparsification:final=0.9"
+) -> dict[str, str]:
+    """What `key=value,...` says; `text`: the whole, `what` it is and one `like` it, for errors.
 
     >>> settings_of("lora:rank=4,alpha=2", "rank=4,alpha=2")
     {'rank': '4', 'alpha': '2'}
@@ -47,9 +49,9 @@ def settings_of(text: str, rest: str) -> dict[str, str]:
         key, equals, value = item.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key or not value.strip():
-            raise ConfigError(f"repair {text!r}: {item!r} is no key=value, as in random-sparsification:final=0.9.")
+            raise ConfigError(f"{what} {text!r}: {item!r} is no key=value, as in {like}.")
         if key in settings:
-            raise ConfigError(f"repair {text!r}: {key!r} is given twice.")
+            raise ConfigError(f"{what} {text!r}: {key!r} is given twice.")
         settings[key] = value.strip()
     return settings
 

@@ -1,0 +1,215 @@
+"""Final runs: chosen settings on all training images, with real Poisson sampling and noise, five seeds; the test part is read
+once by each run, after it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from records_power import metered
+from records_search import DELTA, FOLDER
+from torch import nn
+
+from noisewise import __version__
+from noisewise.adaptive import rule_for
+from noisewise.data import Data, Splits, images, load
+from noisewise.evaluation import outputs
+from noisewise.losses import cross_entropy, outputs_for
+from noisewise.mechanism import Mechanism
+from noisewise.models import build
+from noisewise.rates import LearningRate
+from noisewise.recipe import Recipe, at_epsilon, fit
+from noisewise.recipes.centre import centred, noised_centre, planned_ledger
+from noisewise.recipes.own_images import loss_of, views_of
+from noisewise.recipes.transform import featured
+from noisewise.reproduce.running import commit
+from noisewise.runs.files import read_json, write_json
+from noisewise.sampling import Poisson
+from noisewise.workflow.model_specs import build_model
+from noisewise.workflow.recipe_specs import parsed, written
+from noisewise.workflow.recommended import recommended
+
+SEEDS = (0, 1, 2, 3, 4)
+TABLES = ("adult",)
+FRONTIER = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
+
+
+def path_of(name: str, recipe: str, epsilon: float, device: str = "cuda", folder: Path = FOLDER) -> Path:
+    """Where a record lies; those of a CPU beside those of a GPU."""
+    where = "" if device.startswith("cuda") else ".cpu"
+    return folder / f"{name}.{recipe.partition(':')[0]}.{epsilon:g}{where}.json"
+
+
+def final(
+    name: str,
+    epsilon: float,
+    *,
+    recipe: str = "scattering-linear",
+    seeds: Sequence[int] = SEEDS,
+    device: str = "cuda",
+    folder: Path = FOLDER,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """Runs that are not in the file yet, and the file. `most`: training and test rows at most, for a trial of this script."""
+    if device.startswith("cuda"):
+        torch.set_float32_matmul_precision("high")
+    path = path_of(name, "defaults" if name in TABLES else recipe, epsilon, device, folder)
+    record = read_json(path) if path.exists() else {"runs": []}
+    missing = [seed for seed in seeds if seed not in {run["seed"] for run in record["runs"]}]
+    if not missing:
+        return record
+    if name in TABLES:
+        made, about, test = _of_table(name, epsilon, device)
+    else:
+        made, about, test = _of_images(name, epsilon, recipe, device, most)
+    for seed in missing:
+        record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
+        accuracies = [100 * run["accuracy"] for run in record["runs"]]
+        print(f"{name} {recipe} epsilon {epsilon:g} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
+        record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, "device": _hardware(device)})
+        record["command"] = (
+            f"python benchmarks/records.py final {name} --epsilon {epsilon:g} --recipe {recipe} --device {device}"
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+    return record
+
+
+def _of_images(
+    name: str, epsilon: float, text: str, device: str, most: int | None
+) -> tuple[Recipe, dict[str, Any], Data]:
+    """The recipe on all training images, with features on the device; the test part's features too, whose labels wait."""
+    kind, given = parsed(text)
+    parts = getattr(images, name)(0, 0)
+    train, test = (
+        part if most is None else part.take(torch.arange(min(most, len(part)))) for part in (parts.train, parts.test)
+    )
+    course = kind.course(len(train), epsilon, int(train.x.shape[1]), name)
+    features = kind.made(given, course)
+    with metered(device) as meter:
+        seen = [featured(part, features, flat=kind.flat, device=device, keep=device) for part in (train, test)]
+    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+    settings = course.settings(len(train), epsilon)
+    views = views_of(features)
+    model = build_model(kind.model(features), tuple(train.x.shape[1:]), outputs_for(train), 0).to(device)
+    made = _recipe(model, train, settings, loss_of(views))
+    if features.centre:
+        made = replace(made, ledger=planned_ledger(len(train), features.centre, "add-remove", "row"))
+    made = at_epsilon(made, epsilon, DELTA)
+    about = {
+        "data": name, "recipe": written(kind, features), "settings": settings, "n": len(train),
+        "coordinates": int(train.x[0].numel()) // views, "feature_seconds": round(meter.seconds, 2),
+        "feature_joules": None if meter.joules is None else round(meter.joules, 1),
+        "centre": features.centre, "views": views, "found_at": {"data": course.data, "n": course.n, "epsilon": course.epsilon},
+        "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
+    }  # fmt: skip
+    return made, about, test
+
+
+def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
+    """A table by the library's defaults."""
+    parts = load(name, 0, 1)
+    train, test = (Data(part.x.flatten(1).to(device), part.y.to(device), {k: v.to(device) for k, v in part.groups.items()},
+                        part.classes, True, group_names=part.group_names) for part in (parts.train, parts.test))  # fmt: skip
+    chosen = recommended(len(train), train.x.shape[1], epsilon, "classification", outputs_for(train))
+    model = build(chosen.model, tuple(train.x.shape[1:]), outputs_for(train), 0, **chosen.options).to(device)
+    settings = chosen.config() | {"schedule": None}
+    made = at_epsilon(_recipe(model, train, settings, cross_entropy), epsilon, DELTA)
+    about = {
+        "data": name, "recipe": "the defaults for tables", "settings": settings | {"options": dict(chosen.options)},
+        "n": len(train), "coordinates": int(train.x.shape[1]), "feature_seconds": 0.0, "feature_joules": None,
+        "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
+    }  # fmt: skip
+    return made, about, test
+
+
+def _recipe(model: nn.Module, train: Data, settings: dict[str, Any], loss_fn: Any) -> Recipe:
+    lr, momentum = settings["lr"], settings["momentum"]
+    empty = train.take(torch.zeros(0, dtype=torch.long, device=train.y.device))
+    return Recipe(
+        model=model,
+        data=Splits(train, empty, empty),
+        loss_fn=loss_fn,
+        mechanism=Mechanism(
+            sampler=Poisson(len(train), settings["batch_size"]), clip=rule_for(settings["clip"], settings["bound"], None),
+            steps=settings["steps"], noise_multiplier=1.0,
+        ),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum),
+        ema=settings["ema"],
+        schedule=None if settings["schedule"] is None else LearningRate.parse(settings["schedule"]),
+    )  # fmt: skip
+
+
+def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0, views: int = 1) -> dict[str, Any]:
+    """One training from the seed's noise and batches, a released centre first, then the test part, once."""
+    with metered(device) as meter:
+        if centre:
+            recipe = centred(
+                recipe, *noised_centre(recipe.data.train, centre, views=views, insecure_seed=10_000 + seed)
+            )
+        trained = fit(recipe, seed=seed, insecure_seed=seed, delta=DELTA, progress=False)
+    model = trained.model
+    if trained.averaged is not None:
+        model.load_state_dict(model.state_dict() | trained.averaged)
+    with torch.no_grad():
+        said = outputs(model.eval(), test.x)
+    y = test.y.cpu()
+    right = (said.argmax(1) == y).double()
+    classes = {
+        name: float(right[y == label].mean()) for label, name in enumerate(test.classes) if bool((y == label).any())
+    }
+    groups = {
+        f"{column}: {word}": float(right[labels.cpu() == place].mean())
+        for column, labels in test.groups.items()
+        for place, word in enumerate(test.group_names.get(column, ()))
+        if int((labels == place).sum()) >= 20
+    }
+    return {
+        "seed": seed, "accuracy": float(right.mean()), "classes": classes, "groups": groups, "test_rows": len(test),
+        "seconds": round(meter.seconds, 3), "joules": None if meter.joules is None else round(meter.joules, 1),
+        "measured": meter.how, "epsilon": at_ledger(trained), "when": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+def at_ledger(trained: Any) -> float:
+    """What the ledger of a run says."""
+    return float(trained.ledger.epsilon(DELTA))
+
+
+def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """Means over seeds, with the worst class and group beside them."""
+    runs = record["runs"]
+    scores = [run["accuracy"] for run in runs]
+    together = {part: _mean_of(run[part] for run in runs) for part in ("classes", "groups")}
+    worst = {part: min(values, key=values.__getitem__) if values else None for part, values in together.items()}
+    joules = [run["joules"] for run in runs if run["joules"] is not None]
+    return {
+        "format": 1, **about, "commit": commit(), "versions": {"noisewise": __version__, "torch": torch.__version__},
+        "accuracy": statistics.mean(scores), "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+        "worst_class": [worst["classes"], together["classes"].get(worst["classes"])],
+        "worst_group": [worst["groups"], together["groups"].get(worst["groups"])],
+        "seconds": statistics.mean(run["seconds"] for run in runs),
+        "joules": statistics.mean(joules) if joules else None,
+        "runs": runs,
+    }  # fmt: skip
+
+
+def _mean_of(several: Any) -> dict[str, float]:
+    rows = list(several)
+    return {name: statistics.mean(row[name] for row in rows) for name in rows[0]} if rows else {}
+
+
+def _hardware(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    return (
+        f"{platform.machine()}, {torch.get_num_threads()} of {os.cpu_count()} cores, Python {platform.python_version()}"
+    )

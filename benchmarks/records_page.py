@@ -1,0 +1,369 @@
+"""docs/records.md from the files in benchmarks/results/records: no number of ours is written by hand.
+
+Goals and published values stand here, with where they come from; everything else is read off result files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from records_search import FOLDER
+
+from noisewise.runs.files import read_json
+
+PROJECT = Path(__file__).parents[1]
+PAGE = PROJECT / "docs" / "records.md"
+PLOT = "frontier.png"
+NAMES = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "adult": "Adult",
+    "digits": "digits",
+}
+LANES = {
+    "scattering-linear": "none but the private data",
+    "scattering-cnn": "none but the private data",
+    "made-up-linear": "made-up images",
+    "defaults": "none but the private data",
+}
+
+
+class Goal(NamedTuple):
+    """What shall be reached at an epsilon, in percent."""
+
+    data: str
+    recipe: str
+    epsilon: float
+    accuracy: float
+
+
+GOALS = (
+    Goal("mnist", "scattering-linear", 1, 98.3),
+    Goal("mnist", "scattering-linear", 3, 99.1),
+    Goal("fashion_mnist", "scattering-linear", 1, 89.0),
+    Goal("fashion_mnist", "scattering-linear", 3, 90.5),
+    Goal("cifar10", "scattering-linear", 1, 66.0),
+    Goal("cifar10", "scattering-linear", 3, 72.0),
+    Goal("cifar10", "made-up-linear", 1, 74.0),
+    Goal("cifar10", "made-up-linear", 3, 78.0),
+    Goal("adult", "defaults", 1, 85.0),
+)
+
+
+class Published(NamedTuple):
+    """A value of a paper, in percent; `prior`: with features from made-up images."""
+
+    data: str
+    epsilon: float
+    accuracy: float
+    who: str
+    prior: bool = False
+
+
+PUBLISHED = (
+    Published("mnist", 3, 98.7, "ScatterNet, Tramer & Boneh 2021"),
+    Published("mnist", 1, 97.9, "DPSUR, Fu et al. 2024"),
+    Published("mnist", 2, 98.7, "DPSUR, Fu et al. 2024"),
+    Published("mnist", 3, 98.9, "DPSUR, Fu et al. 2024"),
+    Published("mnist", 2.93, 98.1, "tempered sigmoids, Papernot et al. 2021"),
+    Published("fashion_mnist", 3, 89.7, "ScatterNet, Tramer & Boneh 2021"),
+    Published("fashion_mnist", 1, 88.4, "DPSUR, Fu et al. 2024"),
+    Published("fashion_mnist", 3, 89.7, "DPSUR, Fu et al. 2024"),
+    Published("fashion_mnist", 1, 87.0, "H-CNN/S with random sparsification, Zhu & Blaschko 2023"),
+    Published("fashion_mnist", 3, 89.2, "H-CNN/S with random sparsification, Zhu & Blaschko 2023"),
+    Published("cifar10", 1, 64.4, "DPSUR, Fu et al. 2024"),
+    Published("cifar10", 3, 70.8, "DPSUR, Fu et al. 2024"),
+    Published("cifar10", 1, 60.9, "ScatterNet, Tramer & Boneh 2021"),
+    Published("cifar10", 3, 69.3, "ScatterNet, Tramer & Boneh 2021"),
+    Published("cifar10", 1, 63.2, "H-CNN with random sparsification, Zhu & Blaschko 2023"),
+    Published("cifar10", 3, 70.0, "H-CNN with random sparsification, Zhu & Blaschko 2023"),
+    Published("cifar10", 8, 81.4, "WRN-40-4, De et al. 2022"),
+    Published("cifar10", 1, 72.3, "DP-RandP, Tang et al. 2023", prior=True),
+)
+
+
+def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Final runs, each with the lane and the device that its file's name says."""
+    made = []
+    for path in sorted(folder.glob("*.json")):
+        if path.name.endswith((".search.json", ".limits.json")) or path.name == "noise.json":
+            continue
+        record = read_json(path)
+        record["lane"], record["cpu"] = path.name.split(".")[1], path.name.endswith(".cpu.json")
+        made.append(record)
+    return made
+
+
+def beside(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Searches or limits."""
+    return [read_json(path) for path in sorted(folder.glob(f"*.{kind}.json"))]
+
+
+def best_published(data: str, epsilon: float, prior: bool) -> Published | None:
+    """The highest value of a paper at exactly an epsilon."""
+    fits = [value for value in PUBLISHED if (value.data, value.epsilon, value.prior) == (data, epsilon, prior)]
+    return max(fits, key=lambda value: value.accuracy, default=None)
+
+
+def percent(value: float | None) -> str:
+    """With two digits."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _of(made: Iterable[dict[str, Any]], data: str, lane: str, epsilon: float) -> dict[str, Any] | None:
+    """The record of a lane; that of the GPU first."""
+    fits = [one for one in made if (one["data"], one["lane"], one["epsilon"]) == (data, lane, epsilon)]
+    return min(fits, key=lambda one: one["cpu"], default=None)
+
+
+def goals_table(folder: Path = FOLDER) -> list[str]:
+    """One row for each goal."""
+    made, searches = (
+        records(folder),
+        {(one["data"], one["recipe"], one["epsilon"]): one for one in beside(folder, "search")},
+    )
+    lines = [
+        "| data | data used | epsilon | goal | best published | ours, mean of seeds | against the goal | worst class | "
+        "epsilon with the search paid for |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for goal in GOALS:
+        published = best_published(goal.data, goal.epsilon, goal.recipe == "made-up-linear")
+        theirs = "-" if published is None else f"{published.accuracy:.1f} ({published.who})"
+        head = f"| {NAMES[goal.data]} | {LANES[goal.recipe]} | {goal.epsilon:g} | {goal.accuracy:.1f} | {theirs} |"
+        record = _of(made, goal.data, goal.recipe, goal.epsilon)
+        if record is None:
+            lines.append(f"{head} not run yet | | | |")
+            continue
+        spread = "" if record["deviation"] is None else f" ± {100 * record['deviation']:.2f}"
+        ahead = 100 * record["accuracy"] - goal.accuracy
+        name, worst = record["worst_class"]
+        search = searches.get((goal.data, goal.recipe, goal.epsilon))
+        if goal.recipe == "defaults":
+            paid = f"{record['spent']:.3g} (no search on it)"
+        else:
+            paid = "-" if search is None else f"{search['paid_epsilon']:.0f} ({search['trials']:,} trials)"
+        lines.append(
+            f"{head} **{percent(record['accuracy'])}**{spread} ({len(record['runs'])}) | "
+            f"{'reached' if ahead >= 0 else 'missed'}, {ahead:+.2f} | {name} {percent(worst)} | {paid} |"
+        )
+    return lines
+
+
+def frontier_table(folder: Path = FOLDER) -> list[str]:
+    """Accuracy and the worst class and group at each epsilon."""
+    rows = sorted(records(folder), key=lambda one: (one["data"], one["lane"], one["cpu"], one["epsilon"]))
+    lines = [
+        "| data | recipe | epsilon | accuracy | worst class | worst group | seconds | joules | on |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in rows:
+        group = "-" if one["worst_group"][0] is None else f"{one['worst_group'][0]} {percent(one['worst_group'][1])}"
+        joules = "not measured" if one["joules"] is None else f"{one['joules']:,.0f}"
+        lines.append(
+            f"| {NAMES[one['data']]} | {one['lane']} | {one['epsilon']:g} | {percent(one['accuracy'])} | "
+            f"{one['worst_class'][0]} {percent(one['worst_class'][1])} | {group} | {one['seconds']:.1f} + "
+            f"{one['feature_seconds']:.1f} for features | {joules} | {one['device']} |"
+        )
+    return lines if rows else ["No final run is committed yet."]
+
+
+def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
+    """Each record of the goals in ten lines or fewer."""
+    made, lines = records(folder), list[str]()
+    for goal in GOALS:
+        record = _of(made, goal.data, goal.recipe, goal.epsilon)
+        if record is None:
+            continue
+        chosen = record["settings"]
+        epochs = chosen["steps"] * chosen["batch_size"] / record["n"]
+        lines += [
+            f"**{NAMES[goal.data]}, epsilon {goal.epsilon:g}, {goal.recipe}**",
+            "",
+            f"- `{record['recipe']}`: {record['coordinates']:,} coordinates.",
+            f"- {record['n']:,} units, Poisson batches of {chosen['batch_size']:,}, {chosen['steps']} steps "
+            f"({epochs:.0f} epochs), noise {record['noise_multiplier']:.4g}, epsilon "
+            f"{record['spent']:.3f} at delta {record['delta']:g} (PLD).",
+            f"- Flat clipping at {chosen['bound']:g}, SGD with learning rate {chosen['lr']:g}, momentum "
+            f"{chosen['momentum']:g}, schedule {chosen['schedule'] or 'constant'}, moving average {chosen['ema']}.",
+            f"- `{record['command']}`",
+            f"- Commit {record['commit'][:12]}, torch {record['versions']['torch']}, {record['device']}.",
+            "",
+        ]
+    return lines or ["No final run is committed yet.", ""]
+
+
+def cheapest(folder: Path = FOLDER) -> list[str]:
+    """For each published best the run that reaches it in the least time, on each kind of device."""
+    lines = [
+        "| data | epsilon | published | reached by | accuracy | seconds of training | joules | on |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for goal in GOALS:
+        published = best_published(goal.data, goal.epsilon, goal.recipe == "made-up-linear")
+        if published is None:
+            continue
+        for cpu in (True, False):
+            fits = [
+                one
+                for one in records(folder)
+                if (one["data"], one["epsilon"], one["cpu"]) == (goal.data, goal.epsilon, cpu)
+                and 100 * one["accuracy"] >= published.accuracy
+                and (one["lane"] == "made-up-linear") == published.prior
+            ]
+            if fits:
+                one = min(fits, key=lambda record: record["seconds"])
+                joules = "not measured" if one["joules"] is None else f"{one['joules']:,.0f}"
+                lines.append(
+                    f"| {NAMES[goal.data]} | {goal.epsilon:g} | {published.accuracy:.1f} | {one['lane']} | "
+                    f"{percent(one['accuracy'])} | {one['seconds']:.1f} | {joules} | {one['device']} |"
+                )
+    return lines if len(lines) > 2 else ["No published best is reached by a committed run yet."]
+
+
+def what_helped(folder: Path = FOLDER) -> list[str]:
+    """For each search and choice: scores by value, the best first; values far below the first did not help."""
+    lines: list[str] = []
+    for search in beside(folder, "search"):
+        lines += [
+            f"**{NAMES[search['data']]}, epsilon {search['epsilon']:g}, {search['recipe']}**: {search['trials']:,} models, "
+            f"{search['diverged']:,} of them diverged; held-out accuracy of the chosen "
+            f"{percent(search['winner']['mean'])} over {len(search['seeds'])} other cuts (best of the search "
+            f"{percent(search['best_of_search']['accuracy'])}). Score that one model in twenty exceeds, by choice:",
+            "",
+        ]
+        for choice, values in search["choices"].items():
+            if len(values) < 2:
+                continue
+            ordered = sorted(values.items(), key=lambda item: -item[1]["upper"])
+            lines.append(f"- {choice}: " + ", ".join(f"{value} {percent(score['upper'])}" for value, score in ordered))
+        lines.append("")
+    return lines or ["No search is committed yet.", ""]
+
+
+def limits(folder: Path = FOLDER) -> list[str]:
+    """What limits each lane: features, clipping, noise, as measured on held-out training images."""
+    rows = beside(folder, "limits")
+    if not rows:
+        return ["Not measured yet.", ""]
+    lines = [
+        "| data | recipe | epsilon | best without privacy | clipping only | private | lost to clipping | lost to noise |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        plain, clip, private = (row["means"][name] for name in ("plain", "clip-only", "private"))
+        lines.append(
+            f"| {NAMES[row['data']]} | {row['recipe']} | {row['epsilon']:g} | {percent(plain)} | {percent(clip)} | "
+            f"{percent(private)} | {100 * (plain - clip):.2f} | {100 * (clip - private):.2f} |"
+        )
+    return [*lines, ""]
+
+
+TOP = """# Records
+
+<!-- written by benchmarks/records.py page, from benchmarks/results/records -->
+
+What accuracy a privacy budget buys. Delta is 1e-5 throughout, neighbours differ by one record (add-remove), batches are
+drawn by Poisson sampling, epsilon is read off the ledger (PLD). Accuracy is that of the test part, mean ± standard deviation
+over seeds; each run reads the test part once, after it has ended. Noise of these runs follows from their seed, so that they
+can be run again: such a run is not private itself; `noisewise train --recipe` draws fresh noise, and is.
+
+Settings were searched on held-out training images only, as papers do, and the epsilon of a record does not count that
+search. The last column does: it composes every model that the search trained on the same images (RDP). On your own images
+use a recipe as it is (`noisewise recipes`), and nothing is searched.
+"""
+LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise
+what clipping takes; the rest is noise. Held-out training images; the test part is not read. Plain steps have a learning rate of
+their own, since at that of the private ones they would diverge.
+"""
+
+
+def page(folder: Path = FOLDER) -> str:
+    """All of docs/records.md."""
+    drawn = f"![accuracy against epsilon, with published values](../benchmarks/results/records/{PLOT})"
+    lines = [
+        TOP,
+        *goals_table(folder),
+        "",
+        "Published values are quoted from the papers named; most of them do not count their search either.",
+        "",
+        "## Accuracy against epsilon, and who pays",
+        "",
+        *([drawn, ""] if (folder / PLOT).exists() else []),
+        *frontier_table(folder),
+        "",
+        "## The recipes",
+        "",
+        *recipes_in_lines(folder),
+        "## The cheapest run that reaches each published best",
+        "",
+        *cheapest(folder),
+        "",
+        "## What limits them",
+        "",
+        LIMITS,
+        *limits(folder),
+        "## What helped, and what did not",
+        "",
+        *what_helped(folder),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def draw(folder: Path = FOLDER) -> None:
+    """The plot of accuracy against epsilon, one part for each data set, worst class dashed."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    made = [one for one in records(folder) if not one["cpu"]] or records(folder)
+    names = [name for name in NAMES if any(one["data"] == name for one in made)]
+    if not names:
+        return
+    figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.8), layout="constrained", squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        _draw(axis, name, [one for one in made if one["data"] == name])
+    axes[0][0].set_ylabel("test accuracy, %")
+    figure.savefig(folder / PLOT, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _draw(axis: Any, name: str, made: Sequence[dict[str, Any]]) -> None:
+    for colour, lane in zip(("#1f4e79", "#2a7f4f", "#8a5a00", "#555555"), LANES, strict=True):
+        rows = sorted((one for one in made if one["lane"] == lane), key=lambda one: one["epsilon"])
+        if rows:
+            places = [one["epsilon"] for one in rows]
+            axis.plot(places, [100 * one["accuracy"] for one in rows], "o-", color=colour, label=lane, markersize=4)
+            axis.plot(
+                places,
+                [100 * one["worst_class"][1] for one in rows],
+                "--",
+                color=colour,
+                alpha=0.6,
+                label="its worst class",
+            )
+    values = [value for value in PUBLISHED if value.data == name]
+    for mark, prior in (("x", False), ("^", True)):
+        points = [value for value in values if value.prior == prior]
+        if points:
+            label = "published, made-up images" if prior else "published"
+            axis.plot(
+                [one.epsilon for one in points], [one.accuracy for one in points], mark, color="#b03030", label=label
+            )
+    axis.set_xscale("log", base=2)
+    ticks = [0.25, 0.5, 1, 2, 4, 8]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_xlabel("epsilon (delta 1e-5)")
+    axis.set_title(NAMES[name], fontsize=11)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=7, frameon=False)
+
+
+def write(folder: Path = FOLDER, out: Path = PAGE) -> None:
+    """The plot, then the page."""
+    draw(folder)
+    out.write_text(page(folder))

@@ -1,0 +1,116 @@
+"""Features of an encoder that learned on made-up images."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisewise.data import made_up
+from noisewise.errors import ConfigError, DataError
+from noisewise.recipes.encoder import WIDTHS, Encoder
+from noisewise.recipes.pretraining import read_encoder
+from noisewise.recipes.scattered import LEAST, MADE_UP, SEED
+from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """`(map - mean) / deviation` by channel of an encoder's stages, each averaged onto a grid.
+
+    weights: a file that `noisewise pretrain` wrote. digest: its SHA-256, once it is known; another file is then refused.
+    stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
+    learned on. views, average, shape, centre: as in `Scattering`.
+
+    Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
+    is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.
+    """
+
+    weights: str
+    digest: str = ""
+    stages: tuple[int, ...] = (3, 4)
+    grid: int = 4
+    views: tuple[str, ...] = (SAME,)
+    average: bool = True
+    shape: tuple[int, ...] = ()
+    centre: float = 0.0
+    version: ClassVar[str] = "learned 1"
+
+    def __post_init__(self) -> None:
+        """Known stages and views; the very file."""
+        check_views(self.views)
+        check_centre(self.centre)
+        if not self.stages or not set(self.stages) <= set(range(1, len(WIDTHS) + 1)):
+            raise ConfigError(f"stages={self.stages!r}: must be some of 1 to {len(WIDTHS)}, e.g. 3/4.")
+        if type(self.grid) is not int or self.grid < 1:
+            raise ConfigError(f"grid={self.grid!r}: must be a whole number of at least 1, e.g. 4.")
+        digest = digest_of(self.weights)
+        if self.digest and self.digest != digest:
+            raise DataError(
+                f"{self.weights} has the digest {digest[:16]}..., not {self.digest[:16]}..., with which the model was trained. "
+                "Give the file back as it was."
+            )
+        object.__setattr__(self, "digest", digest)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Images with the encoder's channels, of the shape that is known."""
+        check_shape(self.shape, shape)
+        channels = _loaded(self.weights, self.digest)[1]["shape"][0]
+        if len(shape) != 3 or shape[0] != channels or min(shape[1:]) < 8:
+            raise DataError(
+                f"inputs of shape {list(shape)}: {self.weights} makes features of images with {channels} channels and at least "
+                "8x8 pixels."
+            )
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """For each stage, features `[n, channels, grid, grid]` of images, on their device."""
+        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+        parts = _mapped(_encoder(self.weights, self.digest, images.device), images, self.stages, self.grid)
+        levels = _levels(self.weights, self.digest, self.stages, self.grid, shape)
+        return [
+            (part - mean.to(part.device)) / deviation.to(part.device)
+            for part, (mean, deviation) in zip(parts, levels, strict=True)
+        ]
+
+
+def digest_of(path: str) -> str:
+    """SHA-256 of a file of weights."""
+    if not Path(path).is_file():
+        read_encoder(path)  # says what is missing
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: str, digest: str) -> tuple[Encoder, dict[str, Any]]:
+    return read_encoder(path)
+
+
+@lru_cache(maxsize=4)
+def _encoder(path: str, digest: str, device: torch.device) -> Encoder:
+    return read_encoder(path)[0].to(device)
+
+
+def _mapped(encoder: Encoder, images: Tensor, stages: tuple[int, ...], grid: int) -> list[Tensor]:
+    with torch.no_grad():
+        made = encoder.stages(images.float())
+        return [F.adaptive_avg_pool2d(made[stage - 1], grid) for stage in stages]
+
+
+@lru_cache(maxsize=8)
+def _levels(
+    path: str, digest: str, stages: tuple[int, ...], grid: int, shape: tuple[int, int, int]
+) -> list[tuple[Tensor, Tensor]]:
+    """Mean and deviation of each channel over made-up images, on the CPU."""
+    encoder, about = _loaded(path, digest)
+    kind = str(about["kind"]).partition("/")[0]
+    images = made_up.images(kind, MADE_UP, shape, seed=SEED)
+    parts = _mapped(encoder, images, stages, grid)
+    return [
+        (part.mean((0, 2, 3))[:, None, None], part.std((0, 2, 3)).clamp(min=LEAST)[:, None, None]) for part in parts
+    ]

@@ -1,0 +1,112 @@
+"""Features learned on made-up images: from their settings alone, by the loss that is stated."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from noisewise.errors import ConfigError, DataError
+from noisewise.recipes.learned import Learned
+from noisewise.recipes.pretraining import (
+    TEMPERATURE,
+    Pretraining,
+    contrast,
+    pretrain,
+    read_encoder,
+    save_encoder,
+    versions,
+)
+
+HOW = Pretraining(shape=(1, 8, 8), images=40, steps=3, batch=8, width=2, kind="leaves/spectrum")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("encoder") / "encoder.safetensors"
+    save_encoder(pretrain(HOW)[0], HOW, 3, path)
+    return path
+
+
+def test_the_loss_is_infonce_written_out():
+    placed = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).double()
+    units = placed / placed.norm(dim=1, keepdim=True)
+    losses = []
+    for i in range(6):
+        alike = {j: math.exp(float(units[i] @ units[j]) / TEMPERATURE) for j in range(6) if j != i}
+        losses.append(-math.log(alike[(i + 3) % 6] / sum(alike.values())))
+    assert float(contrast(placed)) == pytest.approx(sum(losses) / 6)
+
+
+def test_an_encoder_follows_from_its_settings():
+    one, again = (pretrain(HOW)[0].state_dict() for _ in range(2))
+    other = pretrain(Pretraining(**{**vars(HOW), "seed": 1}))[0].state_dict()
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_versions_of_an_image_follow_from_it_and_chance():
+    images = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    changed = images.clone()
+    changed[1] += 1
+    one, other = (versions(x, torch.Generator().manual_seed(3)) for x in (images, changed))
+    assert one.shape == images.shape
+    assert [torch.equal(a, b) for a, b in zip(one, other, strict=True)] == [True, False, True, True, True]
+
+
+def test_time_can_end_it():
+    assert pretrain(Pretraining(**{**vars(HOW), "steps": 100_000}), seconds=0.3)[1] < 100_000
+
+
+def test_files_say_how_they_were_made(weights):
+    encoder, about = read_encoder(weights)
+    assert about["kind"] == "leaves/spectrum"
+    assert (about["seed"], about["made_steps"], about["torch"]) == (0, 3, torch.__version__)
+    assert not encoder.training
+    made = pretrain(HOW)[0].state_dict()
+    for name, value in encoder.state_dict().items():
+        torch.testing.assert_close(value, made[name].half().to(value.dtype), rtol=0, atol=0)
+
+
+def test_learned_features_are_made_row_by_row(weights):
+    features = Learned(weights=str(weights), stages=(1, 4), grid=2)
+    images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    parts = features.maps(images)
+    assert [part.shape for part in parts] == [(4, 2, 2, 2), (4, 16, 2, 2)]
+    alone = features.maps(images[2:3])
+    for part, one in zip(parts, alone, strict=True):
+        torch.testing.assert_close(part[2:3], one, rtol=1e-4, atol=1e-4)
+
+
+def test_other_weights_than_those_trained_with_are_refused(weights, tmp_path):
+    digest = Learned(weights=str(weights)).digest
+    other = tmp_path / "other.safetensors"
+    save_encoder(pretrain(Pretraining(**{**vars(HOW), "seed": 5}))[0], HOW, 3, other)
+    with pytest.raises(DataError, match="Give the file back"):
+        Learned(weights=str(other), digest=digest)
+    with pytest.raises(DataError, match="1 channels"):
+        Learned(weights=str(weights)).check((3, 8, 8))
+
+
+def test_what_is_no_encoder_is_refused(tmp_path):
+    with pytest.raises(DataError, match="noisewise pretrain"):
+        Learned(weights=str(tmp_path / "none.safetensors"))
+    save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"pretraining": json.dumps({})})
+    with pytest.raises(DataError, match="no encoder"):
+        read_encoder(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kind": "cats"}, {"images": 1}, {"steps": 0}, {"batch": 100}, {"shape": (1, 4, 4)}, {"lr": 0.0}, {"width": 0}],
+)
+def test_settings_that_mean_nothing_are_refused(settings):
+    with pytest.raises(ConfigError, match="|".join(settings)):
+        Pretraining(**{**vars(HOW), **settings})
+
+
+@pytest.mark.parametrize("settings", [{"stages": (5,)}, {"stages": ()}, {"grid": 0}])
+def test_features_that_do_not_exist_are_refused(weights, settings):
+    with pytest.raises(ConfigError, match="|".join(settings)):
+        Learned(weights=str(weights), **settings)

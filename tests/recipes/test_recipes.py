@@ -1,0 +1,39 @@
+"""Every recipe of the list: what it says of itself, what it needs, which model it has."""
+
+import pytest
+
+from noisewise.errors import ConfigError
+from noisewise.models import MODELS
+from noisewise.recipes import RECIPES, Scattering
+from noisewise.recipes.base import EXAMPLES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_say_what_they_are_and_what_may_be_set(name):
+    kind = RECIPES[name]
+    assert kind.name == name
+    assert kind.head in MODELS
+    assert (kind.__doc__ or "").splitlines()[0].endswith(".")
+    assert kind.reference in " ".join((kind.__doc__ or "").split())
+    assert {"views", "average", "shape"} <= set(kind.known())
+
+
+def test_views_side_by_side_are_the_models_too():
+    linear = RECIPES["scattering-linear"]
+    assert linear.model(Scattering(views=("same", "flip"))) == "linear-head"
+    assert linear.model(Scattering(views=("same", "flip"), average=False)) == "linear-head:views=2"
+
+
+def test_what_must_be_said_is_asked_for():
+    with pytest.raises(
+        ConfigError, match=f"needs weights, e.g. made-up-linear:weights={EXAMPLES['weights'].split(',')[0]}"
+    ):
+        RECIPES["made-up-linear"].made({})
+
+
+def test_a_course_fills_in_what_is_not_said():
+    linear = RECIPES["scattering-linear"]
+    course = linear.course(1000, None, 3)
+    features = linear.made({"angles": 3}, course)
+    assert features.angles == 3
+    assert features.views == tuple(course.features["views"])

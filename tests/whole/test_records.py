@@ -1,0 +1,170 @@
+"""Records: what the search trains side by side is what the library trains; the page says what the files say."""
+
+import dataclasses
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import noisewise as nw
+from noisewise.clipping import Flat
+from noisewise.losses import cross_entropy, views_cross_entropy
+from noisewise.models import build
+from noisewise.persample import clipped_sum
+from noisewise.testing import reveal
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+sys.path.insert(0, str(BENCHMARKS))  # scripts find each other
+linear, search, choose, final, page, power = (
+    importlib.import_module(f"records_{name}") for name in ("linear", "search", "choose", "final", "page", "power")
+)
+records = importlib.import_module("records")
+sys.path.remove(str(BENCHMARKS))
+
+
+def made(units, views, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(units, views, 7, generator=generator)
+    return x, torch.randint(3, (units,), generator=generator)
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_clipped_sums_side_by_side_are_those_of_the_library(views):
+    x, y = made(20, views)
+    candidates = [linear.Candidate(rate=1.0, bound=bound) for bound in (0.3, 2.0, 100.0)]
+    heads = linear.Heads(candidates, 7, 3, 1, "cpu")
+    heads.weights = torch.randn(8, 3, 3, generator=torch.Generator().manual_seed(1))
+    sums = heads.sums(x, y, linear.products(x))
+    for place, candidate in enumerate(candidates):
+        model = build("linear-head", (7,) if views == 1 else (views, 7), 3, 0, views=views)
+        layer = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
+        with torch.no_grad():
+            layer.weight.copy_(heads.weights[:-1, place].T)
+            layer.bias.copy_(heads.weights[-1, place])
+        batch = (x[:, 0] if views == 1 else x, y)
+        loss = cross_entropy if views == 1 else views_cross_entropy
+        theirs = reveal(clipped_sum(model, loss, batch, Flat(candidate.bound)).grads)
+        weight, bias = (
+            next(value for name, value in theirs.items() if name.endswith(end)) for end in ("weight", "bias")
+        )
+        torch.testing.assert_close(sums[:-1, place].T, weight.float(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(sums[-1, place], bias.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_without_noise_is_that_of_the_library():
+    x, y = made(30, 1)
+    candidate = linear.Candidate(rate=0.2, bound=0.5, momentum=0.9, schedule="linear", averaged=0.3)
+    steps = 12
+    heads = linear.train_side_by_side(
+        x, y, linear.products(x), [dataclasses.replace(candidate, rate=3.0), candidate], classes=3, batch=30, steps=steps,
+        noise=0.0, seed=0,
+    )  # fmt: skip
+    model = build("linear-head", (7,), 3, 0)
+    plan = nw.Mechanism(sampler=nw.FullBatch(30), clip=Flat(0.5), steps=steps, noise_multiplier=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=candidate.rate / candidate.bound, momentum=0.9)
+    scheduler = nw.LearningRate("linear").on(optimizer, steps)
+    trained = nw.train(
+        model, (x[:, 0], y), cross_entropy, plan, optimizer, scheduler=scheduler, ema=candidate.decay(steps), delta=1e-3,
+        insecure_seed=0, progress=False,
+    )  # fmt: skip
+    weight = next(value for name, value in trained.averaged.items() if name.endswith("weight"))
+    torch.testing.assert_close(heads.weights[:-1, 1].T, weight, rtol=1e-4, atol=1e-5)
+    right = F.linear(x[:, 0], weight, trained.averaged["1.bias"]).argmax(1) == y
+    assert linear.scores(heads, x, y)[1]["accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The whole path on embedded digits: search, choose, final, page."""
+    folder = tmp_path_factory.mktemp("records")
+    chosen = tmp_path_factory.mktemp("recipes") / "chosen.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "PLANS", 1)
+        patch.setattr(search, "SIDE_BY_SIDE", 4)
+        patch.setattr(search, "SHARES", (0.5,))
+        patch.setattr(search, "EPOCHS", (20,))
+        patch.setattr(search, "drawn_features", lambda *given: search.Scattering(scales=(1,), angles=2))
+        patch.setattr(
+            search, "drawn_candidates", lambda rng, best: [linear.Candidate(0.25, 1.0), linear.Candidate(1e38, 1.0)]
+        )
+        search.search("digits", [3.0], seconds=600, out=folder / "digits.jsonl", device="cpu", seed=0, most=1)
+        search.search("digits", [3.0], seconds=600, out=folder / "digits.jsonl", device="cpu", seed=0, most=1)
+        choose.choose(
+            "digits", 3.0, [folder / "digits.jsonl"], device="cpu", folder=folder, chosen=chosen, sets=1, seeds=(9,)
+        )
+        final.final(
+            "digits", 3.0, recipe="scattering-linear:scales=1,angles=2", seeds=(0, 1), device="cpu", folder=folder
+        )
+    (folder / "digits.jsonl").rename(folder / "digits.lines")
+    return folder, chosen
+
+
+def test_a_search_goes_on_where_its_file_ends_and_reads_no_test_image(results):
+    lines = search.lines_of(results[0] / "digits.lines")
+    assert len(lines) == 4
+    assert {line["n"] + line["held_out"] for line in lines} == {1438}  # the 359 of the test part are not among them
+    assert [line["accuracy"] is None for line in lines] == [False, True, False, True]  # one of each two diverged
+
+
+def test_the_winner_is_trained_again_and_goes_into_the_recipes_file(results):
+    folder, chosen = results
+    record = json.loads((folder / "digits.scattering-linear.3.search.json").read_text())
+    assert (record["trials"], record["diverged"]) == (4 + 1, 2)
+    assert record["winner"]["accuracies"] != [record["winner"]["searched"]]
+    (entry,) = json.loads(chosen.read_text())["scattering-linear"]
+    assert (entry["data"], entry["epsilon"], entry["rate"], entry["share"]) == ("digits", 3.0, 0.25, 0.5004)
+    assert record["paid_epsilon"] > 3.0 * 2  # four models at 3 each, composed
+
+
+def test_a_final_run_spends_what_it_says_and_repeats(results):
+    folder = results[0]
+    path = folder / "digits.scattering-linear.3.cpu.json"
+    record = json.loads(path.read_text())
+    assert [run["seed"] for run in record["runs"]] == [0, 1]
+    assert all(2.9 < run["epsilon"] <= 3.0 and run["test_rows"] == 359 for run in record["runs"])
+    assert record["worst_class"][1] <= record["accuracy"]
+    before = path.stat().st_mtime_ns
+    assert final.final("digits", 3.0, seeds=(0, 1), device="cpu", folder=folder) == record  # nothing is run twice
+    assert path.stat().st_mtime_ns == before
+
+
+def test_every_number_of_the_page_follows_from_a_file(results, tmp_path):
+    """A changed result changes the page; the committed page is what the committed files give."""
+    folder = results[0]
+    page.write(folder, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    path = folder / "digits.scattering-linear.3.cpu.json"
+    record = json.loads(path.read_text())
+    assert f"| digits | scattering-linear | 3 | {100 * record['accuracy']:.2f} |" in text
+    path.write_text(json.dumps({**record, "accuracy": 0.1239}))
+    try:
+        assert "| digits | scattering-linear | 3 | 12.39 |" in page.page(folder)
+    finally:
+        path.write_text(json.dumps(record))
+    assert page.PAGE.read_text() == page.page(), "python benchmarks/records.py page writes it"
+
+
+def test_the_command_knows_what_the_page_tells_to_run():
+    for line in page.page().splitlines():
+        if match := re.fullmatch(r"- `python benchmarks/records.py (.*)`", line):
+            records.parser().parse_args(match[1].split())
+    assert records.parser().parse_args(["frontier", "adult"]).seeds == 5
+
+
+def test_energy_is_measured_or_said_not_to_be(monkeypatch, tmp_path):
+    monkeypatch.setattr(power, "COUNTER", tmp_path / "counter")
+    with power.metered("cpu") as meter:
+        pass
+    assert (meter.joules, meter.how) == (None, "not measured")
+    (tmp_path / "counter").write_text("1000000")
+    with power.metered("cpu") as meter:
+        (tmp_path / "counter").write_text("3500000")
+    assert meter.joules == 2.5
+    assert meter.seconds > 0

@@ -1,0 +1,69 @@
+"""Recipes as texts: complete in a config, refused where they mean nothing."""
+
+import pytest
+import torch
+
+from noisewise.data import Data
+from noisewise.errors import ConfigError
+from noisewise.recipes import RECIPES, Scattering
+from noisewise.workflow.choices import RECIPE_NAMES
+from noisewise.workflow.recipe_specs import complete, filled, parsed, weights_of, written
+
+GREY = Data(torch.zeros(50, 1, 8, 8), torch.arange(50) % 2, classes=("a", "b"))
+
+
+def test_names_are_known_without_importing_them():
+    assert list(RECIPE_NAMES) == list(RECIPES)
+
+
+def test_texts_are_read_and_written():
+    text = "scattering-linear:scales=1/2,power=0.5,views=same/flip+up,average=no"
+    kind, given = parsed(text)
+    assert given == {"scales": (1, 2), "power": 0.5, "views": ("same", "flip+up"), "average": False}
+    features = kind.made(given)
+    assert complete(written(kind, features)) == (kind, features)
+
+
+def test_a_config_says_everything_and_the_shape():
+    text, course = filled("scattering-linear:angles=4", GREY, 1.0, "own")
+    features = complete(text)[1]
+    assert features.angles == 4
+    assert features.shape == (1, 8, 8)
+    assert course.channels == 1
+    assert "views=" in text
+    assert "power=" in text
+
+
+def test_what_was_found_on_larger_images_is_made_to_fit():
+    tiny = Data(torch.zeros(50, 2, 6, 6), GREY.y, classes=GREY.classes)
+    _, features = complete(filled("scattering-linear", tiny, 1.0, "own")[0])
+    assert isinstance(features, Scattering)
+    assert max(features.scales) == 1
+    assert not features.chroma
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scattering", "Known recipes"),
+        ("scattering-linear:scale=2", "there is no 'scale'"),
+        ("scattering-linear:scales", "no key=value"),
+        ("scattering-linear:angles=many", "angles=many"),
+        ("scattering-linear:angles=2,angles=3", "given twice"),
+    ],
+)
+def test_mistakes_are_named(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parsed(text)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(50, 5), torch.zeros(50, 8, 8)])
+def test_other_inputs_than_images_are_refused(x):
+    with pytest.raises(ConfigError, match="needs images"):
+        filled("scattering-linear", Data(x, GREY.y, classes=GREY.classes), 1.0, "own")
+
+
+def test_weights_are_those_that_are_named():
+    assert weights_of(None) is None
+    assert weights_of("scattering-linear") is None
+    assert weights_of("made-up-linear:weights=a.safetensors") == "a.safetensors"
