@@ -2,14 +2,18 @@
 
     python benchmarks/reproductions.py page       # writes docs/reproductions.md from benchmarks/results/reproductions
     python benchmarks/reproductions.py verify     # reruns two random small results and compares them (make verify-results)
+    python benchmarks/reproductions.py keep OUT   # adds runs in OUT/cells to those of unfinished experiments that are committed
+    python benchmarks/reproductions.py bring OUT  # lays those out in OUT/cells, so that `noisewise reproduce --out OUT` goes on
 
 Results come from `noisewise reproduce NAME --tier TIER --out benchmarks/results/reproductions`. For each claim the page takes
-the full tier where it has a verdict, else the standard one; quick results are never committed.
+the full tier where it has a verdict, else the standard one; quick results are never committed. Experiments that need hours are
+carried out piece by piece: their runs are kept in `unfinished.jsonl` until their result is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -20,14 +24,16 @@ from typing import Any, NamedTuple
 from noisewise.estimates.estimate import Estimate
 from noisewise.jobs import Local
 from noisewise.reproduce.claims import VERDICTS, Finding
-from noisewise.reproduce.experiment import Experiment, Paper
+from noisewise.reproduce.experiment import Experiment, Paper, config_from
+from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find
 from noisewise.reproduce.running import reproduce, result_path
-from noisewise.runs.files import read_json
+from noisewise.runs.files import read_json, write_atomically, write_json
 from noisewise.wording import number
 
 PROJECT = Path(__file__).parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "reproductions"
+UNFINISHED = RESULTS / "unfinished.jsonl"
 PAGE = PROJECT / "docs" / "reproductions.md"
 TIERS = ("full", "standard")  # the first that has a verdict counts
 SMALL = 200.0  # seconds that a result may take to be run again
@@ -247,14 +253,56 @@ def verify(count: int, jobs: int) -> list[str]:
     return off
 
 
+# Runs of experiments that are not finished -----------------------------------------------------------------------------
+
+
+def used() -> set[str]:
+    """Keys of all runs that committed results are made of."""
+    keys = set()
+    for paper in PAPERS.values():
+        for experiment in paper.experiments:
+            for tier, result in committed(paper.name, experiment.name).items():
+                config = config_from(type(experiment.tiers[tier]), result["config"])
+                measured = Measured.from_dict(result["measured"])
+                keys |= {cell.key(config.device) for stage in experiment.stages for cell in stage(config, measured)}
+    return keys
+
+
+def unfinished() -> dict[str, dict[str, Any]]:
+    """Committed runs that are part of no committed result yet."""
+    lines = UNFINISHED.read_text().splitlines() if UNFINISHED.exists() else []
+    return {entry.pop("key"): entry for entry in map(json.loads, lines)}
+
+
+def keep(out: Path) -> int:
+    """Add runs of a folder, and forget those that a committed result has; how many are kept."""
+    runs = unfinished() | {path.stem: read_json(path) for path in (out / "cells").glob("*.json")}
+    left = {key: runs[key] for key in sorted(runs.keys() - used())}
+    lines = [json.dumps({"key": key, **run}, separators=(",", ":")) + "\n" for key, run in left.items()]
+    write_atomically(UNFINISHED, "".join(lines).encode())
+    return len(left)
+
+
+def bring(out: Path) -> int:
+    """Lay kept runs out where `noisewise reproduce --out` looks for them; how many."""
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    for key, run in unfinished().items():
+        write_json(out / "cells" / f"{key}.json", run)
+    return len(unfinished())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("page", "verify"))
+    parser.add_argument("what", choices=("page", "verify", "keep", "bring"))
+    parser.add_argument("out", nargs="?", type=Path, default=RESULTS)
     parser.add_argument("--count", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     if given.what == "page":
         PAGE.write_text(page())
+        return
+    if given.what in ("keep", "bring"):
+        print((keep if given.what == "keep" else bring)(given.out), "runs")
         return
     if off := verify(given.count, given.jobs):
         sys.exit("\n".join(off))

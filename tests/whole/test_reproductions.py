@@ -10,6 +10,7 @@ from noisewise.reproduce.claims import judge
 from noisewise.reproduce.experiment import config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find
+from noisewise.reproduce.running import reproduce
 from noisewise.runs.files import finite, read_json
 
 PROJECT = Path(__file__).parents[2]
@@ -116,3 +117,25 @@ def test_small_results_can_be_run_again():
         raw = read_json(PAGES.RESULTS / name.partition(".")[0] / f"{name.partition('.')[2]}.{tier}.json")
         assert raw["seconds"] <= PAGES.SMALL
     assert len(PAGES.small()) >= 2
+
+
+def test_runs_are_kept_until_a_result_has_them(tmp_path, monkeypatch):
+    """An experiment that was stopped goes on elsewhere from what is committed; when it is done nothing is kept twice."""
+    monkeypatch.setattr(PAGES, "UNFINISHED", tmp_path / "unfinished.jsonl")
+    monkeypatch.setattr(PAGES, "RESULTS", tmp_path / "no results")
+    (result,) = reproduce(["zhu2023.theory"], tmp_path / "here", tier="quick", progress=False)
+    runs = {path.stem: read_json(path) for path in (tmp_path / "here" / "cells").glob("*.json")}
+    assert PAGES.keep(tmp_path / "here") == len(runs) > 0
+    assert PAGES.keep(tmp_path / "nowhere") == len(runs) == PAGES.bring(tmp_path / "there")
+    assert {path.stem: read_json(path) for path in (tmp_path / "there" / "cells").glob("*.json")} == runs
+    (again,) = reproduce(["zhu2023.theory"], tmp_path / "there", tier="quick", partial=True, progress=False)
+    assert finite(again.measured.to_dict()) == finite(result.measured.to_dict())
+
+    monkeypatch.setattr(PAGES, "RESULTS", tmp_path / "there")
+    monkeypatch.setattr(PAGES, "TIERS", ("quick",))
+    assert PAGES.used() == set(runs)
+    assert PAGES.keep(tmp_path / "there") == 0
+
+
+def test_no_kept_run_is_part_of_a_result():
+    assert not PAGES.unfinished().keys() & PAGES.used()
