@@ -199,8 +199,8 @@ FAULTS = [
     Mutant(
         "seen: LoRA, seed ignored",
         "repairs/lora.py",
-        "torch.Generator().manual_seed(self.seed)",
-        "torch.Generator().manual_seed(0)",
+        "np.random.default_rng(self.seed)",
+        "np.random.default_rng(0)",
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[LoRA-seed]",),
     ),
     Mutant(
@@ -241,9 +241,16 @@ FAULTS = [
     Mutant(
         "seen: pruning, the random control ignores its seed",
         "repairs/pruning.py",
-        "generator = torch.Generator().manual_seed(source.seed)",
-        "generator = torch.Generator().manual_seed(0)",
+        "draw = np.random.default_rng(source.seed)",
+        "draw = np.random.default_rng(0)",
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[AtRandom-seed]",),
+    ),
+    Mutant(
+        "repair: a random mask keeps the positive ones of weights of its seed",
+        "repairs/pruning.py",
+        "torch.from_numpy(draw.random(tuple(p.shape))) for name, p in model.named_parameters()}",
+        "torch.rand(p.shape, generator=torch.manual_seed(source.seed)) for name, p in model.named_parameters()}",
+        ("repairs/test_changes.py::test_a_random_mask_knows_nothing_of_initial_weights_of_the_same_seed",),
     ),
     Mutant(
         "seen: pruning, share of the records ignored",

@@ -113,6 +113,17 @@ def test_a_random_mask_has_as_many_zeros_in_every_layer_and_another_seed_another
         assert torch.equal(one[name], again[name])
 
 
+def test_a_random_mask_knows_nothing_of_initial_weights_of_the_same_seed():
+    for seed in range(3):
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(16, 200), nn.Linear(200, 3))
+        after = r.repaired(replace(compose.recipe(), model=model), r.MagnitudePruning(r.AtRandom(seed), 0.5))
+        weight, kept = model[1].weight.detach(), after.model[1].weight.detach() != 0
+        difference = float((weight[kept].mean() - weight[~kept].mean()) / weight.std())
+        assert abs(difference) < 4 * (4 / weight.numel()) ** 0.5  # 0.14; of numbers of one kind 1.7
+
+
 def test_masks_of_public_sources_never_see_private_data():
     for source in (compose.public(), r.AtRandom()):
         one, two = (

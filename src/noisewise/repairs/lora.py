@@ -6,6 +6,7 @@ import copy
 import fnmatch
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -88,7 +89,10 @@ class LoRA(Repair):
         """A copy of the model with additions, and the names of the layers that have one."""
         if type(self.rank) is not int or self.rank < 1:
             raise ConfigError(f"LoRA(rank={self.rank!r}): a whole number above 0.")
-        model, generator = copy.deepcopy(model), torch.Generator().manual_seed(self.seed)
+        own = int(
+            np.random.default_rng(self.seed).integers(2**62)
+        )  # not the numbers of initial weights of the same seed
+        model, generator = copy.deepcopy(model), torch.Generator().manual_seed(own)
         chosen = [
             name for name, module in model.named_modules() if _fits(module) and fnmatch.fnmatchcase(name, self.layers)
         ]

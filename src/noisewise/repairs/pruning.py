@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +57,11 @@ class PrivateRecords:
 
 @dataclass(frozen=True)
 class AtRandom:
-    """A random mask with as many zeros in every layer: the control without which no gain can be told from sparsity's."""
+    """A random mask with as many zeros in every layer: the control without which no gain can be told from sparsity's.
+
+    Its numbers are of another kind than those of initial weights (PCG64, not torch's Mersenne Twister): with one generator,
+    a mask of the same seed would keep the positive weights.
+    """
 
     seed: int = 0
 
@@ -127,8 +132,8 @@ class MagnitudePruning(Repair):
             case PrivateModel():
                 return {name: weight.detach().abs() for name, weight in source.weights.items()}
             case AtRandom():
-                generator = torch.Generator().manual_seed(source.seed)
-                return {name: torch.rand(p.shape, generator=generator) for name, p in model.named_parameters()}
+                draw = np.random.default_rng(source.seed)
+                return {name: torch.from_numpy(draw.random(tuple(p.shape))) for name, p in model.named_parameters()}
             case PrivateRecords():
                 return _from_records(recipe, source)
         raise ConfigError(
