@@ -315,6 +315,17 @@ def decision(decided: dict, first_seeds: int) -> list[str]:
     return [*lines, ""]
 
 
+def against_control(runs: list[dict], epsilon: float) -> str:
+    """Is it the choice of weights that gains, or that there are fewer?"""
+    if not accuracies(runs, epsilon, CONTROL):
+        return "Pruning from a public set against a random mask of equal size: not run."
+    gain = gain_of(runs, epsilon, "pruning, public", CONTROL, len(EPSILONS))
+    return (
+        f"Pruning from a public set against a random mask of equal size: {_signed(gain)}, one of two such comparisons, "
+        "allowed for."
+    )
+
+
 def page(results: dict, tuning: dict, decided: dict) -> str:
     """The one-page table, in Markdown. All gains of its table hold together: its comparisons are allowed for (Bonferroni)."""
     lines = [
@@ -349,17 +360,11 @@ def page(results: dict, tuning: dict, decided: dict) -> str:
                 f"| {method} | {setting.get(method) or _words(chosen[method])} | {_percent(row['accuracy'])} | {shown} | "
                 f"{verdict} | {PUBLISHED.get((method, epsilon), '')} |"
             )
-        control = gain_of(results["runs"], epsilon, "pruning, public", CONTROL, len(EPSILONS))
-        lines += [
-            "",
-            f"Pruning from a public set against a random mask of equal size: {_signed(control)}, one of two such comparisons, "
-            "allowed for.",
-            "",
-        ]
+        lines += ["", against_control(results["runs"], epsilon), ""]
     lines += decision(decided, len(results["seeds"]))
     verdicts |= {(DECIDED, epsilon): verdict_of(decided["gains"][str(epsilon)]) for epsilon in EPSILONS}
     lines += ["## Plainly", ""]
-    for method in (*SEARCH, CONTROL):
+    for method in dict.fromkeys(method for method, _ in verdicts if method != "baseline"):
         found = [verdicts[method, epsilon] for epsilon in EPSILONS]
         words = {"gain": "gains", "loss": "loses", "cannot be told": "cannot be told from the baseline"}
         said = ", ".join(f"{words[v]} at epsilon {e:g}" for v, e in zip(found, EPSILONS, strict=True))

@@ -3,7 +3,7 @@
     python benchmarks/reproductions.py page       # writes docs/reproductions.md from benchmarks/results/reproductions
     python benchmarks/reproductions.py verify     # reruns two random small results and compares them (make verify-results)
     python benchmarks/reproductions.py keep OUT   # adds runs in OUT/cells to those of unfinished experiments that are committed
-    python benchmarks/reproductions.py bring OUT  # lays those out in OUT/cells, so that `noisewise reproduce --out OUT` goes on
+    python benchmarks/reproductions.py bring OUT  # lays committed runs out in OUT/cells, from where `noisewise reproduce` goes on
 
 Results come from `noisewise reproduce NAME --tier TIER --out benchmarks/results/reproductions`. For each claim the page takes
 the full tier where it has a verdict, else the standard one; quick results are never committed. Experiments that need hours are
@@ -18,16 +18,17 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from noisewise.estimates.estimate import Estimate
 from noisewise.jobs import Local
 from noisewise.reproduce.claims import VERDICTS, Finding
-from noisewise.reproduce.experiment import Experiment, Paper, config_from
+from noisewise.reproduce.experiment import Config, Experiment, Paper, config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find
-from noisewise.reproduce.running import reproduce, result_path
+from noisewise.reproduce.running import jobs_of, reproduce, result_path
 from noisewise.runs.files import read_json, write_atomically, write_json
 from noisewise.wording import number
 
@@ -256,16 +257,25 @@ def verify(count: int, jobs: int) -> list[str]:
 # Runs of experiments that are not finished -----------------------------------------------------------------------------
 
 
-def used() -> set[str]:
-    """Keys of all runs that committed results are made of."""
-    keys = set()
+def used() -> dict[str, dict[str, Any]]:
+    """All runs that committed results are made of, by key, as they lie in `cells`."""
+    runs = {}
     for paper in PAPERS.values():
         for experiment in paper.experiments:
             for tier, result in committed(paper.name, experiment.name).items():
-                config = config_from(type(experiment.tiers[tier]), result["config"])
-                measured = Measured.from_dict(result["measured"])
-                keys |= {cell.key(config.device) for stage in experiment.stages for cell in stage(config, measured)}
-    return keys
+                runs.update(runs_of(experiment, config_from(type(experiment.tiers[tier]), result["config"]), result))
+    return runs
+
+
+def runs_of(experiment: Experiment, config: Config, result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The runs of one result; how each was made is known where all of them were made alike."""
+    measured, made = Measured.from_dict(result["measured"]), result.get("made", [])
+    note = {key: value for key, value in made[0].items() if key != "runs"} if len(made) == 1 else {}
+    for cell in (cell for stage in experiment.stages for cell in stage(config, measured)):
+        seen = (measured.tuning if cell.tuning else measured.arms).get(cell.arm, {})
+        if cell.seed in seen:
+            (job,) = jobs_of([cell], config)
+            yield job.key, {"format": 1, "digest": job.digest, "result": seen[cell.seed], "note": note}
 
 
 def unfinished() -> dict[str, dict[str, Any]]:
@@ -277,18 +287,19 @@ def unfinished() -> dict[str, dict[str, Any]]:
 def keep(out: Path) -> int:
     """Add runs of a folder, and forget those that a committed result has; how many are kept."""
     runs = unfinished() | {path.stem: read_json(path) for path in (out / "cells").glob("*.json")}
-    left = {key: runs[key] for key in sorted(runs.keys() - used())}
+    left = {key: runs[key] for key in sorted(runs.keys() - used().keys())}
     lines = [json.dumps({"key": key, **run}, separators=(",", ":")) + "\n" for key, run in left.items()]
     write_atomically(UNFINISHED, "".join(lines).encode())
     return len(left)
 
 
 def bring(out: Path) -> int:
-    """Lay kept runs out where `noisewise reproduce --out` looks for them; how many."""
+    """Lay all committed runs out where `noisewise reproduce --out` looks for them; how many."""
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    for key, run in unfinished().items():
+    runs = used() | unfinished()
+    for key, run in runs.items():
         write_json(out / "cells" / f"{key}.json", run)
-    return len(unfinished())
+    return len(runs)
 
 
 def main() -> None:

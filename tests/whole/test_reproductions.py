@@ -133,9 +133,13 @@ def test_runs_are_kept_until_a_result_has_them(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PAGES, "RESULTS", tmp_path / "there")
     monkeypatch.setattr(PAGES, "TIERS", ("quick",))
-    assert PAGES.used() == set(runs)
+    written = {key: {**run, "threads": runs[key]["threads"]} for key, run in PAGES.used().items()}
+    assert written == runs
     assert PAGES.keep(tmp_path / "there") == 0
+    assert PAGES.bring(tmp_path / "anew") == len(runs)
+    (anew,) = reproduce(["zhu2023.theory"], tmp_path / "anew", tier="quick", partial=True, progress=False)
+    assert anew.made == result.made
 
 
 def test_no_kept_run_is_part_of_a_result():
-    assert not PAGES.unfinished().keys() & PAGES.used()
+    assert not PAGES.unfinished().keys() & PAGES.used().keys()

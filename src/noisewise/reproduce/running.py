@@ -134,7 +134,7 @@ def reproduce(
                 done: list[Cell] = []
                 while (wanted := list(stage(config, measured))) != done:  # it may ask for more when it has seen some
                     if not partial:
-                        carry_out(_jobs(wanted, config), cells, where, progress=progress, label=part, note=note)
+                        carry_out(jobs_of(wanted, config), cells, where, progress=progress, label=part, note=note)
                     keys |= {cell.key(config.device) for cell in wanted}
                     measured, done = _with(measured, wanted, config, cells), wanted
                 if any(cell.tuning and not _path(cell, config, cells).exists() for cell in wanted):
@@ -194,7 +194,7 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device={device!r}: this machine has no CUDA device that PyTorch can use. Use --device cpu.")
 
 
-def _jobs(cells: Sequence[Cell], config: Config) -> list[Job]:
+def jobs_of(cells: Sequence[Cell], config: Config) -> list[Job]:
     """One job for each run; arms with equal settings share one."""
     unique = {cell.key(config.device): cell for cell in cells}
     gpu = config.device.startswith("cuda")
