@@ -3,7 +3,7 @@
     python benchmarks/reproductions.py page       # writes docs/reproductions.md from benchmarks/results/reproductions
     python benchmarks/reproductions.py verify     # reruns two random small results and compares them (make verify-results)
     python benchmarks/reproductions.py keep OUT   # adds runs in OUT/cells to those of unfinished experiments that are committed
-    python benchmarks/reproductions.py bring OUT  # lays committed runs out in OUT/cells, from where `noisewise reproduce` goes on
+    python benchmarks/reproductions.py bring OUT  # lays committed runs out in OUT/cells, where `noisewise reproduce` goes on
 
 Results come from `noisewise reproduce NAME --tier TIER --out benchmarks/results/reproductions`. For each claim the page takes
 the full tier where it has a verdict, else the standard one; quick results are never committed. Experiments that need hours are
