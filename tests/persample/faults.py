@@ -161,6 +161,13 @@ FAULTS = [
         ("persample/test_convolution.py::test_convolution_with_channels_last[rows-stride-all]",),
     ),
     Mutant(
+        "rows of a kernel are all its first one",
+        "persample/convolution.py",
+        "part = unfolded[:, :, row * width : (row + height) * width]",
+        "part = unfolded[:, :, : height * width]",
+        ("persample/test_convolution.py::test_gradients_of_stride_1_are_formed_by_rows_of_the_kernel",),
+    ),
+    Mutant(
         "gradients of outputs are held until all layers are measured",
         "persample/engines.py",
         "    uses.clear()\n",
