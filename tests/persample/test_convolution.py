@@ -63,6 +63,7 @@ def test_gradients_are_formed_by_rows_of_the_kernel(shape, monkeypatch):
     assert calls
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 @pytest.mark.parametrize("shape", ["shifted-formed", "shifted-same", "one-output", "1x1", "shifted-gram-no-padding"])
 def test_gradients_of_stride_1_are_formed_by_rows_of_the_kernel(shape, monkeypatch):
     """They are those of one product for each tap."""
