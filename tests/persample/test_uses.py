@@ -36,7 +36,6 @@ def problem(norm=lambda: nn.GroupNorm(2, 4)):
     "norm",
     [
         lambda: nn.GroupNorm(2, 4),
-        lambda: nn.InstanceNorm2d(4, affine=True),
         lambda: nn.BatchNorm2d(4).eval(),
         lambda: nn.GroupNorm(2, 4, affine=False),
     ],
