@@ -176,8 +176,9 @@ def noisewise(model: nn.Module, x: Tensor, y: Tensor, memory: str = "ample") -> 
         optimizer.zero_grad()
         clipped = clipped_sum(model, unit_losses, (x, y), Flat(1.0), runtime=runtime, layout=layout)
         grads = release(
-            {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
-        )
+            {"gradient": (clipped.grads, 1.0)},
+            sampler=sampler, ledger=ledger, entropy=entropy, step=next(count), owned=True,
+        )  # fmt: skip
         for name, parameter in model.named_parameters():
             parameter.grad = grads["gradient"][name].div_(len(x))
         optimizer.step()

@@ -1,6 +1,7 @@
 """Secure noise: cryptographic bits, answers on a grid that does not depend on the data, the right distribution."""
 
 import hashlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
-from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, Piece, draw_pairs, standard_normal, standard_normals
+from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, Piece, add_normals, draw_pairs, standard_normal
 from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
@@ -221,21 +222,34 @@ def test_words_that_need_more_digits_than_expected_are_read_all_the_same():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_tensors_that_are_drawn_together_have_the_noise_of_each_alone(threads):
-    """Whatever the number of threads; large, small, empty, double and half precision."""
+    """Whatever the number of threads; large, small, empty, double and half precision; added as PyTorch adds it at once."""
     sizes = [(7, torch.float32), (MANY, torch.float32), (NOISE_CHUNK * 9 + 5, torch.float32), (0, torch.float32)]
     sizes += [(NOISE_CHUNK + 3, torch.float64), (50, torch.bfloat16), (2 * MANY - 1, torch.bfloat16)]
-    likes = [torch.empty(size, dtype=kind) for size, kind in sizes]
-    places = [(4, 0, k) for k in range(len(likes))]
+    values = [torch.linspace(-3, 3, size, dtype=kind) for size, kind in sizes]
+    places = [(4, 0, k) for k in range(len(values))]
+    together = [value.clone() for value in values]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        together = standard_normals(likes, Entropy.insecure(3), places, [None] * len(likes))
+        add_normals(together, 1.3, Entropy.insecure(3), places, [None] * len(values))
     finally:
         torch.set_num_threads(before)
-    for like, place, noise in zip(likes, places, together, strict=True):
-        assert noise.dtype == like.dtype
-        assert torch.equal(noise, standard_normal(like, Entropy.insecure(3), place))
-    assert not torch.equal(together[1][:7], together[0])
+    for value, place, noised in zip(values, places, together, strict=True):
+        noise = standard_normal(value, Entropy.insecure(3), place)
+        assert noise.dtype == value.dtype
+        assert torch.equal(noised, torch.add(value, noise, alpha=1.3))
+    assert not torch.equal(together[1][:7] - values[1][:7], together[0] - values[0])
+
+
+def test_noise_is_never_in_memory_as_a_whole():
+    value = torch.zeros(100 * NOISE_CHUNK)
+    tracemalloc.start()
+    try:
+        add_normals([value], 1.0, Entropy.insecure(0), [(0, 0)], [None])
+        assert tracemalloc.get_traced_memory()[1] < 15 * NOISE_CHUNK * 4 * torch.get_num_threads()
+    finally:
+        tracemalloc.stop()
+    assert bool((value != 0).all())
 
 
 def test_an_error_in_a_thread_is_not_lost():

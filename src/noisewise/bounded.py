@@ -14,7 +14,7 @@ from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
-from noisewise.noise import Piece, add_noise, for_the_grid, secure_answer, standard_normal, standard_normals
+from noisewise.noise import Piece, add_noise, add_normals, for_the_grid, secure_answer, standard_normal
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -48,12 +48,8 @@ class Bounded:
             raise PrivacyError(f"sensitivity {self.sensitivity!r}: noise can be scaled to a finite bound above 0 only.")
 
 
-def merge(parts: Iterable[Bounded], *, owned: bool = False) -> Bounded:
-    """The sum over disjoint sets of units: a unit is in one part only, so the bound stays the same.
-
-    Parts are taken one at a time, so that those of a generator are never all in memory. `owned`: nobody else has the first,
-    and the others are added into its memory.
-    """
+def merge(parts: Iterable[Bounded]) -> Bounded:
+    """The sum over disjoint sets of units: a unit is in one part only, so the bound stays the same."""
     rest = iter(parts)
     first = next(rest)
     values = dict(first._values)
@@ -66,7 +62,7 @@ def merge(parts: Iterable[Bounded], *, owned: bool = False) -> Bounded:
             )
         for name, value in values.items():
             more = other._values[name]
-            values[name] = value.add_(more) if owned or number else value + more
+            values[name] = value.add_(more) if number else value + more
     return Bounded(values, first.sensitivity, first.support, first.pieces)
 
 
@@ -78,12 +74,14 @@ def release(
     entropy: Entropy,
     step: int,
     first_step: int = 0,
+    owned: bool = False,
 ) -> dict[str, dict[str, Tensor]]:
     """Add Gaussian noise to everything drawn from one batch, write it into the ledger, and only then hand it out.
 
     `parts`: purpose -> (what to release, noise multiplier). `answer = value + multiplier * sensitivity * N(0, I)` on the
     supported coordinates. Guarantee: the event recorded is the sampler's event of one Gaussian mechanism with the joint
     multiplier; a multiplier of 0 is recorded as not private. `first_step`: ledger step of the plan's step 0.
+    `owned`: nobody else has these sums, and none is in two parts: noise is added in their memory.
     """
     if not all(isinstance(bounded, Bounded) for bounded, _ in parts.values()):
         raise PrivacyError(
@@ -100,7 +98,7 @@ def release(
             f"{sampler.steps_per_event} steps and keep the noise the same within one."
         )
     return {
-        name: _with_noise(bounded, sigma * bounded.sensitivity, entropy, (first_step + step, part))
+        name: _with_noise(bounded, sigma * bounded.sensitivity, entropy, (first_step + step, part), owned=owned)
         for part, (name, (bounded, sigma)) in enumerate(parts.items())
     }
 
@@ -120,48 +118,46 @@ def expose(
     return _with_noise(Bounded(values, 1.0, support), std, entropy, (step, 0))
 
 
-def _with_noise(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
+def _with_noise(
+    bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int], *, owned: bool = False
+) -> dict[str, Tensor]:
     if entropy.secure:
         std *= for_the_grid(std / bounded.sensitivity, bounded.coordinates)
     if std and not entropy.secure and not bounded.pieces and all(value.is_cuda for value in bounded._values.values()):
         return _with_noise_at_once(bounded, std, entropy, position)
-    noises = {} if entropy.secure or not std else _noises(bounded, entropy, position)
     answers = {}
     for k, (name, value) in enumerate(bounded._values.items()):
-        mask, piece = bounded.support.get(name, True), bounded.pieces.get(name)
-        if mask is False:  # a constant, whatever was computed
+        if bounded.support.get(name, True) is False:  # a constant, whatever was computed
             answers[name] = torch.zeros_like(value)
-            continue
-        if std == 0:
-            answers[name] = value.clone()
-        elif entropy.secure:
-            answers[name] = secure_answer(value, std, entropy, (*position, k), piece)
+        elif std and entropy.secure:
+            answers[name] = secure_answer(value, std, entropy, (*position, k), bounded.pieces.get(name))
+        elif owned and value.is_contiguous():
+            answers[name] = value
         else:
-            noise = noises.pop(name)
-            answers[name] = torch.add(value, noise, alpha=std, out=noise)
-        if isinstance(mask, Tensor):
-            answers[name].mul_(mask.to(value.device))
+            answers[name] = value.clone(memory_format=torch.contiguous_format)
+    if std and not entropy.secure:
+        _add_noise(answers, bounded, std, entropy, position)
+    for name, answer in answers.items():
+        if isinstance(mask := bounded.support.get(name), Tensor):
+            answer.mul_(mask.to(answer.device))
     return answers
 
 
-def _noises(bounded: Bounded, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
-    """Noise for every tensor that is not a constant, each from its own place: those on a CPU are drawn at once."""
-    places = {
-        name: (*position, k) for k, name in enumerate(bounded._values) if bounded.support.get(name, True) is not False
-    }
-    here = [name for name in places if bounded._values[name].device.type == "cpu"]
-    drawn = standard_normals(
-        [bounded._values[name] for name in here],
+def _add_noise(
+    answers: Mapping[str, Tensor], bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]
+) -> None:
+    """Noise for every tensor that is not a constant, each from its own place, in place: on a CPU for all of them at once."""
+    places = {name: (*position, k) for k, name in enumerate(answers) if bounded.support.get(name, True) is not False}
+    here = [name for name in places if answers[name].device.type == "cpu"]
+    add_normals(
+        [answers[name] for name in here],
+        std,
         entropy,
         [places[name] for name in here],
         [bounded.pieces.get(name) for name in here],
     )
-    noises = dict(zip(here, drawn, strict=True))
-    return noises | {
-        name: standard_normal(bounded._values[name], entropy, place, bounded.pieces.get(name))
-        for name, place in places.items()
-        if name not in noises
-    }
+    for name in places.keys() - set(here):
+        answers[name].add_(standard_normal(answers[name], entropy, places[name], bounded.pieces.get(name)), alpha=std)
 
 
 def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:

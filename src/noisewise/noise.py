@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +23,12 @@ NOISE_CHUNK = 1 << 17
 MANY = 1 << 15  # float32 numbers from which on they are drawn in pairs
 PAIRS = 1 << 14  # pairs that lie together in a stream of words
 TOGETHER = 4  # chunks that are drawn in the same operations: short ones would wait for Python's lock
+ALONE = 1 << 14  # numbers that PyTorch adds without threads of its own
 GRID = 2.0**-24  # step of secure noise, in standard deviations
 CUDA_CHUNK = 1 << 22  # numbers of a tensor kept in pieces that a GPU draws at once
 
 Position = tuple[int, ...]
+T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -52,63 +55,75 @@ def standard_normal(like: Tensor, entropy: Entropy, position: tuple[int, ...], p
         generator = torch.Generator(like.device).manual_seed(seed)
         generator.set_offset(offset)
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
-    return standard_normals([like], entropy, [position], [piece])[0]
+    noise = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    add_normals([noise], 1.0, entropy, [position], [piece])
+    return noise
 
 
-def standard_normals(
-    likes: Sequence[Tensor],
+class Share(NamedTuple):
+    """A chunk of noise and what it is added to: where its stream is, how many numbers it has, and which of them are used."""
+
+    place: Position
+    numbers: int
+    used: slice
+    target: Tensor
+
+
+def add_normals(
+    values: Sequence[Tensor],
+    std: float,
     entropy: Entropy,
     positions: Sequence[Position],
     where: Sequence[Piece | None],
-) -> list[Tensor]:
-    """`standard_normal` of several tensors on a CPU: the chunks of all of them are shared out among threads at once."""
-    covers = [_cover(like.numel(), piece) for like, piece in zip(likes, where, strict=True)]
-    noises: list[np.ndarray] = [
-        np.empty(cover.numbers, np.float64 if like.dtype == torch.float64 else np.float32)
-        for like, cover in zip(likes, covers, strict=True)
-    ]
-    paired: list[tuple[Position, np.ndarray]] = []
-    tasks: list[Callable[[], None]] = []
+) -> None:
+    """Add `std * standard_normal(value)` to each of several tensors on a CPU, whose entries lie in their order, in place.
 
-    def draw(place: Position, out: Any) -> None:
-        entropy.generator("noise", *place).standard_normal(dtype=out.dtype.type, out=out)
+    The chunks of all of them are shared out among threads, and added as soon as they are drawn: only a few are in memory.
+    """
+    paired: list[Share] = []
+    single: list[Share] = []
+    for value, position, piece in zip(values, positions, where, strict=True):
+        piece = piece or Piece(0, value.numel())
+        many = value.dtype != torch.float64 and piece.whole >= MANY
+        (paired if many else single).extend(_shares(value.view(-1), position, piece))
+    few = sum(share.numbers for share in (*paired, *single)) < NOISE_CHUNK
+    threads = 1 if few else torch.get_num_threads()
+    size = max(1, min(TOGETHER, len(paired) // (2 * threads)))
 
-    def draw_paired(parts: Sequence[tuple[Position, np.ndarray]]) -> None:
-        draw_together([(entropy.generator("noise", *place), out) for place, out in parts])
+    def draw(left: Iterator[Share]) -> None:
+        for share in left:
+            kind = np.float64 if share.target.dtype == torch.float64 else np.float32
+            generator = entropy.generator("noise", *share.place)
+            _add(share, generator.standard_normal(share.numbers, dtype=kind), std)
 
-    for noise, position, cover in zip(noises, positions, covers, strict=True):
-        chunks = [noise[first : first + NOISE_CHUNK] for first in range(0, noise.size, NOISE_CHUNK)]
-        places = [(*position, cover.chunk + number) for number in range(len(chunks))]
-        if noise.dtype == np.float32 and cover.whole >= MANY:
-            paired += zip(places, chunks, strict=True)
-        else:
-            tasks += map(partial, [draw] * len(chunks), places, chunks)
-    size = max(1, min(TOGETHER, len(paired) // (2 * torch.get_num_threads())))
-    tasks += [partial(draw_paired, paired[first : first + size]) for first in range(0, len(paired), size)]
-    few = sum(noise.size for noise in noises) < NOISE_CHUNK
-    _in_threads(tasks, 1 if few else torch.get_num_threads())
-    return [
-        torch.from_numpy(noise[cover.here]).view(like.shape).to(like.dtype)
-        for noise, like, cover in zip(noises, likes, covers, strict=True)
-    ]
+    def draw_paired(left: Iterator[Sequence[Share]]) -> None:
+        room = np.empty(
+            (2, size, NOISE_CHUNK), np.float32
+        )  # fresh memory for each chunk would cost as much as its numbers
+        for shares in left:
+            noises = [row[: share.numbers] for row, share in zip(room[0], shares, strict=False)]
+            parts = [(entropy.generator("noise", *s.place), noise) for s, noise in zip(shares, noises, strict=True)]
+            draw_together(parts, room[1].reshape(2, -1))
+            for share, noise in zip(shares, noises, strict=True):
+                _add(share, noise, std)
 
-
-class Cover(NamedTuple):
-    """The chunks of noise that a piece lies in: the first, how many numbers they have, where the piece is; and the whole."""
-
-    chunk: int
-    numbers: int
-    here: slice
-    whole: int
+    _in_threads(draw, single, threads)
+    _in_threads(draw_paired, [paired[first : first + size] for first in range(0, len(paired), size)], threads)
 
 
-def _cover(size: int, piece: Piece | None) -> Cover:
-    """Of a chunk that is cut all is drawn, and what is elsewhere is dropped."""
-    piece = piece or Piece(0, size)
-    chunks = _chunks(size, piece, NOISE_CHUNK)
-    start, stop = chunks.start * NOISE_CHUNK, min(chunks.stop * NOISE_CHUNK, piece.whole)
-    first = piece.first - start
-    return Cover(chunks.start, max(0, stop - start) if size else 0, slice(first, first + size), piece.whole)
+def _shares(target: Tensor, position: Position, piece: Piece) -> Iterator[Share]:
+    """The chunks that a piece lies in. Of one that is cut all is drawn, and what is elsewhere is dropped."""
+    for chunk in _chunks(len(target), piece, NOISE_CHUNK):
+        start, stop = chunk * NOISE_CHUNK, min((chunk + 1) * NOISE_CHUNK, piece.whole)
+        first, last = max(start, piece.first), min(stop, piece.first + len(target))
+        used, part = slice(first - start, last - start), target[first - piece.first : last - piece.first]
+        yield Share((*position, chunk), stop - start, used, part)
+
+
+def _add(share: Share, noise: np.ndarray, std: float) -> None:
+    """In steps that PyTorch makes in the thread that asks for them."""
+    drawn = torch.from_numpy(noise[share.used]).to(share.target.dtype)
+    torch._foreach_add_(share.target.split(ALONE), drawn.split(ALONE), alpha=std)
 
 
 def _chunks(size: int, piece: Piece, chunk: int) -> range:
@@ -139,29 +154,26 @@ def draw_pairs(generator: np.random.Generator, out: np.ndarray) -> None:
     draw_together([(generator, out)])
 
 
-def draw_together(parts: Sequence[tuple[np.random.Generator, np.ndarray]]) -> None:
-    """`draw_pairs` for several vectors: one operation for all of them, so that threads seldom wait for each other."""
+def draw_together(parts: Sequence[tuple[np.random.Generator, np.ndarray]], room: np.ndarray | None = None) -> None:
+    """`draw_pairs` for several vectors: one operation for all of them, so that threads seldom wait for each other.
+
+    `room`: two rows of float32 for all pairs to be worked out in.
+    """
     ends = np.cumsum([(out.size + 1) // 2 for _, out in parts]).tolist()
-    points = np.empty((2, ends[-1]), np.float32)
+    points = np.empty((2, ends[-1]), np.float32) if room is None else room[:, : ends[-1]]
     radius, angle = points
-    small, digits = [], []
-    for (generator, out), first, end in zip(parts, [0, *ends], ends, strict=False):
-        words, places, more = _words(generator, end - first)
-        small.append(places + first)
-        digits.append(more)
-        blocks = out.size // (2 * PAIRS)
-        for (radii, angles), (one, other) in zip(
-            _rows(points[:, first:end], blocks), _halves(words, blocks), strict=True
-        ):
-            radii[...] = one
-            angles[...] = other.view(np.int32)
-    where = np.concatenate(small)
+    pieces = [
+        _read(generator, points[:, first:end], first)
+        for (generator, _), first, end in zip(parts, [0, *ends], ends, strict=False)
+    ]
+    where, low, more = (np.concatenate(column) for column in zip(*itertools.chain(*pieces), strict=True))
     radius[where] = 1  # written below
     radius *= np.float32(2.0**-32)
     np.log(radius, out=radius)
     radius *= np.float32(-2)
     np.sqrt(radius, out=radius)
-    radius[where] = np.sqrt(-2 * np.log(np.concatenate(digits)))
+    digits = (low + (more >> np.uint64(11)) * 2.0**-53 + 2.0**-54) * 2.0**-32
+    radius[where] = np.sqrt(-2 * np.log(digits))
     angle *= np.float32(np.pi * 2.0**-31)
     for (_, out), first, end in zip(parts, [0, *ends], ends, strict=False):
         blocks = out.size // (2 * PAIRS)
@@ -189,32 +201,21 @@ def _halves(numbers: np.ndarray, blocks: int) -> Iterator[tuple[np.ndarray, np.n
     yield rest[:half], rest[half:]
 
 
-def _words(generator: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two 32-bit words for each of `count` pairs, block by block; where u < 2^-8; and u there, with its further digits.
+def _read(generator: np.random.Generator, points: np.ndarray, first: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Write 32 bits for each radius and each angle; of each block: where u < 2^-8, u there, and words for further digits.
 
-    The stream has a block of 64-bit words, then one for each of them with a small u, then the next block: all are read at
-    once, with some more that are hardly ever too few.
+    The stream has a block of 64-bit words, then one for each of them with a small u, then the next block. Places count from
+    `first` on.
     """
     read: Any = generator.bit_generator.random_raw
-    stream, place = read(count + (count >> 7) + 64), 0
-    small, digits = [], []
-    for first in range(0, count, PAIRS):
-        pairs = min(PAIRS, count - first)
-        stream = _at_least(stream, place + pairs, read)
-        stream[first : first + pairs] = stream[place : place + pairs]
-        place += pairs
-        low = stream[first : first + pairs].view(np.uint32)[:pairs]
+    count = points.shape[1]
+    for start in range(0, count, PAIRS):
+        stop = min(start + PAIRS, count)
+        low, high = read(stop - start).view(np.uint32).reshape(2, -1)
+        points[0, start:stop] = low
+        points[1, start:stop] = high.view(np.int32)
         where = np.flatnonzero(low < np.uint32(1 << 24))
-        stream = _at_least(stream, place + where.size, read)
-        more = stream[place : place + where.size] >> np.uint64(11)
-        digits.append((low[where] + more * 2.0**-53 + 2.0**-54) * 2.0**-32)
-        place += where.size
-        small.append(where + first)
-    return stream[:count].view(np.uint32), np.concatenate(small), np.concatenate(digits)
-
-
-def _at_least(stream: np.ndarray, length: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-    return stream if len(stream) >= length else np.concatenate([stream, read(length - len(stream))])
+        yield where + (first + start), low[where], read(where.size)
 
 
 def add_noise(tensors: Sequence[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:
@@ -254,41 +255,41 @@ def secure_answer(
     Limit: z is computed in double precision, which misplaces a rounding with probability of about 1e-8 per coordinate;
     time is not constant. Cost: several times ordinary noise (benchmarks/noise.py).
     """
-    cover = _cover(value.numel(), piece)
-    steps = np.empty(cover.numbers)
+    grid = std * GRID
+    answer = value.detach().to("cpu", torch.float64, copy=True, memory_format=torch.contiguous_format)
 
-    def fill(number: int) -> None:
-        part = steps[number * NOISE_CHUNK : (number + 1) * NOISE_CHUNK]
-        words = entropy.words(part.size, "noise", *position, cover.chunk + number)
-        tail = ndtri(
-            ((words >> np.uint64(1)) + 0.5) * 2.0**-64
-        )  # in (-inf, 0): half of the distribution, exact far out
-        np.rint(np.where(words & np.uint64(1), tail, -tail) / GRID, out=part)
+    def fill(left: Iterator[Share]) -> None:
+        for share in left:
+            words = entropy.words(share.numbers, "noise", *share.place)[share.used]
+            tail = ndtri(
+                ((words >> np.uint64(1)) + 0.5) * 2.0**-64
+            )  # in (-inf, 0): half of the distribution, exact far out
+            steps = np.rint(np.where(words & np.uint64(1), tail, -tail) / GRID)
+            target = share.target.numpy()
+            steps += np.rint(target / grid)
+            np.multiply(steps, grid, out=target)
 
-    tasks = [partial(fill, number) for number in range(-(-cover.numbers // NOISE_CHUNK))]
-    _in_threads(tasks, torch.get_num_threads())
-    steps, grid = steps[cover.here], std * GRID
-    steps += np.rint(value.detach().double().cpu().numpy().reshape(-1) / grid)
-    return torch.from_numpy(steps * grid).view(value.shape).to(value)
+    shares = list(_shares(answer.view(-1), position, piece or Piece(0, value.numel())))
+    _in_threads(fill, shares, torch.get_num_threads())
+    return answer.to(value)
 
 
-def _in_threads(tasks: Sequence[Callable[[], None]], threads: int) -> None:
-    """Run all tasks, the calling thread among those that do."""
-    left = deque(tasks)
+def _in_threads(work: Callable[[Iterator[T]], None], tasks: Sequence[T], threads: int) -> None:
+    """Do all tasks, the calling thread among those that `work`: each takes the next that is left."""
+    waiting = deque(tasks)
 
-    def work() -> None:
+    def left() -> Iterator[T]:
         while True:
             try:
-                task = left.popleft()
+                yield waiting.popleft()
             except IndexError:
                 return
-            task()
 
-    others = [_pool(threads - 1).submit(work) for _ in range(min(threads, len(tasks)) - 1)]
+    others = [_pool(threads - 1).submit(work, left()) for _ in range(min(threads, len(tasks)) - 1)]
     try:
-        work()
+        work(left())
     finally:
-        left.clear()  # after an interruption
+        waiting.clear()  # after an interruption
         for other in others:
             other.result()
 

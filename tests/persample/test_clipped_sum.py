@@ -1,6 +1,7 @@
 """clipped_sum as a whole: no trace on the model, padding, units that are not finite, empty batches, promises kept."""
 
 import itertools
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -27,6 +28,7 @@ from noisewise.bounded import release
 from noisewise.clipping import Flat, Normalized, Samples, per_layer
 from noisewise.errors import ConfigError, PrivacyError, UnsupportedLayer
 from noisewise.persample import Layout, clipped_sum, live_parameters
+from noisewise.persample.gradients import Outer
 from noisewise.randomness import Entropy
 from noisewise.runtime import Runtime
 
@@ -539,3 +541,35 @@ def test_pieces_of_a_batch_have_their_own_groups_padding_and_answers(microbatch,
         for name, value in getattr(found, part)._values.items():
             expected = sum(getattr(one, part)._values[name] for one in alone)
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_go_as_soon_as_they_are_added_up(monkeypatch):
+    """While a layer's gradients are summed, those of the layers before it are gone."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    batch, seen, alive, add = (torch.randn(5, 6), torch.arange(5) % 3), [], [], Outer.weighted_sum
+
+    def watched(self, *given, **named):
+        seen.append(weakref.ref(self.left))
+        alive.append(sum(left() is not None for left in seen))
+        return add(self, *given, **named)
+
+    monkeypatch.setattr(Outer, "weighted_sum", watched)
+    clipped_sum(model, cross_entropy, batch, Flat(1.0))
+    assert alive[-3:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_microbatches_are_added_up_in_one_memory(masked, monkeypatch):
+    """No second sum beside the first one where a product can be added to it; the sum is that of the whole batch."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    batch = (torch.randn(5, 6).double(), torch.arange(5) % 3)
+    support = {"0.weight": torch.rand(4, 6) < 0.5} if masked else {}
+    whole = clipped_sum(model, cross_entropy, batch, Flat(0.3), support).grads._values
+    given, add = [], Outer.weighted_sum
+    monkeypatch.setattr(
+        Outer, "weighted_sum", lambda self, factors, into=None: given.append(into) or add(self, factors, into)
+    )
+    parts = clipped_sum(model, cross_entropy, batch, Flat(0.3), support, Runtime(microbatch=2)).grads._values
+    assert relative_error(parts, whole) < 1e-12
+    assert sum(into is not None for into in given) >= 2
+    assert {into.data_ptr() for into in given if into is not None} <= {value.data_ptr() for value in parts.values()}

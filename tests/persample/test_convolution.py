@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for
 from noisewise.persample.convolution import Convolution
@@ -60,6 +61,22 @@ def test_gradients_are_formed_by_rows_of_the_kernel(shape, monkeypatch):
     assert not calls
     last(gradient).form(slice(0, 5), None)
     assert calls
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+@pytest.mark.parametrize("shape", ["shifted-formed", "shifted-same", "one-output", "1x1", "shifted-gram-no-padding"])
+def test_gradients_of_stride_1_are_formed_by_rows_of_the_kernel(shape, monkeypatch):
+    """They are those of one product for each tap."""
+    channels, out, size, kernel, settings = CONVOLUTIONS[shape]
+    gradient, formed = convolution(5, channels, out, size, kernel, **settings)
+    mask = mask_for(formed)
+    by_rows = [gradient.form(slice(1, 4), laid) for laid in (None, mask)]
+    assert all(part.grads.shape[0] == kernel[0] for part in by_rows)
+    monkeypatch.setattr(Convolution, "_widens", False)
+    for part, laid in zip(by_rows, (None, mask), strict=True):
+        by_tap = gradient.form(slice(1, 4), laid)
+        assert by_tap.grads.shape[0] == kernel[0] * kernel[1]
+        torch.testing.assert_close(part.formed(), by_tap.formed(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", ["patches-gram", "rows-formed", "rows-stride"])

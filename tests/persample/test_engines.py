@@ -26,7 +26,7 @@ from helpers.oracles import (
 from noisewise.batches import Views
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, UnsupportedLayer
-from noisewise.persample import clipped_sum, engines, examine, live_parameters
+from noisewise.persample import clipped_sum, engines, examine, live_parameters, uses
 from noisewise.persample.units_alone import dense, loop
 from noisewise.runtime import Runtime
 
@@ -225,7 +225,7 @@ def test_gradients_of_outputs_are_gone_once_a_layer_is_measured(monkeypatch):
     model = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)), nn.Flatten(), nn.Linear(8 * 144, 2))
     batch = (torch.randn(4, 8, 12, 12), torch.tensor([0, 1, 0, 1]))
     layout, alive, grads = examine(model, cross_entropy, batch), [], []
-    gradients, measure = engines._output_gradients, engines.measure_blocks
+    gradients, measure = uses.output_gradients, engines.measure_blocks
 
     def outputs(*given):
         computed = gradients(*given)
@@ -236,7 +236,7 @@ def test_gradients_of_outputs_are_gone_once_a_layer_is_measured(monkeypatch):
         alive.append(sum(grad() is not None for grad in grads))
         return measure(*given)
 
-    monkeypatch.setattr(engines, "_output_gradients", outputs)
+    monkeypatch.setattr(uses, "output_gradients", outputs)
     monkeypatch.setattr(engines, "measure_blocks", watched)
     clipped_sum(model, cross_entropy, batch, Flat(1.0), layout=layout)
     assert alive == [4, 3, 3, 2, 2, 1, 1, 1]  # weight and bias of each

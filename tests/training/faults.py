@@ -854,18 +854,32 @@ FAULTS = [
         (
             "    state.step += 1  # whatever happens next, this step's noise is not drawn again\n"
             "    answers = release(\n"
-            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, "
-            "first_step=state.first_step\n"
+            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step,\n"
+            "        first_step=state.first_step, owned=not kept,\n"
             "    )  # fmt: skip\n"
         ),
         (
             "    answers = release(\n"
-            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step, "
-            "first_step=state.first_step\n"
+            "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step,\n"
+            "        first_step=state.first_step, owned=not kept,\n"
             "    )  # fmt: skip\n"
             "    state.step += 1\n"
         ),
         ("training/test_step.py::test_a_step_whose_release_fails_is_not_drawn_again",),
+    ),
+    Mutant(
+        "sums that are ranked without noise get it in place",
+        "training/step.py",
+        "kept = state.course.unnoised or bool(state.captured.replays)",
+        "kept = bool(state.captured.replays)",
+        ("repairs/test_masks.py::test_ranked_sparsification_is_algorithm_4",),
+    ),
+    Mutant(
+        "gradients are written to by the next captured step",
+        "training/step.py",
+        "kept = state.course.unnoised or bool(state.captured.replays)",
+        "kept = state.course.unnoised",
+        ("training/test_captured.py::test_gradients_of_a_captured_step_are_not_its_sums",),
     ),
     Mutant(
         "fresh: communication: an index loses a bit",

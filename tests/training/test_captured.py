@@ -318,3 +318,15 @@ def test_dropout_draws_anew_in_every_step():
         tiny.run(network, plan=tiny.mechanism(**plan), insecure_seed=seed, runtime=CAPTURED)
         runs.append(tiny.weights(network))
     assert not torch.equal(*runs)
+
+
+def test_gradients_of_a_captured_step_are_not_its_sums():
+    """The next step writes to those; what this one has released stays as it is."""
+    network = tiny.model()
+    state, optimizer = State.start(tiny.mechanism(), insecure_seed=0), tiny.sgd(network)
+    private_step(network, tiny.data(), tiny.loss_fn, optimizer, state, CAPTURED)
+    grads = [parameter.grad for parameter in network.parameters()]
+    before = [grad.clone() for grad in grads]
+    private_step(network, tiny.data(), tiny.loss_fn, optimizer, state, CAPTURED)
+    assert state.captured.replays
+    assert all(torch.equal(grad, old) for grad, old in zip(grads, before, strict=True))

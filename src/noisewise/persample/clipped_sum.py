@@ -22,6 +22,7 @@ from noisewise.persample.alike import sums_together
 from noisewise.persample.chance import random_state
 from noisewise.persample.examine import Versions, examine
 from noisewise.persample.formed import Summable
+from noisewise.persample.gradients import Outer
 from noisewise.persample.held import self_changing
 from noisewise.persample.layout import Layout, situation
 from noisewise.persample.lent import Sums, nothing_for, pieces
@@ -96,29 +97,22 @@ def clipped_sum(
         holders = holders_of(views)
         norms: list[Tensor] = []
         queries: list[Bounded] = []
-
-        def parts() -> Iterator[Bounded]:
-            for first in range(0, units, size):
-                part = slice(first, first + size)
-                with nothing_kept(views, holders) as proofs, sparing(runtime.memory == "small"):
-                    measured = engines.measure(
-                        model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs
-                    )
-                    here = None if present is None else present[part]
-                    labels = None if groups is None else groups[part]
-                    clipped = _clip_and_add(measured, live, clip, support, here, labels)
-                    del measured
-                norms.append(clipped.norms)
-                if clipped.query is not None:
-                    queries.append(clipped.query)
-                sums = clipped.grads
-                del clipped
-                yield sums
-                del sums
-
-        grads = merge(parts(), owned=True)
+        sums: dict[str, Tensor] = {}
+        for first in range(0, units, size):
+            part = slice(first, first + size)
+            with nothing_kept(views, holders) as proofs, sparing(runtime.memory == "small"):
+                measured = engines.measure(
+                    model, loss_fn, take(views, part), live, masks, layout, runtime.engine, proofs
+                )
+                here = None if present is None else present[part]
+                labels = None if groups is None else groups[part]
+                clipped = _clip_and_add(measured, live, clip, support, here, labels, before=sums)
+            norms.append(clipped.norms)
+            if clipped.query is not None:
+                queries.append(clipped.query)
+            sums = dict(clipped.grads._values)
     versions.check(model)
-    return ClippedBatch(grads, torch.cat(norms, 1), merge(queries) if queries else None)
+    return ClippedBatch(clipped.grads, torch.cat(norms, 1), merge(queries) if queries else None)
 
 
 @contextmanager
@@ -175,17 +169,19 @@ def _ask(clip: Clip, samples: Samples) -> Bounded | None:
 
 @torch.no_grad()
 def _clip_and_add(
-    measured: Mapping[str, tuple[Tensor, Summable]],
+    measured: dict[str, tuple[Tensor, Summable]],
     live: Mapping[str, nn.Parameter],
     clip: Clip,
     support: Support,
     present: Tensor | None,
     groups: Tensor | None,
     broken: Tensor | None = None,
+    before: Mapping[str, Tensor] | None = None,
 ) -> ClippedBatch:
     """Norms per block, factors, and the weighted sum of each parameter. Norms and factors are float64.
 
-    `broken`: where it is written down, without waiting, that the rule did not keep its promise.
+    `measured` is empty afterwards: gradients go as soon as they are added up. `broken`: where it is written down, without
+    waiting, that the rule did not keep its promise. `before`: sums over other units, in whose memory these are added up.
     """
     blocks = blocks_of(clip, live)
     squares = {name: measured[name][0] for name in live}
@@ -203,15 +199,19 @@ def _clip_and_add(
         broken.logical_or_(failed)
     if not everybody:
         factors = torch.where(keep, factors, torch.zeros_like(factors))
-    sums = Sums()
+    sums = Sums(before)
     together = sums_together({name: measured[name][1] for name in live}, factors, blocks) if is_steady() else {}
     for name, parameter in live.items():
+        gradient = measured.pop(name)[1]
         if name in together:
             total = together[name]
         else:
-            gradient = measured[name][1] if everybody else measured[name][1].where(keep)
+            gradient = gradient if everybody else gradient.where(keep)
             with full_precision(parameter):
-                total = gradient.weighted_sum(factors[blocks[name]])
+                if isinstance(gradient, Outer) and gradient.left.dtype == _sum_type(parameter):
+                    total = gradient.weighted_sum(factors[blocks[name]], into=sums.taken(name))
+                else:
+                    total = gradient.weighted_sum(factors[blocks[name]])
         sums.add(name, total.reshape(parameter.shape).to(_sum_type(parameter)))
         del total
     answer = None

@@ -129,6 +129,11 @@ class Convolution:
         return set(self.stride) == {1} and self.groups == 1 and self.input.shape[1] >= 8
 
     @property
+    def _widens(self) -> bool:
+        """Are images given on a CPU, where a few wide products are faster than many narrow ones?"""
+        return self._shifts and len(self.kernel) == 2 and self.dilation == (1, 1) and not self.on_gpu
+
+    @property
     def _lies_last(self) -> bool:
         """Are images with channels last in memory given, and is a row of the kernel a stretch of it that is long enough?"""
         return (
@@ -247,6 +252,8 @@ class Convolution:
         if self._lies_last:
             rows = (self.grad.shape[2] - 1) * self.stride[0] + self.kernel[0]
             return slices_of(self.grad, floats + rows * self.grad.shape[3] * self.kernel[1] * channels)
+        if self._widens:
+            return slices_of(self.grad, floats + self._sizes()[0] * self.grad.shape[3] * self.kernel[1] * channels)
         if self._shifts:
             return slices_of(self.grad, floats + math.prod(self._sizes()) * (channels + out))
         return slices_of(self.grad, floats + channels * taps * time)
@@ -259,6 +266,8 @@ class Convolution:
             return ByTap(*kernels.form_taps(self.grad[chunk], self.input[chunk], *setup, mask, cut=cut))
         if self._lies_last:
             return self._by_rows(chunk, mask)
+        if self._widens:
+            return self._by_shifted_rows(chunk, mask)
         if self._shifts:
             (grad, inputs), offsets = self._flat(chunk), self._offsets()
             time = grad.shape[2]
@@ -292,6 +301,19 @@ class Convolution:
             laid = mask.permute(2, 0, 3, 1).unflatten(0, (-1, joined)).transpose(1, 2)
             grads.mul_(laid.flatten(2).unsqueeze(1))
         return ByTap(grads, columns=joined * broad)
+
+    def _by_shifted_rows(self, chunk: slice, mask: Tensor | None) -> ByTap:
+        """With stride 1: unfolded along the width, a row of the kernel is an offset into the rows of the input."""
+        (high, broad), (out, height, width) = self.kernel, self.grad.shape[1:]
+        windows = self._padded(chunk).unfold(3, width, 1).permute(0, 3, 1, 2, 4)  # [batch, broad, in, rows, width]
+        unfolded, grad = windows.reshape(len(windows), broad * self.input.shape[1], -1), self.grad[chunk].flatten(2)
+        grads = grad.new_empty(high, len(grad), out, unfolded.shape[1])
+        for row in range(high):
+            part = unfolded[:, :, row * width : (row + height) * width]
+            torch.bmm(grad, part.transpose(1, 2), out=grads[row])
+        if mask is not None:
+            grads.mul_(mask.permute(2, 0, 3, 1).flatten(2).unsqueeze(1))
+        return ByTap(grads, columns=broad)
 
     def _patches(self) -> Tensor:
         """Unfolded input `[batch, time, taps * in]`, the last in any order."""

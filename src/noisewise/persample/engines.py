@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import UnsupportedLayer
 from noisewise.losses import unit_losses
-from noisewise.persample import kernels
 from noisewise.persample.alike import is_small, measure_together
 from noisewise.persample.blocks import measure_blocks
 from noisewise.persample.chance import Drawing
@@ -28,16 +27,17 @@ from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
 from noisewise.persample.gradients import Outer, RecentGrams
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
-from noisewise.persample.layers import RULES, Operands, at_least_float32, broadcast, in_rows
+from noisewise.persample.layers import at_least_float32
 from noisewise.persample.layout import Layout
 from noisewise.persample.lent import lending
-from noisewise.persample.places import FRONT, apart
+from noisewise.persample.places import apart
 from noisewise.persample.proof import Proof
 from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.steady import NotSteady, is_steady
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 from noisewise.persample.trace import Trace
 from noisewise.persample.units_alone import dense, each_alone, loop, memory_ran_out
+from noisewise.persample.uses import Use, uses_of
 
 Live = Mapping[str, nn.Parameter]
 Masks = Mapping[str, Tensor]
@@ -167,7 +167,7 @@ def ghost(
     if fallback and is_steady():
         raise NotSteady(f"no ghost rule explains how {sorted(fallback)} are used")
     explained = {name: live[name] for name in live if name not in fallback}
-    uses = _uses(followed, explained, batch.weights)
+    uses = uses_of(followed.losses, followed.calls, explained, batch.weights)
     del followed  # and with it every input that no use needs
     measured = _measure_uses(uses, explained, units, views, masks)
     if fallback:
@@ -286,58 +286,7 @@ def _in_company_of_itself(
     )
     if explained.keys() & followed.fallback:
         raise NotProven("a parameter is used in another way than in the examined pass")
-    return [use.first(views) for use in _uses(followed, explained, weights, real)]
-
-
-class Use(NamedTuple):
-    """One use of parameters by a function with a rule, and the gradient of its output; rows of all units in front.
-
-    rows: which rows of a parameter play a role, where not all do. spread: rows of input and gradient for each of the batch.
-    """
-
-    function: Any
-    operands: Operands
-    names: Mapping[str, str]
-    grad: Tensor
-    rows: Mapping[str, slice] = {}  # never written to
-    spread: int = 1
-
-    def first(self, rows: int) -> Use:
-        """The first rows of a batch."""
-        number = rows * self.spread
-        return self._replace(
-            operands=self.operands._replace(input=self.operands.input[:number]), grad=self.grad[:number]
-        )
-
-
-def in_front(call: Call, tensor: Tensor, units: int) -> Tensor:
-    """A call's input or gradient with the units in front."""
-    assert call.place is not None
-    if call.place == FRONT:
-        return tensor
-    rows = in_rows(tensor, call.place, units)
-    beside = call.place.outer * call.place.inner
-    if beside > 1 and call.function is broadcast:
-        return rows.sum(call.place.dim + 1)  # the same tensor was laid over each
-    return rows if beside == 1 or RULES[call.function].positions else rows.flatten(0, 1)
-
-
-def _uses(followed: Followed, live: Live, weights: Tensor, real: Tensor | None = None) -> list[Use]:
-    """The uses of live parameters in a pass, with the gradients of their outputs; rows that are not `real` have none."""
-    calls = [call for call in followed.calls if not live.keys().isdisjoint(call.names.values())]
-    for call in calls:
-        call.check_unchanged()
-    grads = _output_gradients(followed.losses, calls, weights)
-    uses, units = [], len(followed.losses)
-    for call, grad in zip(calls, grads, strict=True):
-        if grad is None:
-            continue
-        grad, input = in_front(call, grad, units), in_front(call, call.operands.input, units)
-        spread = len(grad) // units
-        if real is not None:  # copies that only fill up: nothing of them counts, not even what is not finite
-            grad = torch.where(real.repeat_interleave(spread).view(-1, *[1] * (grad.dim() - 1)), grad, 0)
-        uses.append(Use(call.function, call.operands._replace(input=input), call.names, grad, call.rows, spread))
-    return uses
+    return [use.first(views) for use in uses_of(followed.losses, followed.calls, explained, weights, real)]
 
 
 Pieces = list[tuple[slice | None, PerSample]]
@@ -346,17 +295,15 @@ Pieces = list[tuple[slice | None, PerSample]]
 def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, Pieces]:
     """The gradients of each parameter, one part for each of its uses, with the rows that it is of."""
     pieces: dict[str, Pieces] = {name: [] for name in live}
-    for function, operands, names, grad, rows, spread in uses:
-        if grad.dtype in kernels.HALVES and not RULES[function].halves:
-            grad, operands = grad.float(), operands._replace(input=at_least_float32(operands.input))
-        gradients = RULES[function].gradients(operands, grad)
-        for role, name in names.items():
+    for use in uses:
+        gradients = use.gradients()
+        for role, name in use.names.items():
             if name in live:
                 gradient = gradients[role]()
-                owned = views * spread
+                owned = views * use.spread
                 gradient = gradient if owned == 1 else gradient.by_unit(owned)
                 gradient = replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient
-                pieces[name].append((rows.get(role), gradient))
+                pieces[name].append((use.rows.get(role), gradient))
     return pieces
 
 
@@ -455,14 +402,6 @@ def booked(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Mask
         for (function, operands, names), given, grad in zip(first.calls, inputs, grads, strict=True)
     ]
     return _measure_uses(uses, live, units, views, masks)
-
-
-def _output_gradients(losses: Tensor, calls: list[Call], weights: Tensor) -> tuple[Tensor | None, ...]:
-    if not calls or not losses.requires_grad:
-        return (None,) * len(calls)
-    return torch.autograd.grad(
-        losses, [call.edge for call in calls], weights.flatten().to(losses.dtype), allow_unused=True
-    )
 
 
 def _measure_formed(grads: Mapping[str, Tensor], masks: Masks) -> Measured:

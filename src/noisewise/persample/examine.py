@@ -24,7 +24,7 @@ from noisewise.persample.behaviour import check_coupling, check_loop, check_size
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import BatchChanged, StateChanged
-from noisewise.persample.engines import booked, follow, ghost, in_front
+from noisewise.persample.engines import booked, follow, ghost
 from noisewise.persample.held import own_tensors, self_changing
 from noisewise.persample.images import convolves_images, draws, with_channels_last
 from noisewise.persample.layers import RULES
@@ -41,6 +41,7 @@ from noisewise.persample.made_up import (
 from noisewise.persample.proof import PRIMES
 from noisewise.persample.rounding import uncut
 from noisewise.persample.units_alone import dense, loop, memory_ran_out
+from noisewise.persample.uses import in_front
 
 ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more
 

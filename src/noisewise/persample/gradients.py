@@ -206,10 +206,11 @@ class Outer:
         """Batched product."""
         return Formed.masked(torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1), mask)
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
+    def weighted_sum(self, factors: Tensor, into: Tensor | None = None) -> Tensor:
         """One matrix product over units and positions together, as in an ordinary backward pass.
 
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
+        `into`: a sum over other units, in whose memory this one is added to it.
         """
         if self.left.shape[2] <= self.right.shape[2]:
             left, right = weighted(self.left, self.right, self._entries[1], factors)
@@ -217,7 +218,9 @@ class Outer:
             right, left = weighted(self.right, self.left, self._entries[0], factors)
         if left.stride(0) < left.stride(1):  # time first in memory: in that order nothing is copied
             left, right = left.transpose(0, 1), right.transpose(0, 1)
-        return masked(left.flatten(0, 1).T @ right.flatten(0, 1), self.mask)
+        left, right = left.flatten(0, 1).T, right.flatten(0, 1)
+        total = left @ right if into is None else into.view(len(left), -1).addmm_(left, right)
+        return masked(total, self.mask)
 
     def formed(self) -> Tensor:
         """Batched product."""

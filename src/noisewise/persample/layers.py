@@ -42,7 +42,7 @@ class Rule:
 
     positions: all dimensions before the features are alike, so that the unit may be any of them. booked: can be used
     for units that are evaluated alone (`engines.booked`). halves: takes input and gradient in half precision, and widens
-    what it adds up.
+    what it adds up. adds: gradients are sums over positions, far smaller than input and gradient of the output.
     """
 
     operands: Callable[..., Operands]
@@ -51,6 +51,7 @@ class Rule:
     positions: bool = False
     booked: bool = True
     halves: bool = False
+    adds: bool = False
 
 
 def in_rows(tensor: Tensor, place: Place, units: int) -> Tensor:
@@ -335,6 +336,7 @@ def _trailing_norm(function: Callable[..., Tensor]) -> Rule:
         gradients,
         lambda o: o.input.dim() > len(o.settings["normalized_shape"]),
         positions=True,
+        adds=True,
     )
 
 
@@ -437,8 +439,10 @@ RULES: dict[Any, Rule] = {
     F.embedding_bag: Rule(_embedding_bag_operands, _embedding_bag, lambda operands: operands.settings["plain"]),
     F.layer_norm: _trailing_norm(F.layer_norm),
     F.rms_norm: _trailing_norm(F.rms_norm),
-    F.group_norm: Rule(_group_norm_operands, _channel_norm),
-    F.instance_norm: Rule(_instance_norm_operands, _channel_norm),
-    F.batch_norm: Rule(_batch_norm_operands, _channel_norm, lambda operands: not operands.settings["training"]),
+    F.group_norm: Rule(_group_norm_operands, _channel_norm, adds=True),
+    F.instance_norm: Rule(_instance_norm_operands, _channel_norm, adds=True),
+    F.batch_norm: Rule(
+        _batch_norm_operands, _channel_norm, lambda operands: not operands.settings["training"], adds=True
+    ),
     broadcast: Rule(Operands, _broadcast),
 }

@@ -260,9 +260,13 @@ def lends_what_is_saved(hook: Any) -> bool:
 
 
 class Sums:
-    """Sums of gradients as they are kept: all of each, or this process's part of the sum of all."""
+    """Sums of gradients as they are kept: all of each, or this process's part of the sum of all.
 
-    def __init__(self) -> None:
+    `before`: sums over other units, in whose memory these are added up.
+    """
+
+    def __init__(self, before: Mapping[str, Tensor] | None = None) -> None:
+        self._before = dict(before or {})
         self._lending = _LENDING.get()
         self._away = None if self._lending is None else self._lending.lender.dividing()
         self._here: dict[str, Tensor | None] = {}
@@ -270,7 +274,7 @@ class Sums:
     def add(self, name: str, total: Tensor) -> None:
         """The sum of one parameter."""
         if self._lending is None or self._away is None or name not in self._lending.lent:
-            self._here[name] = total
+            self._here[name] = self._together(name, total)
         else:
             self._here[name] = None
             self._away.add(name, total)
@@ -278,7 +282,17 @@ class Sums:
     def all(self) -> dict[str, Tensor]:
         """All that there were, in their order."""
         parts = {} if self._away is None else self._away.parts()
-        return {name: parts[name] if total is None else total for name, total in self._here.items()}
+        return {
+            name: self._together(name, parts[name]) if total is None else total for name, total in self._here.items()
+        }
+
+    def taken(self, name: str) -> Tensor | None:
+        """The sum over other units, if all of it is here, for the caller to add to: what comes back is not added again."""
+        lent = self._lending is not None and name in self._lending.lent
+        return None if lent else self._before.pop(name, None)
+
+    def _together(self, name: str, total: Tensor) -> Tensor:
+        return self._before.pop(name).add_(total) if name in self._before else total
 
 
 def nothing_for(name: str, parameter: Tensor, dtype: torch.dtype) -> Tensor:
