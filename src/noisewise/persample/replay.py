@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
-from noisewise.persample import engines
+from noisewise.persample import engines, kernels
 from noisewise.persample.clipped_sum import _clip_and_add, _sum_type, nothing_kept
 from noisewise.persample.examine import Versions
 from noisewise.persample.held import counts
@@ -159,9 +159,10 @@ class Replay:
         versions.check(self.model)
 
     def _check(self) -> None:
-        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere."""
+        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere. Kernels get ready by the way."""
         chance, before = Chance(), counts(self.model, self.loss_fn)
-        self._plain()
+        with kernels.rehearsal(self.sums.device):
+            self._plain()
         if counts(self.model, self.loss_fn) != before:
             raise NotSteady("the model or the loss counts its passes, which a graph would not")
         if not chance.untouched():
