@@ -50,6 +50,14 @@ def test_numbers_of_every_type(kind):
     assert extremes(torch.tensor([3.0, math.inf]).to(kind)) == ((1, math.inf),)
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_numbers_whose_sum_is_not_finite_are_looked_at_one_by_one(kind):
+    most = torch.finfo(kind).max
+    assert extremes(torch.full((9,), most, dtype=kind)) == ()
+    assert extremes(torch.tensor([0.0, math.inf, -math.inf], dtype=kind)) == ((1, math.inf),)
+    assert extremes(torch.tensor([most, most, -math.inf], dtype=kind)) == ((2, -math.inf),)
+
+
 def test_a_tensor_that_was_written_is_looked_at_again():
     numbers = torch.zeros(3)
     assert extremes(numbers) == ()

@@ -1,10 +1,11 @@
 """Steps of fixed shapes are the ordinary ones; on a CPU, plain calls on padded micro-batches stand for graphs."""
 
 import copy
+import gc
 import math
 import pickle
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -133,6 +134,37 @@ def test_the_pass_that_makes_kernels_ready_leaves_nothing_behind(monkeypatch):
     torch.testing.assert_close(clipped.norms, expected.norms, rtol=1e-4, atol=0)
     for name, value in reveal(expected.grads).items():
         torch.testing.assert_close(reveal(clipped.grads)[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("free", [1, 3])
+def test_while_a_graph_is_captured_no_garbage_is_looked_for(fails, free, monkeypatch):
+    """Freeing memory would break the capture, and looking for it before takes longer than the capture itself."""
+    done, collected = [], []
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 8))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(gc, "collect", lambda *_: collected.append(True))
+
+    class Graph:
+        def capture_begin(self, pool):
+            done.append("begin")
+
+        def capture_end(self):
+            done.append("end")
+
+    try:
+        with pytest.raises(ZeroDivisionError) if fails else nullcontext(), replay.capturing(Graph(), None, None):
+            assert not gc.isenabled()
+            done.append(1 / (not fails))
+    finally:
+        again = gc.isenabled()
+        gc.enable()
+    assert again
+    assert not collected
+    emptied = ["empty_cache"] if free == 1 else []
+    assert done == ["synchronize", *emptied, "begin", *([] if fails else [1]), "end"]
 
 
 def test_no_micro_batch_is_larger_than_the_most(monkeypatch):

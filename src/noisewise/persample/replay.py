@@ -179,7 +179,7 @@ class Replay:
         self.draws = generator.get_offset() > 0  # every pass begins with a fresh seed, at 0
         graph = torch.cuda.CUDAGraph()
         try:
-            with nothing_kept(self._batch) as proofs, _capturing(graph, pool, stream):
+            with nothing_kept(self._batch) as proofs, capturing(graph, pool, stream):
                 self._body(proofs)
         except NotSteady:
             raise
@@ -191,7 +191,7 @@ class Replay:
 
 
 @contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
     """As `torch.cuda.graph`, without its search for garbage, which takes longer than a capture: none is looked for within.
 
     The cache of memory is emptied where little is free, since nothing can be given back in a capture.

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from threading import Thread
 
 import torch
 import triton
@@ -83,10 +84,13 @@ def get_ready(device: torch.device) -> None:
             for kernel in kernels:
                 _complete(kernel)
 
-    threads = ThreadPoolExecutor(os.cpu_count())
-    for call in _first_calls():
-        threads.submit(compiled, call)
-    threads.shutdown(wait=False)
+    def begin() -> None:
+        driver.active.get_current_device()  # the driver itself is compiled first
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            for call in _first_calls():
+                threads.submit(compiled, call)
+
+    Thread(target=begin).start()
 
 
 def _first_calls() -> list[Callable[[], object]]:
