@@ -564,7 +564,7 @@ FAULTS = [
         "data/extremes.py",
         "torch.float32)).isfinite())",
         "torch.float32)).isnan().logical_not())",
-        ("data/test_extremes.py::test_of_other_numbers_the_first_that_is_none",),
+        ("data/test_extremes.py::test_numbers_of_every_type",),
     ),
     Mutant(
         "data: extremes of a tensor that was written are the old ones",
