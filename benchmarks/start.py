@@ -18,6 +18,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,13 +80,13 @@ class Clock:
         seconds, self.seconds = self.seconds, {}
         return seconds
 
-    def around(self, owner: Any, name: str, part: str, unless: str = "") -> None:
-        """Count a function of a module or class as a part; not within the part `unless`."""
+    def around(self, owner: Any, name: str, part: str) -> None:
+        """Count a function of a module or class as a part; what other threads do costs nothing."""
         function = getattr(owner, name)
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if unless and self._within[-1] == unless:
+            if threading.current_thread() is not threading.main_thread():
                 return function(*args, **kwargs)
             with self.part(part):
                 return function(*args, **kwargs)

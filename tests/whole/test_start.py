@@ -5,7 +5,9 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +27,16 @@ def test_a_part_within_another_counts_for_itself_alone(monkeypatch):
         pass
     assert clock.taken() == {"other": 2, "outer": 2, "inner": 1}
     assert clock.taken() == {"other": 1}
+
+
+def test_other_threads_are_not_counted():
+    clock, module = start.Clock("cpu"), SimpleNamespace(work=lambda: 1)
+    clock.around(module, "work", "work")
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(module.work).result() == 1
+    assert clock.taken().keys() == {"other"}
+    assert module.work() == 1
+    assert clock.taken().keys() == {"other", "work"}
 
 
 def test_a_first_run_is_taken_apart(monkeypatch):
