@@ -12,7 +12,7 @@ from noisewise.data import extremes as module
 from noisewise.data.extremes import extremes
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=40), st.integers(1, 9))
 def test_of_whole_numbers_the_smallest_and_the_largest(values, chunk):
     before, module.CHUNK = module.CHUNK, chunk
@@ -24,7 +24,7 @@ def test_of_whole_numbers_the_smallest_and_the_largest(values, chunk):
     assert all(values[row] == value for row, value in several)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 11), st.integers(0, 2), st.sampled_from([math.nan, math.inf, -math.inf]))
 def test_of_other_numbers_the_first_that_is_none(row, column, value):
     numbers = np.random.default_rng(0).normal(size=(12, 3))
@@ -48,6 +48,14 @@ def test_whole_numbers_of_every_type(kind):
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float8_e5m2])
 def test_numbers_of_every_type(kind):
     assert extremes(torch.tensor([3.0, math.inf]).to(kind)) == ((1, math.inf),)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_numbers_whose_sum_is_not_finite_are_looked_at_one_by_one(kind):
+    most = torch.finfo(kind).max
+    assert extremes(torch.full((9,), most, dtype=kind)) == ()
+    assert extremes(torch.tensor([0.0, math.inf, -math.inf], dtype=kind)) == ((1, math.inf),)
+    assert extremes(torch.tensor([most, most, -math.inf], dtype=kind)) == ((2, -math.inf),)
 
 
 def test_a_tensor_that_was_written_is_looked_at_again():

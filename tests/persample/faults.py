@@ -266,6 +266,27 @@ FAULTS = [
         ("persample/test_kernels.py::test_convolutions_by_tap_are_autograds",),
     ),
     Mutant(
+        "capture: kernels run in a rehearsal",
+        "persample/triton_kernels.py",
+        "    if compiled is None:\n        kernel[grid]",
+        "    if True:\n        kernel[grid]",
+        ("persample/test_kernels.py::test_in_a_rehearsal_kernels_are_made_ready_and_none_is_run",),
+    ),
+    Mutant(
+        "capture: sums are compiled for every number of units",
+        "persample/triton_kernels.py",
+        '@triton.jit(do_not_specialize=["batch", "loops"])',
+        '@triton.jit(do_not_specialize=["loops"])',
+        ("persample/test_kernels.py::test_kernels_are_compiled_once_whatever_the_number_of_units",),
+    ),
+    Mutant(
+        "capture: full precision in large tiles for a look",
+        "persample/kernels.py",
+        "small=not cut and not is_steady(),",
+        "small=False,",
+        ("persample/test_kernels.py::test_full_precision_has_small_tiles_outside_of_captured_steps",),
+    ),
+    Mutant(
         "capture: units that are not finite count",
         "persample/clipped_sum.py",
         "everybody = not is_steady() and bool(keep.all())",

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.interpreted import interpret
 from noisewise.clipping import Flat, PerLayer
 from noisewise.persample import alike, clipped_sum, examine, kernels
 from noisewise.persample.alike import is_small, measure_together, sums_together
@@ -15,8 +16,8 @@ NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    """Kernels on a CPU; `conftest` tells Triton."""
-    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    """Kernels on a CPU."""
+    interpret(monkeypatch)
 
 
 def gradients():

@@ -1,11 +1,17 @@
 """Kernels against plain arithmetic in float64; Triton's interpreter runs them without a GPU."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from helpers.interpreted import interpret
 from noisewise.clipping import Flat
 from noisewise.persample import kernels
 from noisewise.persample.convolution import Convolution, HalfConvolution
@@ -19,8 +25,8 @@ pytest.importorskip("triton")
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Kernels on a CPU; `conftest` tells Triton."""
-    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    """Kernels on a CPU."""
+    interpret(monkeypatch)
 
 
 def with_bad_rows(rows):
@@ -256,3 +262,68 @@ def test_halves_are_widened_where_what_is_formed_is_not_kept(interpreted):
     exact = torch.einsum("bot,bit->boi", narrow.grad.double(), narrow.input.double())
     torch.testing.assert_close(squares, exact.square().sum((1, 2)), rtol=1e-2, atol=0)
     assert rest.weighted_sum(torch.ones(3, dtype=torch.float64)).dtype == torch.float32
+
+
+def test_in_a_rehearsal_kernels_are_made_ready_and_none_is_run(interpreted, monkeypatch):
+    asked = []
+
+    class Kernel:
+        def warmup(self, *args, grid, **settings):
+            asked.append("ready")
+
+        def __getitem__(self, grid):
+            return lambda *args, **settings: asked.append("run")
+
+    monkeypatch.setattr(kernels._kernels(), "_squares", Kernel())
+    rows = torch.randn(3, 5)
+    with kernels.rehearsal(rows.device):
+        kernels.squares(rows)
+    kernels.squares(rows)
+    assert asked == ["ready", "run"]
+
+
+def test_where_there_are_no_kernels_a_rehearsal_is_any_pass(monkeypatch):
+    monkeypatch.setattr(kernels, "_kernels", None)
+    with kernels.rehearsal(torch.device("cpu")):
+        assert not kernels.usable(torch.randn(3, 5))
+    kernels.get_ready(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("cut", "captured", "tile"), [(True, False, 128), (False, True, 128), (False, False, 32)])
+def test_full_precision_has_small_tiles_outside_of_captured_steps(cut, captured, tile, interpreted, monkeypatch):
+    """They take a tenth of the time to compile; results are those of autograd either way (above)."""
+    made = []
+    monkeypatch.setattr(
+        kernels._kernels(), "_launch", lambda kernel, grid, *a, **settings: made.append(settings["OUT"])
+    )
+    images = torch.randn(2, 128, 3, 3), torch.randn(2, 128, 3, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), None
+    if captured:
+        with steady(2):
+            kernels.form_taps(*images, cut=cut)
+    else:
+        kernels.form_taps(*images, cut=cut)
+    assert made == [tile]
+
+
+@pytest.fixture(scope="module")
+def absent(tmp_path_factory):
+    """What is compiled for a GPU that is not there; in a process without the interpreter."""
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(Path(kernels.__file__).parents[2]), str(tests)])
+    cache = tmp_path_factory.mktemp("compiled")
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache), "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "helpers.absent_gpu", "48", "101"]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300).stdout)
+
+
+def test_kernels_are_compiled_once_whatever_the_number_of_units(absent):
+    one, other = absent["steps"]
+    assert one == other == dict.fromkeys(one, 1) | {"_taps": 2}  # with and without a mask
+
+
+def test_launchers_are_made_with_their_kernels(absent):
+    assert sorted(absent["launchers"]) == sorted([*absent["steps"][0], "_taps"])
+
+
+def test_what_is_made_ready_at_the_start_serves_other_numbers_of_units_channels_and_strides(absent):
+    assert absent["ready"] == absent["examined"]

@@ -1,9 +1,11 @@
 """Steps of fixed shapes are the ordinary ones; on a CPU, plain calls on padded micro-batches stand for graphs."""
 
 import copy
+import gc
 import math
 import pickle
 import random
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -12,11 +14,12 @@ from torch import nn
 from helpers import tiny
 from helpers.crashes import crashed
 from helpers.fixed_shapes import CASES, SEED, Case, compared, people, run
+from helpers.interpreted import interpret
 from noisewise import Runtime, promises
 from noisewise.adaptive import Quantile
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, PrivacyError, RunError
-from noisewise.persample import examine, formed, kernels, replay
+from noisewise.persample import clipped_sum, examine, formed, replay
 from noisewise.persample.steady import NotSteady
 from noisewise.sampling import Poisson
 from noisewise.testing import reveal
@@ -77,7 +80,8 @@ def test_a_units_norm_does_not_follow_its_company(monkeypatch, with_kernels, kep
     """Neither who else is in the batch nor how many they are, also where formed gradients no longer fit."""
     monkeypatch.setattr(formed, "KEPT", kept)
     monkeypatch.setattr(formed, "CUDA_KEPT", kept)
-    monkeypatch.setattr(kernels, "INTERPRETED", with_kernels)
+    if with_kernels:
+        interpret(monkeypatch)
     torch.manual_seed(0)
     model, company, weights = nn.Linear(16, 16, bias=False), 100 * torch.randn(80, 2, 16), torch.ones(2, 16)
 
@@ -92,6 +96,75 @@ def test_a_units_norm_does_not_follow_its_company(monkeypatch, with_kernels, kep
         )
         known.append(clipped.norms[0, 0].item())
     assert max(known) / min(known) < 1 + 1e-6
+
+
+def test_the_pass_that_makes_kernels_ready_leaves_nothing_behind(monkeypatch):
+    """No kernel is run in it: what it would have written is no number, and in no sum, norm or verdict of the step."""
+    pytest.importorskip("triton")
+    interpret(monkeypatch)
+    rehearsed, empty, real = [], torch.empty, replay.kernels.rehearsal
+
+    @contextmanager
+    def rehearsal(device):
+        with real(device):
+            yield
+        rehearsed.append(captured._sums.values["2.weight"].isnan().any().item())
+
+    def blank(*size, **settings):
+        tensor = empty(*size, **settings)
+        return tensor.fill_(math.nan) if tensor.is_floating_point() else tensor
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(8, 4, 3), nn.Flatten(), nn.Linear(20, 3))
+    batch, captured = torch.randn(6, 8, 7), Captured()
+
+    def loss(network, batch):
+        return network(batch).square().sum(1)
+
+    layout = examine(model, loss, batch[:0])
+    monkeypatch.setattr(torch, "empty", blank)
+    monkeypatch.setattr(replay.kernels, "rehearsal", rehearsal)
+    clipped = captured.clipped(
+        model, loss, batch, Flat(1.0), {}, CAPTURED, layout=layout, expected=6, seed=1, norms=True
+    )
+    captured.settle()
+    assert rehearsed == [True]
+    monkeypatch.setattr(replay.kernels, "ENABLED", False)
+    expected = clipped_sum(model, loss, batch, Flat(1.0), layout=layout)
+    torch.testing.assert_close(clipped.norms, expected.norms, rtol=1e-4, atol=0)
+    for name, value in reveal(expected.grads).items():
+        torch.testing.assert_close(reveal(clipped.grads)[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("free", [1, 3])
+def test_while_a_graph_is_captured_no_garbage_is_looked_for(fails, free, monkeypatch):
+    """Freeing memory would break the capture, and looking for it before takes longer than the capture itself."""
+    done, collected = [], []
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 8))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(gc, "collect", lambda *_: collected.append(True))
+
+    class Graph:
+        def capture_begin(self, pool):
+            done.append("begin")
+
+        def capture_end(self):
+            done.append("end")
+
+    try:
+        with pytest.raises(ZeroDivisionError) if fails else nullcontext(), replay.capturing(Graph(), None, None):
+            assert not gc.isenabled()
+            done.append(1 / (not fails))
+    finally:
+        again = gc.isenabled()
+        gc.enable()
+    assert again
+    assert not collected
+    emptied = ["empty_cache"] if free == 1 else []
+    assert done == ["synchronize", *emptied, "begin", *([] if fails else [1]), "end"]
 
 
 def test_no_micro_batch_is_larger_than_the_most(monkeypatch):

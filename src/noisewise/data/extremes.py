@@ -72,11 +72,20 @@ def in_part(part: Tensor, first: int) -> list[Extreme]:
     if part.dtype not in COMPARED:  # torch has no comparisons for the rarer types
         flat = flat.to(torch.float32 if part.is_floating_point() else torch.int64)
     if part.is_floating_point():
-        odd = ~flat.isfinite()
-        places = [int(odd.byte().argmax())] if bool(odd.any()) else []
+        places = [] if _surely_finite(flat) else _first_odd(flat)
     else:
         places = [int(flat.argmin()), int(flat.argmax())]
     return [Extreme(first + place // width, flat[place].item()) for place in places]
+
+
+def _surely_finite(numbers: Tensor) -> bool:
+    """Is their sum finite? Then all of them are. One that is not says nothing: it may have overflowed."""
+    return bool(numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32)).isfinite())
+
+
+def _first_odd(numbers: Tensor) -> list[int]:
+    odd = ~numbers.isfinite()
+    return [int(odd.byte().argmax())] if bool(odd.any()) else []
 
 
 def joined(several: list[Extreme]) -> tuple[Extreme, ...]:

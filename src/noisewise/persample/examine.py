@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
 from noisewise.errors import NoisewiseError, UnsupportedLayer
+from noisewise.persample import kernels
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
@@ -71,6 +72,8 @@ def examine(
     - Use: the losses must depend on the parameters that learn, or the budget would be spent on nothing.
     """
     live = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for device in {parameter.device for parameter in live.values()}:
+        kernels.get_ready(device)
     with _as_found(model), random_state(0):
         units, others = units_and_others(like, example, classes)
         _check_lent_weights(model, loss_fn, units)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from noisewise.persample.steady import is_steady
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +45,27 @@ def _there() -> bool:
 @cache
 def _kernels() -> Any:
     return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
+
+
+@cache
+def get_ready(device: torch.device) -> None:
+    """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
+    if ENABLED and device.type == "cuda" and _there():
+        _kernels().get_ready(device)
+
+
+@contextmanager
+def rehearsal(device: torch.device) -> Iterator[None]:
+    """A pass whose results nobody reads: kernels are compiled, all at once, and not run. Results are any numbers.
+
+    Where there are no kernels, and with a Triton that compiles one after the other, it is a pass like any other.
+    """
+    kept = ENABLED and (INTERPRETED or device.type == "cuda") and _there()
+    if kept and hasattr(importlib.import_module("triton"), "AsyncCompileMode"):
+        with _kernels().rehearsal():
+            yield
+    else:
+        yield
 
 
 def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Tensor:
@@ -89,6 +114,8 @@ def form_taps(
     """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
 
     `cut`: products may be of TF32 factors; those of factors in half precision are exact. Not `stored`: only the norms.
+    Products in full precision take seconds to compile in large tiles, which a captured step is worth and a look at a few
+    made-up units is not.
     """
     spare = 2 - len(kernel)
     settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
@@ -96,8 +123,9 @@ def form_taps(
         grad, given = grad.unsqueeze(2), given.unsqueeze(2)
     laid = None if mask is None else _bytes(mask.flatten(2).permute(2, 0, 1))
     formed: tuple[Tensor, Tensor] = _kernels().form_taps(
-        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee", stored=stored
-    )
+        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee", stored=stored,
+        small=not cut and not is_steady(),
+    )  # fmt: skip
     return formed
 
 

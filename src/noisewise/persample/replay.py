@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
-from noisewise.persample import engines
+from noisewise.persample import engines, kernels
 from noisewise.persample.clipped_sum import _clip_and_add, _sum_type, nothing_kept
 from noisewise.persample.examine import Versions
 from noisewise.persample.held import counts
@@ -159,9 +159,10 @@ class Replay:
         versions.check(self.model)
 
     def _check(self) -> None:
-        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere."""
+        """One pass on padding alone: nothing is kept, counted, changed or drawn elsewhere. Kernels get ready by the way."""
         chance, before = Chance(), counts(self.model, self.loss_fn)
-        self._plain()
+        with kernels.rehearsal(self.sums.device):
+            self._plain()
         if counts(self.model, self.loss_fn) != before:
             raise NotSteady("the model or the loss counts its passes, which a graph would not")
         if not chance.untouched():
@@ -178,7 +179,7 @@ class Replay:
         self.draws = generator.get_offset() > 0  # every pass begins with a fresh seed, at 0
         graph = torch.cuda.CUDAGraph()
         try:
-            with nothing_kept(self._batch) as proofs, _capturing(graph, pool, stream):
+            with nothing_kept(self._batch) as proofs, capturing(graph, pool, stream):
                 self._body(proofs)
         except NotSteady:
             raise
@@ -190,7 +191,7 @@ class Replay:
 
 
 @contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
     """As `torch.cuda.graph`, without its search for garbage, which takes longer than a capture: none is looked for within.
 
     The cache of memory is emptied where little is free, since nothing can be given back in a capture.

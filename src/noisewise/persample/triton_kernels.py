@@ -2,6 +2,9 @@
 
 Each reads its input once. Rows of weight 0 are not read at all, so that what is not finite there does not matter; sums are
 taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
+
+Every combination of types, `constexpr` and alignments is compiled once, in a tenth of a second to a second. So numbers are
+`constexpr` or specialised only where the code gains by it: numbers of units, rounds and settings of a layer are not.
 """
 
 # mypy: ignore-errors
@@ -9,28 +12,109 @@ taken in a fixed order. `TRITON_INTERPRET=1` runs them without a GPU, slowly.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Thread
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import driver
 
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
 FLAT, MANY = (8, 512), 1 << 18  # a tile of few rows of so many entries
 TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
 FEW = 64  # positions up to which steps are longer
+SMALL = 32  # channels of a tile, and positions of a step, whose products in full precision are compiled quickly
+
+_REHEARSING: ContextVar[list | None] = ContextVar("rehearsing", default=None)  # what was asked for
 
 
-@triton.jit
-def _squares(
-    x, out, mask, stride, entries, parts, longer, LOOPS: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr
-):
+def _launch(kernel, grid, *args, **settings):
+    """Run a kernel; in a rehearsal have it compiled only."""
+    compiled = _REHEARSING.get()
+    if compiled is None:
+        kernel[grid](*args, **settings)
+    else:
+        compiled.append(kernel.warmup(*args, grid=grid, **settings))
+
+
+def _complete(kernel):
+    """Have the launcher of a compiled kernel made too, by a C compiler; it is kept on disk."""
+    driver.active.launcher_cls(kernel.src, kernel.metadata)
+    return kernel
+
+
+@contextmanager
+def _rehearsing():
+    token = _REHEARSING.set([])
+    try:
+        yield _REHEARSING.get()
+    finally:
+        _REHEARSING.reset(token)
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Within it kernels are compiled, as many at a time as there are cores, and none is run; afterwards all are ready.
+
+    What cannot be compiled fails when it is run.
+    """
+
+    class Complete(triton.AsyncCompileMode):
+        def submit(self, key, compile_fn, finalize_fn):
+            return super().submit(key, lambda: _complete(compile_fn()), finalize_fn)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads, Complete(threads, ignore_errors=True), _rehearsing():
+        yield
+
+
+def get_ready(device: torch.device) -> None:
+    """Begin to compile what nearly every model asks for when it is looked at, beside everything else."""
+
+    def compiled(call) -> None:
+        with torch.cuda.device(device), _rehearsing() as kernels:
+            call()
+            for kernel in kernels:
+                _complete(kernel)
+
+    def begin() -> None:
+        driver.active.get_current_device()  # the driver itself is compiled first
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            for call in _first_calls():
+                threads.submit(compiled, call)
+
+    Thread(target=begin).start()
+
+
+def _first_calls() -> list[Callable[[], object]]:
+    factors, images = torch.empty(3, dtype=torch.float64), [torch.empty(3, 16, size, size) for size in (8, 4)]
+    plain = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "mask": None}
+    return [
+        *(partial(form_taps, part, part, **plain, precision="ieee", stored=True, small=True) for part in images),
+        *(partial(weighted_sum, torch.empty(1, 3, width), factors) for width in (256, 10)),
+        *(partial(squares, torch.empty(3, width), 1.0, None) for width in (2048, 512, 256, 128, 10)),
+        *(
+            partial(scaled, torch.empty(3, 256), torch.empty(3, dtype=kind), factors, light=light)
+            for kind in (torch.float32, torch.float64)
+            for light in (True, False)
+        ),
+    ]
+
+
+@triton.jit(do_not_specialize=["parts", "longer", "loops"])
+def _squares(x, out, mask, stride, entries, parts, longer, loops, BLOCK: tl.constexpr, MASKED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float64)
-    for k in range(LOOPS):
-        places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
+    for k in range(loops):
+        places = (part * loops + k) * BLOCK + tl.arange(0, BLOCK)
         counts = places < entries
         if MASKED:
             counts = counts & (tl.load(mask + places, mask=counts, other=0) != 0)
@@ -48,14 +132,14 @@ def _toward_zero(factors):
     return smaller.to(tl.float32)
 
 
-@triton.jit
-def _weighted(x, factors, out, batch, entries, row, tap, LOOPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["batch", "loops"])
+def _weighted(x, factors, out, batch, entries, row, tap, loops, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     split = tl.program_id(1)
     number = tl.program_id(2)
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    for k in range(LOOPS):
-        rows = (split * LOOPS + k) * ROWS + tl.arange(0, ROWS)
+    for k in range(loops):
+        rows = (split * loops + k) * ROWS + tl.arange(0, ROWS)
         weights = _toward_zero(tl.load(factors + rows, mask=rows < batch, other=0.0))
         counts = (weights != 0)[:, None] & (places < entries)[None, :]
         at = x + number.to(tl.int64) * tap + rows.to(tl.int64)[:, None] * row + places[None, :]
@@ -93,15 +177,15 @@ def _halves(x, sizes, out, entries, BLOCK: tl.constexpr):
     tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
 
 
-@triton.jit
-def _dots(one, other, sizes, out, entries, parts, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["parts", "loops"])
+def _dots(one, other, sizes, out, entries, parts, loops, BLOCK: tl.constexpr):
     """`sum_k one_k other_k^2` in float64, with the scale of `_halves` taken back."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     scalar = row + tl.arange(0, 1)
     total = tl.zeros([BLOCK], tl.float64)
-    for k in range(LOOPS):
-        places = (part * LOOPS + k) * BLOCK + tl.arange(0, BLOCK)
+    for k in range(loops):
+        places = (part * loops + k) * BLOCK + tl.arange(0, BLOCK)
         counts = places < entries
         weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
@@ -118,21 +202,27 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
     batch, rows = left.shape
     columns = right.shape[1]
     halves = torch.empty(batch, rows, dtype=torch.float16, device=left.device)
-    _halves[(batch, triton.cdiv(rows, 1024))](left, sizes, halves, rows, BLOCK=1024)
+    _launch(_halves, (batch, triton.cdiv(rows, 1024)), left, sizes, halves, rows, BLOCK=1024)
     sums = halves @ mask.to(torch.float16)
     blocks = triton.cdiv(columns, 1024)
     loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=left.device)
-    _dots[(batch, parts)](sums, right, sizes, out, columns, parts, LOOPS=loops, BLOCK=1024)
+    _launch(_dots, (batch, parts), sums, right, sizes, out, columns, parts, loops, BLOCK=1024)
     return out[:, 0] if parts == 1 else out.sum(1)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "width", "tall", "wide", "across", "kernel", "stride_y", "stride_x", "pad_y", "pad_x", "dilation_y", "dilation_x",
+        "batch", "tiles",
+    ],
+    do_not_specialize_on_alignment=["loops"],
+)  # fmt: skip
 def _taps(
-    grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel, mask,
-    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles,
-    LOOPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    grad, given, out, squares, outputs, inputs, positions, width, area, tall, wide, across, kernel, mask,
+    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles, loops,
+    OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr,
 ):  # fmt: skip
     """One unit, one tap, one tile of out x in: walk over positions, store the tile or not, and the sum of its squares."""
@@ -143,22 +233,22 @@ def _taps(
     columns = (tile % across) * IN + tl.arange(0, IN)
     tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
     total = tl.zeros([OUT, IN], tl.float32)
-    for k in range(LOOPS):
+    for k in range(loops):
         places = k * BLOCK + tl.arange(0, BLOCK)
         y, x = (places // width) * stride_y + tap_y, (places % width) * stride_x + tap_x
-        there = places < height * width
+        there = places < positions
         inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
         left = tl.load(
-            grad + (unit * outputs + rows)[:, None] * (height * width) + places[None, :],
+            grad + (unit * outputs + rows)[:, None] * positions + places[None, :],
             mask=(rows < outputs)[:, None] & there[None, :], other=0.0,
         )  # fmt: skip
         right = tl.load(
-            given + (unit * inputs + columns)[:, None] * (tall * wide) + (y * wide + x)[None, :],
-            mask=(columns < inputs)[:, None] & inside[None, :], other=0.0,
-        )  # fmt: skip
+            given + (unit * inputs + columns)[None, :] * area + (y * wide + x)[:, None],
+            mask=(columns < inputs)[None, :] & inside[:, None], other=0.0,
+        )  # positions in front: threads side by side read what lies side by side, whatever stride and width are  # fmt: skip
         if WIDENED:
             left, right = left.to(tl.float32), right.to(tl.float32)
-        total += tl.dot(left, tl.trans(right), input_precision=PRECISION)
+        total += tl.dot(left, right, input_precision=PRECISION)
     counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
     entries = rows[:, None] * inputs + columns[None, :]
     if MASKED:
@@ -195,7 +285,8 @@ def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Te
     """Sums over positions of g z and of g, `[batch, channels]`, for inputs `[batch, channels, positions]`, z normalised."""
     batch, channels, places = given.shape
     weights, biases = (torch.empty(batch, channels, dtype=grad.dtype, device=grad.device) for _ in range(2))
-    _group_norm[(batch, groups)](
+    _launch(
+        _group_norm, (batch, groups),
         grad, given, weights, biases, channels, places, groups, eps,
         CHANNELS=triton.next_power_of_2(channels // groups), PLACES=triton.next_power_of_2(places),
     )  # fmt: skip
@@ -231,8 +322,19 @@ def layer_norm(grad: Tensor, given: Tensor, eps: float) -> tuple[Tensor, Tensor]
     loops = min(8, triton.next_power_of_2(time))
     splits = triton.cdiv(time, loops)
     weights, biases = (torch.empty(batch, splits, width, dtype=grad.dtype, device=grad.device) for _ in range(2))
-    _layer_norm[(batch, splits)](
-        grad, given, weights, biases, time, width, eps, splits, LOOPS=loops, BLOCK=triton.next_power_of_2(width)
+    _launch(
+        _layer_norm,
+        (batch, splits),
+        grad,
+        given,
+        weights,
+        biases,
+        time,
+        width,
+        eps,
+        splits,
+        LOOPS=loops,
+        BLOCK=triton.next_power_of_2(width),
     )
     return weights.sum(1), biases.sum(1)
 
@@ -248,29 +350,33 @@ def form_taps(
     *,
     precision: str,
     stored: bool,
+    small: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
 
     grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [taps, out, in]` of bytes. Not
-    `stored`: there are none of the first. Triton's interpreter takes bfloat16 for whole numbers in products: widened there.
+    `stored`: there are none of the first. `small`: in tiles that are compiled sooner and computed later. Triton's interpreter
+    takes bfloat16 for whole numbers in products: widened there.
     """
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]
     taps = kernel[0] * kernel[1]
-    tile_out = min(TILE_OUT, max(16, triton.next_power_of_2(outputs)))
-    tile_in = min(TILE_IN, max(16, triton.next_power_of_2(inputs)))
+    positions = height * width
+    long = positions > FEW or small
+    tile_out = SMALL if small else min(TILE_OUT, max(16, triton.next_power_of_2(outputs)))
+    tile_in = SMALL if small else min(TILE_IN, max(16, triton.next_power_of_2(inputs)))
+    block = SMALL if long else max(16, triton.next_power_of_2(positions))
     across = triton.cdiv(inputs, tile_in)
     tiles = across * triton.cdiv(outputs, tile_out)
-    positions = height * width
-    block = max(16, triton.next_power_of_2(positions)) if positions <= FEW else 32
     out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=torch.float32, device=grad.device)
     squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
-    _taps[(batch, taps, tiles)](
-        grad, given, out, squares, outputs, inputs, height, width, tall, wide, across, kernel[1],
-        out if mask is None else mask, *stride, *padding, *dilation, batch, tiles,
-        LOOPS=triton.cdiv(positions, block), OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
+    _launch(
+        _taps, (batch, taps, tiles),
+        grad, given, out, squares, outputs, inputs, positions, width, tall * wide, tall, wide, across, kernel[1],
+        out if mask is None else mask, *stride, *padding, *dilation, batch, tiles, triton.cdiv(positions, block),
+        OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
         PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda,
-        num_warps=4, num_stages=3 if positions <= FEW else 2,
+        num_warps=4, num_stages=2 if long else 3,
     )  # fmt: skip
     return out, squares.sum(1)
 
@@ -288,8 +394,9 @@ def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
     loops = triton.next_power_of_2(triton.cdiv(blocks, parts))
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
-    _squares[(batch, parts)](
-        rows, out, rows if mask is None else mask, rows.stride(0), entries, parts, more, LOOPS=loops, BLOCK=block,
+    _launch(
+        _squares, (batch, parts),
+        rows, out, rows if mask is None else mask, rows.stride(0), entries, parts, more, loops, BLOCK=block,
         MASKED=mask is not None, num_warps=8 if block > 1024 else 4,
     )  # fmt: skip
     return out[:, 0] if parts == 1 else out.sum(1)
@@ -305,8 +412,19 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     loops = triton.next_power_of_2(triton.cdiv(loops_in_all, splits))
     splits = triton.cdiv(loops_in_all, loops)
     out = torch.empty(splits, taps, entries, dtype=rows.dtype, device=rows.device)
-    _weighted[(columns, splits, taps)](
-        rows, factors, out, batch, entries, rows.stride(1), rows.stride(0), LOOPS=loops, ROWS=tall, BLOCK=block
+    _launch(
+        _weighted,
+        (columns, splits, taps),
+        rows,
+        factors,
+        out,
+        batch,
+        entries,
+        rows.stride(1),
+        rows.stride(0),
+        loops,
+        ROWS=tall,
+        BLOCK=block,
     )
     return out[0] if splits == 1 else out.sum(0)
 
@@ -315,7 +433,16 @@ def scaled(rows: Tensor, sizes: Tensor, factors: Tensor, *, light: bool) -> Tens
     """`p f rows` (light) or `rows / p` of `[batch, entries]`, p the powers of two above `sizes`; 0 where the factor is."""
     batch, entries = rows.shape
     out = torch.empty(batch, entries, dtype=rows.dtype, device=rows.device)
-    _scaled[(batch, triton.cdiv(entries, 1024))](
-        rows, sizes, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024
+    _launch(
+        _scaled,
+        (batch, triton.cdiv(entries, 1024)),
+        rows,
+        sizes,
+        factors,
+        out,
+        rows.stride(0),
+        entries,
+        LIGHT=light,
+        BLOCK=1024,
     )
     return out

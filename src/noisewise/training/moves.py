@@ -6,7 +6,6 @@ with the same numbers, on the same memory; whatever is another (a learning rate,
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from noisewise.distributed.sharding import is_sharded, like
 from noisewise.mechanism import PURPOSE, RANKING
+from noisewise.persample.replay import capturing
 from noisewise.pieces import lying_together, pieces
 
 ALIKE = 3  # steps with the same numbers before they are captured
@@ -92,8 +92,7 @@ class Moves:
         for parameter, grad in zip(weights.values(), self._grads, strict=True):
             parameter.grad = grad
         graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        with torch.cuda.graph(graph):
+        with capturing(graph, None, torch.cuda.Stream(whole.device)):
             optimizer.step()
         self._graph = graph
 
