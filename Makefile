@@ -14,8 +14,9 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$$(grep -E '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile "$$(grep -E '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src  # on all cores, which pip does not
 	touch $@
 
 demo: $(STAMP)

@@ -320,8 +320,8 @@ FAULTS = [
     Mutant(
         "seen: delta of the metrics ignored",
         "training/loop.py",
-        "_Epsilon(progress and team.first, state, delta, ablation, status) as shown",
-        "_Epsilon(progress and team.first, state, default_delta(mechanism.sampler.n), ablation, status) as shown",
+        "team.first and not waits, state, delta, ablation, status)",
+        "team.first and not waits, state, default_delta(mechanism.sampler.n), ablation, status)",
         ("whole/test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(
@@ -822,10 +822,31 @@ FAULTS = [
     ),
     Mutant(
         "fresh: the bar's epsilon is never read again",
-        "training/loop.py",
-        "for at, epsilon in self._readings.items() if at >= step)",
-        "for at, epsilon in self._readings.items())",
+        "training/readings.py",
+        "for at, epsilon in self._found.result().items() if at >= step)",
+        "for at, epsilon in self._found.result().items())",
         ("training/test_run.py::test_epsilon_in_the_history_is_that_of_its_step",),
+    ),
+    Mutant(
+        "beside: steps wait for epsilon",
+        "training/loop.py",
+        "if self._beside is None or not self._beside.known:",
+        "if self._beside is None:",
+        ("training/test_readings.py::test_steps_do_not_wait_for_an_epsilon_that_is_only_shown",),
+    ),
+    Mutant(
+        "beside: a reading that is not there yet is left out",
+        "training/loop.py",
+        "planned = self._beside.after(self.state.step)",
+        "planned = self._beside.after(self.state.step) if self._beside.known else 0.0",
+        ("training/test_readings.py::test_a_reading_that_is_told_is_waited_for",),
+    ),
+    Mutant(
+        "beside: an accountant that fails is not heard",
+        "training/readings.py",
+        "self._found.set_exception(error)",
+        "self._found.set_result({self._given[0].steps: 0.0})",
+        ("training/test_readings.py::test_an_error_of_the_accountant_is_raised_where_a_reading_is_needed",),
     ),
     Mutant(
         "fresh: a second phase is resumed with its own ledger only",

@@ -203,9 +203,10 @@ def train(
         agree_on_run(
             team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
         )
-        with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
-            read_at, (told,) = set(readings.reading_steps(mechanism)), team.any(bool(callbacks))
-            waits = status.status == "private" and out is None and not told and not team.several
+        read_at, (told,) = set(readings.reading_steps(mechanism)), team.any(bool(callbacks))
+        waits = status.status == "private" and out is None and not told and not team.several
+        epsilon = _Epsilon(progress and team.first, team.first and not waits, state, delta, ablation, status)
+        with _interrupts() as interrupted, epsilon as shown:
             stopped = run.tell(callbacks, run.history)
             run.keep_state()
             while state.step < mechanism.steps and not stopped:
@@ -289,37 +290,43 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 class _Epsilon:
-    """Progress: steps, epsilon so far, time left. Readings along the run cost one composition for all of them together."""
+    """Progress: steps, epsilon so far, time left. Readings along the run are computed beside it, all of them together."""
 
-    def __init__(self, show: bool, state: State, delta: float, ablation: Ablation, status: Status):
+    def __init__(self, show: bool, read: bool, state: State, delta: float, ablation: Ablation, status: Status):
         self.state, self.delta, self.private = state, delta, status.status == "private"
-        self._readings: dict[int, float] | None = None
+        self._wanted = self.private and (show or read) and state.step < state.mechanism.steps
+        self._beside: readings.Beside | None = None
         label = "training" if ablation == "private" else f"training ({ablation})"
         self._bar = Bar(label, state.mechanism.steps, done=state.step, show=show)
 
     def __enter__(self) -> _Epsilon:
+        if self._wanted:
+            self._beside = readings.Beside(self.state.mechanism, self.state.before, self.delta)
         self._bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._beside is not None:
+            self._beside.after(self.state.step)  # nothing is computed after the run
+            self._bar.advance(0, extra=self._word())
         self._bar.__exit__()
 
     def reading(self) -> float:
         """Epsilon of the steps so far: never below the ledger's, at the end exactly that."""
-        if not self.private:
+        if self._beside is None:
             return math.inf
-        if self.state.step == self.state.mechanism.steps:
-            return self.state.ledger.epsilon(self.delta)
-        return self._after(self.state.step)
-
-    def _after(self, step: int) -> float:
-        """The first reading at or behind a step."""
-        if self._readings is None:
-            self._readings = readings.readings_of(self.state.mechanism, self.state.before, self.delta)
-        return next(epsilon for at, epsilon in self._readings.items() if at >= step)
+        planned = self._beside.after(self.state.step)
+        return self.state.ledger.epsilon(self.delta) if self.state.step == self.state.mechanism.steps else planned
 
     def advance(self) -> None:
-        """Show the step, with the epsilon that the next reading will have: it is not exceeded until then."""
-        if not self._bar.show:
-            return
-        self._bar.advance(extra=f"epsilon {at_most(self._after(self.state.step))}" if self.private else "not private")
+        """One more step."""
+        if self._bar.show:
+            self._bar.advance(extra=self._word())
+
+    def _word(self) -> str | None:
+        """The epsilon that the next reading will have, which is not exceeded until then; nothing before it is known."""
+        if not self.private:
+            return "not private"
+        if self._beside is None or not self._beside.known:
+            return None
+        return f"epsilon {at_most(self._beside.after(self.state.step))}"

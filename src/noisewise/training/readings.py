@@ -1,9 +1,11 @@
-"""Epsilon along a run: at which steps it is read, and readings that wait until somebody asks for them."""
+"""Epsilon along a run: at which steps it is read, computed beside the steps, or later when somebody asks for it."""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +35,37 @@ def reading_interval(mechanism: Mechanism) -> int:
     """Whole epochs between two readings of epsilon."""
     per_epoch = max(1, round(1 / mechanism.sampler.rate))
     return per_epoch * math.ceil(mechanism.steps / per_epoch / READINGS)
+
+
+class Beside:
+    """Readings of a run that is watched, computed in a thread while it trains; whoever needs one earlier waits for it.
+
+    The plan's own epsilon is computed on the way and remembered by the accountant, so that it is there when the run ends.
+    """
+
+    def __init__(self, mechanism: Mechanism, before: Sequence[Line], delta: float):
+        self._found: Future[dict[int, float]] = Future()
+        self._given = mechanism, tuple(before), delta
+        self._thread = threading.Thread(
+            target=self._compute, name="epsilon", daemon=True
+        )  # an error does not wait for it
+        self._thread.start()
+
+    def _compute(self) -> None:
+        try:
+            self._found.set_result(readings_of(*self._given))
+        except BaseException as error:  # raised where a reading is asked for
+            self._found.set_exception(error)
+
+    @property
+    def known(self) -> bool:
+        """Would nobody have to wait?"""
+        return not self._thread.is_alive()
+
+    def after(self, step: int) -> float:
+        """The first reading at or behind a step."""
+        self._thread.join()
+        return next(epsilon for at, epsilon in self._found.result().items() if at >= step)
 
 
 @dataclass(frozen=True)
