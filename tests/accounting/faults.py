@@ -181,7 +181,7 @@ FAULTS = [
         "accounting/losses.py",
         "np.append(infinite, probabilities)",
         "np.append(0.0, probabilities)",
-        ("accounting/test_losses.py::test_epsilon_is_read_as_by_the_library",),
+        ("accounting/test_losses.py::test_infinite_losses_count_for_epsilon",),
     ),
     Mutant(
         "losses: epsilon where the unit is removed is left out",

@@ -825,7 +825,7 @@ FAULTS = [
         "training/readings.py",
         "for at, epsilon in self._found.result().items() if at >= step)",
         "for at, epsilon in self._found.result().items())",
-        ("training/test_run.py::test_epsilon_in_the_history_is_that_of_its_step",),
+        ("training/test_readings.py::test_later_readings_are_those_of_a_run_that_is_watched",),
     ),
     Mutant(
         "beside: steps wait for epsilon",

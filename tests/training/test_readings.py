@@ -84,10 +84,10 @@ def test_steps_do_not_wait_for_an_epsilon_that_is_only_shown(slow):
     assert float(said[-1].split()[1]) >= trained.ledger.epsilon(DELTA)
 
 
-def test_a_reading_that_is_told_is_waited_for(slow):
-    """It is the reading of a run with nothing to wait for."""
-    go, seen = slow[0], []
-    threading.Timer(0.2, go.set).start()
+def test_a_reading_that_is_told_is_waited_for(slow, monkeypatch):
+    """The accountant goes on only when a reading is asked for, which is that of a run with nothing to wait for."""
+    go, seen, after = slow[0], [], readings.Beside.after
+    monkeypatch.setattr(readings.Beside, "after", lambda beside, step: go.set() or after(beside, step))
     tiny.run(delta=DELTA, callbacks=[seen.append])
     assert [told.epsilon for told in seen] == [line["epsilon"] for line in tiny.run(delta=DELTA).history]
 
