@@ -5,13 +5,6 @@ from helpers.planting import Mutant
 FAULTS = [
     # ledger and plan
     Mutant(
-        "an odd release is lost when releases are doubled",
-        "accounting/along.py",
-        "return twice.compose(one) if count % 2 else twice",
-        "return twice",
-        ("accounting/test_along.py::test_few_releases_are_composed_by_doubling_with_the_same_result",),
-    ),
-    Mutant(
         "answers of one batch counted as one",
         "accounting/events.py",
         "    return least / (math.sqrt(",
@@ -165,8 +158,36 @@ FAULTS = [
     Mutant(
         "losses: equal releases count once",
         "accounting/losses.py",
-        ".self_compose(count)",
-        ".self_compose(1)",
+        "return repeated(once(rate, sigma, adjacency, grid), count)",
+        "return repeated(once(rate, sigma, adjacency, grid), 1)",
         ("accounting/test_losses.py::test_several_releases_are_composed",),
+    ),
+    Mutant(
+        "losses: an odd release is lost when powers are taken",
+        "accounting/losses.py",
+        "return twice * base if count % 2 and count > 1 else twice",
+        "return twice",
+        ("accounting/test_losses.py::test_equal_releases_are_composed_as_by_the_library",),
+    ),
+    Mutant(
+        "losses: tails that are cut cost nothing",
+        "accounting/losses.py",
+        "infinite = TAIL - math.expm1(",
+        "infinite = 0.0 * math.expm1(",
+        ("accounting/test_losses.py::test_equal_releases_are_composed_as_by_the_library",),
+    ),
+    Mutant(
+        "losses: what is infinite does not count",
+        "accounting/losses.py",
+        "np.append(infinite, probabilities)",
+        "np.append(0.0, probabilities)",
+        ("accounting/test_losses.py::test_infinite_losses_count_for_epsilon",),
+    ),
+    Mutant(
+        "losses: epsilon where the unit is removed is left out",
+        "accounting/losses.py",
+        "pair = (loss._pmf_remove,) if loss._symmetric else (loss._pmf_remove, loss._pmf_add)",
+        "pair = (loss._pmf_add,) if not loss._symmetric else (loss._pmf_remove,)",
+        ("accounting/test_losses.py::test_epsilon_is_read_as_by_the_library",),
     ),
 ]

@@ -188,7 +188,7 @@ def in_memory(team):
     def count(tensor):
         storage = tensor.untyped_storage()
         out[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        patience = time.monotonic() + 1  # gloo's own thread lets go of a tensor some time after it has arrived
+        patience = time.monotonic() + 5  # gloo's own thread lets go of a tensor some time after it has arrived
         while (held := living()) > FEW * size and time.monotonic() < patience:
             time.sleep(0.001)
         most[-1] = max(most[-1], held)

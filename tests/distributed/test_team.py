@@ -123,7 +123,7 @@ def die(team, how):
 def test_a_rank_that_is_gone_or_silent_stops_the_others(how):
     first, lost, third = outcomes(3, die, how, timeout=1.0)
     for took, message in (first, third):
-        assert took < 4
+        assert took < 30  # not the half hour that gloo waits by itself
         assert "another process of this run has stopped, or did not answer in time" in message
         assert "resume" in message
     assert isinstance(lost, {"killed": Gone, "failed": ValueError, "silent": tuple}[how])

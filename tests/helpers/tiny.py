@@ -51,9 +51,8 @@ def run(network=None, *, plan=None, optimizer=sgd, scheduler=None, **settings):
     chosen = optimizer(network)
     schedule = None if scheduler is None else scheduler(chosen)
     units = settings.pop("units", data(dtype=next(network.parameters()).dtype))
-    return train(
-        network, units, loss_fn, plan or mechanism(), chosen, scheduler=schedule, progress=False, **settings
-    )  # fmt: skip
+    settings = {"progress": False, **settings}
+    return train(network, units, loss_fn, plan or mechanism(), chosen, scheduler=schedule, **settings)
 
 
 def weights(network):

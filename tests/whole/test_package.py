@@ -79,20 +79,16 @@ for old, new in json.loads(sys.argv[1]).items():
 """
 
 
-@pytest.fixture(scope="module")
-def seen_there():
+def test_old_paths_still_work_and_say_where_things_are_now():
     """What each old path gives to whoever imports it first: processes that share the libraries, but not noisewise."""
     command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", OLD_PATHS]
     result = subprocess.run([*command, json.dumps(_moved.MOVED)], check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return dict(map(json.loads, result.stdout.splitlines()))
-
-
-@pytest.mark.parametrize(("old", "new"), _moved.MOVED.items())
-def test_old_paths_still_work_and_say_where_things_are_now(seen_there, old, new):
-    where = new.replace(", ", " and noisewise.")
-    message = f"noisewise.{old} is noisewise.{where} now; the old path goes with the next version."
-    assert seen_there[old] == [True, True, message]
+    wheres = {old: new.replace(", ", " and noisewise.") for old, new in _moved.MOVED.items()}
+    assert dict(map(json.loads, result.stdout.splitlines())) == {
+        old: [True, True, f"noisewise.{old} is noisewise.{where} now; the old path goes with the next version."]
+        for old, where in wheres.items()
+    }
 
 
 def test_the_old_module_train_trains_when_it_is_called():

@@ -128,7 +128,7 @@ def _pld_on_a_grid(events: Events, delta: float, adjacency: str, grid: float) ->
     gaussians = _gaussians(events)
     if gaussians is None:
         return _epsilon(PLDAccountant(_relation(adjacency), grid), events, delta)
-    return float(losses.composed(gaussians, _relation(adjacency), grid).get_epsilon_for_delta(delta))
+    return losses.epsilon_of(losses.composed(gaussians, _relation(adjacency), grid), delta)
 
 
 def _typical_loss(events: Events) -> float:

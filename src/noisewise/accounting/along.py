@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 SLACK = 0.02  # by which a reading may exceed the finest one, relative, at the end of the plan
-FEW = 64  # releases that are composed by doubling: each loses 1e-15 of its tail, to infinity
 COARSEST = 100 * FINEST  # grid that readings begin with, or a thousandth of a larger loss
 
 
@@ -44,24 +43,13 @@ def _composed(
 
     @cache
     def several(rate: float, sigma: float, count: int) -> Any:  # intervals are alike
-        if rate == 1 or count > FEW:
-            return losses.several(rate, sigma, count, relation, grid)
-        return _doubled(losses.once(rate, sigma, relation, grid), count)
+        return losses.several(rate, sigma, count, relation, grid)
 
     total = losses.composed(_gaussians(before) or (), relation, grid)
     for part, count in zip(_between(planned, counts), counts, strict=True):
         for event in _gaussians(part) or ():
             total = total.compose(several(*event))
-        yield float(total.get_epsilon_for_delta(delta)) if before or count else 0.0
-
-
-def _doubled(one: Any, count: int) -> Any:
-    """A privacy loss composed with itself, by halves: for few releases a sixth of the time of bounds on their tails."""
-    if count == 1:
-        return one
-    half = _doubled(one, count // 2)
-    twice = half.compose(half)
-    return twice.compose(one) if count % 2 else twice
+        yield losses.epsilon_of(total, delta) if before or count else 0.0
 
 
 def _length(events: Events) -> int:
