@@ -115,20 +115,35 @@ def _of_images(
 
 
 def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
-    """A table by the library's defaults."""
+    """A table by the library's defaults; the public map of its model is applied once, before training."""
     parts = load(name, 0, 1)
-    train, test = (Data(part.x.flatten(1).to(device), part.y.to(device), {k: v.to(device) for k, v in part.groups.items()},
-                        part.classes, True, group_names=part.group_names) for part in (parts.train, parts.test))  # fmt: skip
-    chosen = recommended(len(train), train.x.shape[1], epsilon, "classification", outputs_for(train))
-    model = build(chosen.model, tuple(train.x.shape[1:]), outputs_for(train), 0, **chosen.options).to(device)
-    settings = chosen.config() | {"schedule": None}
-    made = at_epsilon(_recipe(model, train, settings, cross_entropy), epsilon, DELTA)
+    settings, public, model = by_defaults(parts.train, epsilon)
+    with metered(device) as meter:
+        train, test = (mapped(part, public, device) for part in (parts.train, parts.test))
+    made = at_epsilon(_recipe(model.to(device), train, settings, cross_entropy), epsilon, DELTA)
     about = {
-        "data": name, "recipe": "the defaults for tables", "settings": settings | {"options": dict(chosen.options)},
-        "n": len(train), "coordinates": int(train.x.shape[1]), "feature_seconds": 0.0, "feature_joules": None,
+        "data": name, "recipe": "the defaults for tables", "settings": settings, "n": len(train),
+        "coordinates": int(train.x.shape[1]), "feature_seconds": round(meter.seconds, 2),
+        "feature_joules": None if meter.joules is None else round(meter.joules, 1),
         "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
     }  # fmt: skip
     return made, about, test
+
+
+def by_defaults(train: Data, epsilon: float) -> tuple[dict[str, Any], nn.Module, nn.Module]:
+    """The library's settings for a table, and its model in two parts: the map, which learns nothing, and what learns."""
+    chosen = recommended(len(train), train.x.shape[1], epsilon, "classification", outputs_for(train))
+    whole = build(chosen.model, tuple(train.x.shape[1:]), outputs_for(train), 0, **chosen.options)
+    *public, learning = whole.children()
+    settings = chosen.config() | {"schedule": None, "options": dict(chosen.options)}
+    return settings, nn.Sequential(*public), nn.Sequential(learning)
+
+
+def mapped(data: Data, public: nn.Module, device: str) -> Data:
+    """Rows after the map, each by itself, on the device; groups stay."""
+    x = torch.cat([public(rows) for rows in data.x.split(4096)])
+    groups = {column: labels.to(device) for column, labels in data.groups.items()}
+    return Data(x.to(device), data.y.to(device), groups, data.classes, True, group_names=data.group_names)
 
 
 def _recipe(model: nn.Module, train: Data, settings: dict[str, Any], loss_fn: Any) -> Recipe:
