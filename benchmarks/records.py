@@ -38,6 +38,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--seconds", type=float, required=True)
     one.add_argument("--out", type=Path, required=True, help="file of JSON lines; goes on where it ends")
     one.add_argument("--seed", type=int, default=0, help="of what is held out and what is tried")
+    one.add_argument("--models", type=int, default=records_search.SIDE_BY_SIDE, help="side by side; fewer on a CPU")
+    one.add_argument(
+        "--plans", type=int, default=records_search.PLANS, help="for each set of features and each epsilon"
+    )
+    one.add_argument("--epochs", type=int, default=records_search.EPOCHS[-1], help="at most")
     one.add_argument("--weights", help="of an encoder (noisewise pretrain): search made-up-linear")
     one = command("choose", "train the best again on other held-out images, and take the best mean")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
@@ -73,10 +78,18 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     match given.command:
         case "search":
+            effort = records_search.Effort(
+                seconds=given.seconds, models=given.models, plans=given.plans, epochs=given.epochs
+            )
             records_search.search(
-                given.name, given.epsilon, seconds=given.seconds, out=given.out, device=given.device, seed=given.seed,
+                given.name,
+                given.epsilon,
+                effort,
+                out=given.out,
+                device=given.device,
+                seed=given.seed,
                 weights=given.weights,
-            )  # fmt: skip
+            )
         case "choose":
             for epsilon in given.epsilon:
                 records_choose.choose(

@@ -10,7 +10,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from noisewise.models.heads import LENGTH, Centred
 from noisewise.recipes.centre import planned_ledger
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.scattered import Scattering
+from noisewise.recipes.settings import course_for
 from noisewise.recipes.transform import Features, features_of
 
 DELTA = 1e-5
@@ -113,7 +114,7 @@ def described(features: Features) -> dict[str, Any]:
     return {name: value for name, value in asdict(cast(Any, features)).items() if name != "shape"}
 
 
-def drawn_candidates(rng: random.Random, best: Candidate | None, count: int = SIDE_BY_SIDE) -> list[Candidate]:
+def drawn_candidates(rng: random.Random, best: Candidate | None, count: int) -> list[Candidate]:
     """Ways to learn, half of them near the best so far; none twice."""
     made: dict[Candidate, None] = {}
     while len(made) < count:
@@ -132,6 +133,7 @@ class Held:
     name: str
     train: Data
     look: Data
+    rows: tuple[torch.Tensor, torch.Tensor]  # of all: trained on, held out
 
     @property
     def n(self) -> int:
@@ -146,8 +148,8 @@ def training_images(name: str, device: str) -> Data:
 
 def held_out(name: str, whole: Data, seed: int) -> Held:
     """Training images without some that are held out, cut by a seed."""
-    look, train = (whole.take(rows) for rows in cut(len(whole), seed, whole.y.device))
-    return Held(name, train, look)
+    held, rest = cut(len(whole), seed, whole.y.device)
+    return Held(name, whole.take(rest), whole.take(held), (rest, held))
 
 
 def cut(count: int, seed: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,11 +223,21 @@ def best_of(lines: Sequence[dict[str, Any]], epsilon: float) -> dict[str, Any] |
     return max(fits, key=lambda line: line["accuracy"], default=None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is tried: seconds at most, models side by side, plans for each set of features and epsilon, epochs at most."""
+
+    seconds: float
+    models: int = SIDE_BY_SIDE
+    plans: int = PLANS
+    epochs: int = EPOCHS[-1]
+
+
 def search(
     name: str,
     epsilons: Sequence[float],
+    effort: Effort,
     *,
-    seconds: float,
     out: Path,
     device: str,
     seed: int,
@@ -235,22 +247,22 @@ def search(
     """Try settings until the time is up (or `most` sets of features were tried); gives how many models were trained."""
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
-    began, parts, tried = time.monotonic(), held_out(name, training_images(name, device), seed), 0
-    before = lines_of(out)
+    ends, tried = time.monotonic() + effort.seconds, 0
+    whole = training_images(name, device)
+    parts, before = held_out(name, whole, seed), lines_of(out)
     rng = random.Random(f"{name} {seed} {len(before)}")
-    shape = parts.train.x.shape
-    space = space_of(name, shape[1], shape[2], weights)
+    space = space_of(name, whole.x.shape[1], whole.x.shape[2], weights)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
-        while time.monotonic() - began < seconds and (most is None or tried < most):
+        while time.monotonic() < ends and (most is None or tried < most):
             tried += 1
             best = best_of(before, rng.choice(list(epsilons)))
             features = drawn_features(rng, space, best["features"] if best else None)
             try:
-                for line in _looked_at(parts, features, epsilons, before, rng, device):
+                for line in _looked_at(whole, parts, features, epsilons, before, rng, effort, ends):
                     before.append(line)
                     file.write(json.dumps(line) + "\n")
-                file.flush()
+                    file.flush()
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 print(f"{name}: no memory for {features}", flush=True)
@@ -260,34 +272,56 @@ def search(
                 for epsilon in epsilons
                 if (line := best_of(before, epsilon)) is not None
             ]
-            print(f"{name} {time.monotonic() - began:.0f} s, {len(before)} models, {', '.join(words)}", flush=True)
+            left = ends - time.monotonic()
+            print(f"{name} {left:.0f} s left, {len(before)} models, {', '.join(words)}", flush=True)
     return len(before)
 
 
 def _looked_at(
+    whole: Data,
     parts: Held,
     features: Features,
     epsilons: Sequence[float],
     before: Sequence[dict[str, Any]],
     rng: random.Random,
-    device: str,
+    effort: Effort,
+    ends: float,
 ) -> Iterator[dict[str, Any]]:
-    """Compute features once, then train many models on them."""
-    began = time.monotonic()
-    x, look = (_units(features_of(part.x, features, device=device), features) for part in (parts.train, parts.look))
+    """Compute features once, then train many models on them, while there is time."""
+    began, device = time.monotonic(), whole.x.device
+    made_of = _units(features_of(whole.x, features, device=device), features)
+    x, look = (made_of[rows] for rows in parts.rows)
+    del made_of
     x, look = centred_rows(x, look, features.centre, rng.randrange(2**31))
     inner, made = products(x), time.monotonic() - began
+    affordable = [plan for plan in plans(parts.n) if plan[1] <= effort.epochs]
     for epsilon in epsilons:
         best = best_of(before, epsilon)
-        for _ in range(PLANS):
-            batch, epochs = rng.choice(plans(parts.n))
+        near = usual(parts, epsilon, features) if best is None else _way(best)
+        for _ in range(effort.plans):
+            if time.monotonic() > ends:
+                return
+            batch, epochs = rng.choice(affordable)
             if best is not None and rng.random() < 0.5:
                 batch, epochs = best["batch"], best["epochs"]
-            near = None if best is None else Candidate(**{key: best[key] for key in LEARNING})
             yield from trained(
-                parts, features, x, inner, look, drawn_candidates(rng, near),
+                parts, features, x, inner, look, drawn_candidates(rng, near, effort.models),
                 epsilon=epsilon, batch=batch, epochs=epochs, seed=rng.randrange(2**31), made=made,
             )  # fmt: skip
+
+
+def usual(parts: Held, epsilon: float, features: Features) -> Candidate:
+    """How the recipe learns as it is: where a search begins."""
+    return _way(vars(course_for(recipe_of(features), parts.n, epsilon, int(parts.train.x.shape[1]), parts.name)))
+
+
+def _way(line: Mapping[str, Any]) -> Candidate:
+    return Candidate(**{key: line[key] for key in LEARNING})
+
+
+def recipe_of(features: Features) -> str:
+    """The recipe of a linear layer on such features."""
+    return "made-up-linear" if isinstance(features, Learned) else "scattering-linear"
 
 
 def centred_rows(x: torch.Tensor, look: torch.Tensor, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -333,10 +367,9 @@ def trained(
     )  # fmt: skip
     read = scores(heads, look, parts.look.y)
     seconds = time.monotonic() - began
-    recipe = "made-up-linear" if isinstance(features, Learned) else "scattering-linear"
     for candidate, score in zip(candidates, read, strict=True):
         yield {
-            "data": parts.name, "recipe": recipe, "epsilon": epsilon, "delta": DELTA, "n": parts.n,
+            "data": parts.name, "recipe": recipe_of(features), "epsilon": epsilon, "delta": DELTA, "n": parts.n,
             "held_out": len(parts.look), "features": described(features), "coordinates": int(x.shape[2]),
             "batch": batch, "epochs": epochs, "steps": steps, "noise": noise, **candidate.to_dict(),
             **{key: None if np.isnan(value) else round(value, 5) for key, value in score.items()},
