@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records_final import made_by
 from records_linear import Candidate, products
 from records_search import (
     DELTA,
@@ -78,6 +79,7 @@ def choose(
         "trials": len(lines) + len(again) * len(seeds), "diverged": len(lines) - len(scored),
         "best_of_search": best_of(scored, epsilon),
         "paid_epsilon": price([*lines, *again_in_lines]), "held_out": scored[0]["held_out"], "n": scored[0]["n"],
+        **made_by(device),
         "seeds": list(seeds), "again": again, "winner": winner, "choices": marginals(scored),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def final(
         record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
         accuracies = [100 * run["accuracy"] for run in record["runs"]]
         print(f"{name} {recipe} epsilon {epsilon:g} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
-        record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, "device": _hardware(device)})
+        record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, **made_by(device)})
         record["command"] = (
             f"python benchmarks/records.py final {name} --epsilon {epsilon:g} --recipe {recipe} --device {device}"
         )
@@ -207,7 +207,7 @@ def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     worst = {part: min(values, key=values.__getitem__) if values else None for part, values in together.items()}
     joules = [run["joules"] for run in runs if run["joules"] is not None]
     return {
-        "format": 1, **about, "commit": commit(), "versions": {"noisewise": __version__, "torch": torch.__version__},
+        "format": 1, **about,
         "accuracy": statistics.mean(scores), "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
         "worst_class": [worst["classes"], together["classes"].get(worst["classes"])],
         "worst_group": [worst["groups"], together["groups"].get(worst["groups"])],
@@ -220,6 +220,12 @@ def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 def _mean_of(several: Any) -> dict[str, float]:
     rows = list(several)
     return {name: statistics.mean(row[name] for row in rows) for name in rows[0]} if rows else {}
+
+
+def made_by(device: str) -> dict[str, Any]:
+    """Commit, versions and hardware."""
+    versions = {"noisewise": __version__, "torch": torch.__version__}
+    return {"commit": commit(), "versions": versions, "device": _hardware(device)}
 
 
 def _hardware(device: str) -> str:
