@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--plans", type=int, default=records_search.PLANS, help="for each set of features and each epsilon"
     )
     one.add_argument("--epochs", type=int, default=records_search.EPOCHS[-1], help="at most")
+    one.add_argument("--recipe", default="scattering-linear", choices=("scattering-linear", "patches-linear"))
     one.add_argument("--weights", help="of an encoder (noisewise pretrain): search made-up-linear")
     one = command("choose", "train the best again on other held-out images, and take the best mean")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
@@ -82,14 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
                 seconds=given.seconds, models=given.models, plans=given.plans, epochs=given.epochs
             )
             records_search.search(
-                given.name,
-                given.epsilon,
-                effort,
-                out=given.out,
-                device=given.device,
-                seed=given.seed,
-                weights=given.weights,
-            )
+                given.name, given.epsilon, effort,
+                out=given.out, device=given.device, seed=given.seed, recipe=given.recipe, weights=given.weights,
+            )  # fmt: skip
         case "choose":
             for epsilon in given.epsilon:
                 records_choose.choose(

@@ -10,11 +10,12 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from records_power import metered
+from records_power import Meter, metered
 from records_search import DELTA, FOLDER
 from torch import nn
 
@@ -29,7 +30,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
 from noisewise.recipes.own_images import loss_of, views_of
-from noisewise.recipes.transform import featured
+from noisewise.recipes.transform import Features, featured
 from noisewise.reproduce.running import commit
 from noisewise.runs.files import read_json, write_json
 from noisewise.sampling import Poisson
@@ -73,11 +74,10 @@ def final(
     for seed in missing:
         record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
         accuracies = [100 * run["accuracy"] for run in record["runs"]]
-        print(f"{name} {recipe} epsilon {epsilon:g} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
+        print(f"{path.stem} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
         record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, **made_by(device)})
-        record["command"] = (
-            f"python benchmarks/records.py final {name} --epsilon {epsilon:g} --recipe {recipe} --device {device}"
-        )
+        how = "" if name in TABLES else f" --recipe {recipe}"
+        record["command"] = f"python benchmarks/records.py final {name} --epsilon {epsilon:g}{how} --device {device}"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
     return record
@@ -88,15 +88,10 @@ def _of_images(
 ) -> tuple[Recipe, dict[str, Any], Data]:
     """The recipe on all training images, with features on the device; the test part's features too, whose labels wait."""
     kind, given = parsed(text)
-    parts = getattr(images, name)(0, 0)
-    train, test = (
-        part if most is None else part.take(torch.arange(min(most, len(part)))) for part in (parts.train, parts.test)
-    )
-    course = kind.course(len(train), epsilon, int(train.x.shape[1]), name)
+    raw = _raw(name, most)
+    course = kind.course(len(raw.train), epsilon, int(raw.train.x.shape[1]), name)
     features = kind.made(given, course)
-    with metered(device) as meter:
-        seen = [featured(part, features, flat=kind.flat, device=device, keep=device) for part in (train, test)]
-    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+    train, test, meter = _features(name, features, kind.flat, device, most)
     settings = course.settings(len(train), epsilon)
     views = views_of(features)
     model = build_model(kind.model(features), tuple(train.x.shape[1:]), outputs_for(train), 0).to(device)
@@ -112,6 +107,24 @@ def _of_images(
         "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
     }  # fmt: skip
     return made, about, test
+
+
+@lru_cache(maxsize=1)
+def _raw(name: str, most: int | None) -> Splits:
+    """Official training and test images."""
+    parts = getattr(images, name)(0, 0)
+    shown = (part if most is None else part.take(torch.arange(min(most, len(part)))) for part in parts)
+    return Splits(*shown)
+
+
+@lru_cache(maxsize=1)
+def _features(name: str, features: Features, flat: bool, device: str, most: int | None) -> tuple[Data, Data, Meter]:
+    """Features of training and test images on the device, once for all epsilons that share them."""
+    raw = _raw(name, most)
+    with metered(device) as meter:
+        seen = [featured(part, features, flat=flat, device=device, keep=device) for part in (raw.train, raw.test)]
+    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+    return train, test, meter
 
 
 def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:

@@ -26,6 +26,7 @@ NAMES = {
 LANES = {
     "scattering-linear": "none but the private data",
     "scattering-cnn": "none but the private data",
+    "patches-linear": "none but the private data",
     "made-up-linear": "made-up images",
     "defaults": "none but the private data",
 }
@@ -333,7 +334,7 @@ def draw(folder: Path = FOLDER) -> None:
 
 
 def _draw(axis: Any, name: str, made: Sequence[dict[str, Any]]) -> None:
-    for colour, lane in zip(("#1f4e79", "#2a7f4f", "#8a5a00", "#555555"), LANES, strict=True):
+    for colour, lane in zip(("#1f4e79", "#2a7f4f", "#7a3f8a", "#8a5a00", "#555555"), LANES, strict=True):
         rows = sorted((one for one in made if one["lane"] == lane), key=lambda one: one["epsilon"])
         if rows:
             places = [one["epsilon"] for one in rows]

@@ -26,6 +26,7 @@ from noisewise.data.base import split
 from noisewise.models.heads import LENGTH, Centred
 from noisewise.recipes.centre import planned_ledger
 from noisewise.recipes.learned import Learned
+from noisewise.recipes.patches import Patches
 from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.settings import course_for
 from noisewise.recipes.transform import Features, features_of
@@ -76,10 +77,24 @@ LEARNED: dict[str, Sequence[Any]] = {
 }
 
 
-def space_of(name: str, channels: int, side: int, weights: str | None = None) -> dict[str, Sequence[Any]]:
+PATCHED: dict[str, Sequence[Any]] = {
+    "count": (512, 256, 1024),
+    "side": (6, 5, 7),
+    "kind": ("patchwork", "woven", "textured"),
+    "threshold": (0.5, 0.0, 1.0),
+    "grid": (4, 3, 5),
+    "scattering": (0.0, 0.5, 1.0, 2.0),
+}
+
+
+def space_of(
+    name: str, channels: int, side: int, recipe: str = "scattering-linear", weights: str | None = None
+) -> dict[str, Sequence[Any]]:
     """Features that may be chosen for a set of images; `weights`: those of an encoder."""
     if weights is not None:
         space = {**LEARNED, "weights": (weights,)}
+    elif recipe == "patches-linear":
+        space = dict(PATCHED)
     else:
         space = dict(SPACE)
         space["scales"] = tuple(scales for scales in SPACE["scales"] if 2 * 2 ** max(scales) <= side)
@@ -105,9 +120,9 @@ def drawn_features(rng: random.Random, space: dict[str, Sequence[Any]], best: di
 
 
 def features_from(raw: dict[str, Any]) -> Features:
-    """Features of a line of results: those of an encoder have weights."""
+    """Features of a line of results: those of an encoder have weights, patches a side."""
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-    return Learned(**chosen) if "weights" in chosen else Scattering(**chosen)
+    return Learned(**chosen) if "weights" in chosen else Patches(**chosen) if "side" in chosen else Scattering(**chosen)
 
 
 def described(features: Features) -> dict[str, Any]:
@@ -242,6 +257,7 @@ def search(
     out: Path,
     device: str,
     seed: int,
+    recipe: str = "scattering-linear",
     weights: str | None = None,
     most: int | None = None,
 ) -> int:
@@ -252,7 +268,7 @@ def search(
     whole = training_images(name, device)
     parts, before = held_out(name, whole, seed), lines_of(out)
     rng = random.Random(f"{name} {seed} {len(before)}")
-    space = space_of(name, whole.x.shape[1], whole.x.shape[2], weights)
+    space = space_of(name, whole.x.shape[1], whole.x.shape[2], recipe, weights)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
         while time.monotonic() < ends and (most is None or tried < most):
@@ -322,7 +338,7 @@ def _way(line: Mapping[str, Any]) -> Candidate:
 
 def recipe_of(features: Features) -> str:
     """The recipe of a linear layer on such features."""
-    return "made-up-linear" if isinstance(features, Learned) else "scattering-linear"
+    return {Learned: "made-up-linear", Patches: "patches-linear"}.get(type(features), "scattering-linear")
 
 
 def centred_rows(x: torch.Tensor, look: torch.Tensor, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
