@@ -50,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--from", type=Path, action="append", required=True, dest="sources", help="files of search")
     one.add_argument("--out", type=Path, default=records_search.FOLDER, help="folder of results")
     one.add_argument("--recipe", default="scattering-linear")
+    one.add_argument("--top", type=int, default=records_choose.TOP, help="so many candidates")
+    one.add_argument("--sets", type=int, default=records_choose.SETS, help="so many sets of features among them")
     one.add_argument("--chosen", type=Path, default=records_choose.CHOSEN, help="the recipe's file")
     one = command("final", "five seeds on all training images; reads the test part once for each")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
@@ -96,6 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
                     folder=given.out,
                     chosen=given.chosen,
                     recipe=given.recipe,
+                    top=given.top,
+                    sets=given.sets,
                 )
         case "final" | "frontier":
             for epsilon in records_final.FRONTIER if given.command == "frontier" else given.epsilon:

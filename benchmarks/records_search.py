@@ -39,6 +39,7 @@ SIDE_BY_SIDE = 32  # models that share their batches
 PLANS = 3  # (batch, epochs) for each set of features and each epsilon
 SHARES, EPOCHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0), (10, 20, 40, 80, 160, 320)
 MOST_STEPS = 700
+MOST_NUMBERS = 40_000  # of a unit: several searches share a GPU's memory
 CENTRE = 20.0  # noise multiplier of the released mean of features, where it is released
 
 
@@ -115,7 +116,7 @@ def drawn_features(rng: random.Random, space: dict[str, Sequence[Any]], best: di
     if len(chosen["views"]) == 1:
         chosen["average"] = True
     if not chosen["average"]:  # side by side they need memory
-        chosen["views"] = chosen["views"][:4]
+        chosen["views"] = chosen["views"][:2]
     return features_from(chosen)
 
 
@@ -306,6 +307,8 @@ def _looked_at(
 ) -> Iterator[dict[str, Any]]:
     """Compute features once, then train many models on them, while there is time."""
     began, device = time.monotonic(), whole.x.device
+    if features_of(whole.x[:1], features, device=device).numel() > MOST_NUMBERS:
+        return
     made_of = _units(features_of(whole.x, features, device=device), features)
     x, look = (made_of[rows] for rows in parts.rows)
     del made_of
