@@ -107,10 +107,14 @@ def space_of(
     return space
 
 
-def drawn_features(rng: random.Random, space: dict[str, Sequence[Any]], best: dict[str, Any] | None) -> Features:
-    """The first of all choices at first; then anything, or more often the best so far with one or two choices changed."""
-    chosen = {name: values[0] if best is None else rng.choice(values) for name, values in space.items()}
-    if best is not None and rng.random() < 0.6:
+def drawn_features(
+    rng: random.Random, space: dict[str, Sequence[Any]], best: dict[str, Any] | None, usual: Mapping[str, Any]
+) -> Features:
+    """Those of the recipe as it is at first; then anything, or more often the best so far with one or two choices changed."""
+    if best is None:
+        return features_from({name: usual.get(name, values[0]) for name, values in space.items()})
+    chosen = {name: rng.choice(values) for name, values in space.items()}
+    if rng.random() < 0.6:
         changed = rng.sample(sorted(space), rng.choice((1, 2)))
         chosen = {name: chosen[name] if name in changed else best[name] for name in space}
     if len(chosen["views"]) == 1:
@@ -269,13 +273,15 @@ def search(
     whole = training_images(name, device)
     parts, before = held_out(name, whole, seed), lines_of(out)
     rng = random.Random(f"{name} {seed} {len(before)}")
-    space = space_of(name, whole.x.shape[1], whole.x.shape[2], recipe, weights)
+    lane = recipe if weights is None else "made-up-linear"
+    space = space_of(name, whole.x.shape[1], whole.x.shape[2], lane, weights)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
         while time.monotonic() < ends and (most is None or tried < most):
             tried += 1
-            best = best_of(before, rng.choice(list(epsilons)))
-            features = drawn_features(rng, space, best["features"] if best else None)
+            epsilon = rng.choice(list(epsilons))
+            best, course = best_of(before, epsilon), course_for(lane, parts.n, epsilon, int(whole.x.shape[1]), name)
+            features = drawn_features(rng, space, best["features"] if best else None, course.features)
             try:
                 for line in _looked_at(whole, parts, features, epsilons, before, rng, effort, ends):
                     before.append(line)
