@@ -1,11 +1,16 @@
 """Records: the best accuracy that a privacy budget buys, searched on held-out images, run with real noise, written as a page.
 
     python benchmarks/records.py search cifar10 --epsilon 1 --epsilon 3 --seconds 240 --out cifar10.jsonl --device cuda
-    python benchmarks/records.py choose cifar10 --epsilon 1 --from cifar10.jsonl --device cuda
+    python benchmarks/records.py search cifar10 ... --recipe patches-linear | --weights encoder.safetensors     # other features
+    python benchmarks/records.py choose cifar10 --epsilon 1 --from cifar10.jsonl --device cuda                  # a minute
     python benchmarks/records.py final cifar10 --epsilon 1 --device cuda       # five seeds, the test part read once by each
+    python benchmarks/records.py limits cifar10 --epsilon 1 --device cuda      # features, clipping or noise; held-out images
     python benchmarks/records.py frontier cifar10 --device cuda                # epsilon 0.25 to 8
     python benchmarks/records.py page                                          # docs/records.md from the files
 
+In order of value on a GPU: encoders (`noisewise pretrain --kind patchwork/woven --seconds 240`, needs no data), then search,
+choose and final of CIFAR-10 by each recipe side by side, of Fashion-MNIST and MNIST, then limits, then frontiers. On a CPU a
+search takes `--models 8 --plans 1 --epochs 40`. Every line, seed and run is kept as it is made, so that a time limit loses none.
 Searches read held-out training images only. Results lie in benchmarks/results/records; a run that is there is not run again.
 """
 

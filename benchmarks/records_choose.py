@@ -4,6 +4,7 @@ many scores is partly luck; the best mean wins, and goes into the recipe's file 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import statistics
 from collections import defaultdict
@@ -210,7 +211,6 @@ def _word(value: Any) -> str:
 
 def _put(path: Path, recipe: str, name: str, epsilon: float, winner: dict[str, Any], n: int) -> None:
     """The winner in the recipe's file, in place of an earlier one for the same set and epsilon."""
-    entries = json.loads(path.read_text()) if path.exists() else {}
     channels = 3 if name in ("cifar10", "cifar100", "svhn") else 1
     features = {key: value for key, value in winner["features"].items() if key not in ("weights", "digest")}
     entry = {
@@ -218,6 +218,11 @@ def _put(path: Path, recipe: str, name: str, epsilon: float, winner: dict[str, A
         "share": round(winner["batch"] / n, 4), "epochs": winner["epochs"],
         **{key: winner[key] for key in LEARNING},
     }  # fmt: skip
-    others = [one for one in entries.get(recipe, []) if (one["data"], one["epsilon"]) != (name, epsilon)]
-    entries[recipe] = sorted([*others, entry], key=lambda one: (one["data"], one["epsilon"]))
-    path.write_text(json.dumps(entries, indent=1) + "\n")
+    with path.open("a+") as file:  # several may choose at once
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        entries = json.loads(file.read() or "{}")
+        others = [one for one in entries.get(recipe, []) if (one["data"], one["epsilon"]) != (name, epsilon)]
+        entries[recipe] = sorted([*others, entry], key=lambda one: (one["data"], one["epsilon"]))
+        file.truncate(0)
+        file.write(json.dumps(entries, indent=1) + "\n")
