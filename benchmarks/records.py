@@ -10,7 +10,7 @@
 
 In order of value on a GPU: encoders (`noisewise pretrain --kind patchwork/woven --seconds 240`, needs no data), then search,
 choose and final of CIFAR-10 by each recipe side by side, of Fashion-MNIST and MNIST, then limits, then frontiers. On a CPU a
-search takes `--models 8 --plans 1 --epochs 40`. Every line, seed and run is kept as it is made, so that a time limit loses none.
+search takes `--models 8 --plans 1 --epochs 40`. Each line, seed and run is kept as it is made, so that a time limit loses none.
 Searches read held-out training images only. Results lie in benchmarks/results/records; a run that is there is not run again.
 """
 
