@@ -14,7 +14,7 @@ class PatchesLinear(NamedRecipe):
     More of what tells photographs apart than wavelets alone, and nothing is learned from records but the linear layer. Views,
     length and learning as in `scattering-linear`.
 
-    Reference: Coates, Ng, Lee 2011 (single-layer networks). Deviation: patches of made-up images.
+    Reference: Coates, Ng, Lee 2011, AISTATS (single-layer networks). Deviation: patches of made-up images.
     """
 
     name: ClassVar[str] = "patches-linear"
