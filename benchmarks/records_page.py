@@ -89,8 +89,8 @@ PUBLISHED = (
 def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """Final runs, each with the lane and the device that its file's name says."""
     made = []
-    for path in sorted(folder.glob("*.json")):
-        if path.name.endswith((".search.json", ".limits.json")) or path.name == "noise.json":
+    for path in sorted(folder.glob("*.*.*.json")):  # data, lane, epsilon
+        if path.name.endswith((".search.json", ".limits.json")):
             continue
         record = read_json(path)
         record["lane"], record["cpu"] = path.name.split(".")[1], path.name.endswith(".cpu.json")
@@ -310,6 +310,8 @@ def page(folder: Path = FOLDER) -> str:
         "",
         *([drawn, ""] if (folder / PLOT).exists() else []),
         *frontier_table(folder),
+        "",
+        "Seconds are wall clock; a CPU's were shared with other work.",
         "",
         "## The recipes",
         "",

@@ -80,7 +80,10 @@ def pretrain(
         torch.default_generator.manual_seed(how.seed)
         encoder = Encoder(how.shape[0], how.width)
         head = nn.Sequential(nn.Linear(8 * how.width, 8 * how.width), nn.ReLU(), nn.Linear(8 * how.width, PROJECTED))
-    encoder.to(device, memory_format=torch.channels_last).train()
+    encoder.to(device).train()
+    for weight in encoder.parameters():
+        if weight.dim() == 4:  # as images lie: convolutions need not turn them
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     head.to(device).train()
     optimizer = torch.optim.SGD(
         [*encoder.parameters(), *head.parameters()], lr=how.lr, momentum=0.9, weight_decay=5e-4, nesterov=True
@@ -104,7 +107,7 @@ def pretrain(
             optimizer.step()
             made += 1
             bar.advance(extra=f"loss {float(loss.detach()):.2f}" if step % 50 == 0 else None)
-    return encoder.eval().to(torch.float32, memory_format=torch.contiguous_format), made
+    return encoder.eval().float(), made
 
 
 def _pictures(how: Pretraining, device: torch.device, progress: bool) -> Tensor:
