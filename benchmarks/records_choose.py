@@ -189,7 +189,7 @@ def marginals(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         chosen = {
-            **line["features"],
+            **{key: value for key, value in line["features"].items() if key != "digest"},
             **{key: line[key] for key in LEARNING},
             "batch": line["batch"],
             "epochs": line["epochs"],
@@ -206,7 +206,8 @@ def marginals(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 
 def _word(value: Any) -> str:
-    return "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """Lists as they are written in a recipe, files by their names."""
+    return "/".join(map(str, value)) if isinstance(value, list | tuple) else Path(str(value)).name
 
 
 def _put(path: Path, recipe: str, name: str, epsilon: float, winner: dict[str, Any], n: int) -> None:
