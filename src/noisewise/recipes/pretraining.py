@@ -11,6 +11,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +91,7 @@ def pretrain(
         [*encoder.parameters(), *head.parameters()], lr=how.lr, momentum=0.9, weight_decay=5e-4, nesterov=True
     )
     began, made = time.monotonic(), 0
-    quick = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)  # batches of one size
-    with quick, Bar("learning on made-up images", how.steps, show=progress) as bar:
+    with _one_size(), Bar("learning on made-up images", how.steps, show=progress) as bar:
         for step in range(how.steps):
             done = step / how.steps if seconds is None else min(1.0, (time.monotonic() - began) / seconds)
             if done >= 1:
@@ -108,6 +109,17 @@ def pretrain(
             made += 1
             bar.advance(extra=f"loss {float(loss.detach()):.2f}" if step % 50 == 0 else None)
     return encoder.eval().float(), made
+
+
+@contextmanager
+def _one_size() -> Iterator[None]:
+    """Batches have one size, for which cuDNN may look for the quickest way."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _pictures(how: Pretraining, device: torch.device, progress: bool) -> Tensor:
