@@ -79,11 +79,11 @@ LEARNED: dict[str, Sequence[Any]] = {
 
 
 PATCHED: dict[str, Sequence[Any]] = {
-    "count": (512, 256, 1024),
+    "count": (512, 256, 1024, 2048),
     "side": (6, 5, 7),
     "kind": ("patchwork", "woven", "textured"),
     "threshold": (0.5, 0.0, 1.0),
-    "grid": (4, 3, 5),
+    "grid": (4, 3, 2),
     "scattering": (0.0, 0.5, 1.0, 2.0),
 }
 

@@ -17,7 +17,7 @@ from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
 
 FLAT = 0.01  # added to a patch's variance: noise of a flat one is not enlarged
 SEEN = 50_000  # patches that show which pixels go together
-ROWS = {"cpu": 64, "cuda": 512}  # images at a time: maps of all patches are large
+ROWS = {"cpu": 64, "cuda": 256}  # images at a time: maps of all patches are large
 
 
 @dataclass(frozen=True, kw_only=True)
