@@ -1,11 +1,16 @@
 """Records: the best accuracy that a privacy budget buys, searched on held-out images, run with real noise, written as a page.
 
     python benchmarks/records.py search cifar10 --epsilon 1 --epsilon 3 --seconds 240 --out cifar10.jsonl --device cuda
-    python benchmarks/records.py choose cifar10 --epsilon 1 --from cifar10.jsonl --device cuda
+    python benchmarks/records.py search cifar10 ... --recipe patches-linear | --weights encoder.safetensors     # other features
+    python benchmarks/records.py choose cifar10 --epsilon 1 --from cifar10.jsonl --device cuda                  # a minute
     python benchmarks/records.py final cifar10 --epsilon 1 --device cuda       # five seeds, the test part read once by each
+    python benchmarks/records.py limits cifar10 --epsilon 1 --device cuda      # features, clipping or noise; held-out images
     python benchmarks/records.py frontier cifar10 --device cuda                # epsilon 0.25 to 8
     python benchmarks/records.py page                                          # docs/records.md from the files
 
+In order of value on a GPU: encoders (`noisewise pretrain --kind patchwork/woven --seconds 240`, needs no data), then search,
+choose and final of CIFAR-10 by each recipe side by side, of Fashion-MNIST and MNIST, then limits, then frontiers. On a CPU a
+search takes `--models 8 --plans 1 --epochs 40`. Each line, seed and run is kept as it is made, so that a time limit loses none.
 Searches read held-out training images only. Results lie in benchmarks/results/records; a run that is there is not run again.
 """
 
@@ -38,12 +43,20 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--seconds", type=float, required=True)
     one.add_argument("--out", type=Path, required=True, help="file of JSON lines; goes on where it ends")
     one.add_argument("--seed", type=int, default=0, help="of what is held out and what is tried")
+    one.add_argument("--models", type=int, default=records_search.SIDE_BY_SIDE, help="side by side; fewer on a CPU")
+    one.add_argument(
+        "--plans", type=int, default=records_search.PLANS, help="for each set of features and each epsilon"
+    )
+    one.add_argument("--epochs", type=int, default=records_search.EPOCHS[-1], help="at most")
+    one.add_argument("--recipe", default="scattering-linear", choices=("scattering-linear", "patches-linear"))
     one.add_argument("--weights", help="of an encoder (noisewise pretrain): search made-up-linear")
     one = command("choose", "train the best again on other held-out images, and take the best mean")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     one.add_argument("--from", type=Path, action="append", required=True, dest="sources", help="files of search")
     one.add_argument("--out", type=Path, default=records_search.FOLDER, help="folder of results")
     one.add_argument("--recipe", default="scattering-linear")
+    one.add_argument("--top", type=int, default=records_choose.TOP, help="so many candidates")
+    one.add_argument("--sets", type=int, default=records_choose.SETS, help="so many sets of features among them")
     one.add_argument("--chosen", type=Path, default=records_choose.CHOSEN, help="the recipe's file")
     one = command("final", "five seeds on all training images; reads the test part once for each")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
@@ -73,9 +86,12 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     match given.command:
         case "search":
+            effort = records_search.Effort(
+                seconds=given.seconds, models=given.models, plans=given.plans, epochs=given.epochs
+            )
             records_search.search(
-                given.name, given.epsilon, seconds=given.seconds, out=given.out, device=given.device, seed=given.seed,
-                weights=given.weights,
+                given.name, given.epsilon, effort,
+                out=given.out, device=given.device, seed=given.seed, recipe=given.recipe, weights=given.weights,
             )  # fmt: skip
         case "choose":
             for epsilon in given.epsilon:
@@ -87,6 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
                     folder=given.out,
                     chosen=given.chosen,
                     recipe=given.recipe,
+                    top=given.top,
+                    sets=given.sets,
                 )
         case "final" | "frontier":
             for epsilon in records_final.FRONTIER if given.command == "frontier" else given.epsilon:

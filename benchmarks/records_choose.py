@@ -4,6 +4,7 @@ many scores is partly luck; the best mean wins, and goes into the recipe's file 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import statistics
 from collections import defaultdict
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records_final import made_by
 from records_linear import Candidate, products
 from records_search import (
     DELTA,
@@ -78,6 +80,7 @@ def choose(
         "trials": len(lines) + len(again) * len(seeds), "diverged": len(lines) - len(scored),
         "best_of_search": best_of(scored, epsilon),
         "paid_epsilon": price([*lines, *again_in_lines]), "held_out": scored[0]["held_out"], "n": scored[0]["n"],
+        **made_by(device),
         "seeds": list(seeds), "again": again, "winner": winner, "choices": marginals(scored),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +189,7 @@ def marginals(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         chosen = {
-            **line["features"],
+            **{key: value for key, value in line["features"].items() if key != "digest"},
             **{key: line[key] for key in LEARNING},
             "batch": line["batch"],
             "epochs": line["epochs"],
@@ -203,12 +206,12 @@ def marginals(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 
 def _word(value: Any) -> str:
-    return "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """Lists as they are written in a recipe, files by their names."""
+    return "/".join(map(str, value)) if isinstance(value, list | tuple) else Path(str(value)).name
 
 
 def _put(path: Path, recipe: str, name: str, epsilon: float, winner: dict[str, Any], n: int) -> None:
     """The winner in the recipe's file, in place of an earlier one for the same set and epsilon."""
-    entries = json.loads(path.read_text()) if path.exists() else {}
     channels = 3 if name in ("cifar10", "cifar100", "svhn") else 1
     features = {key: value for key, value in winner["features"].items() if key not in ("weights", "digest")}
     entry = {
@@ -216,6 +219,11 @@ def _put(path: Path, recipe: str, name: str, epsilon: float, winner: dict[str, A
         "share": round(winner["batch"] / n, 4), "epochs": winner["epochs"],
         **{key: winner[key] for key in LEARNING},
     }  # fmt: skip
-    others = [one for one in entries.get(recipe, []) if (one["data"], one["epsilon"]) != (name, epsilon)]
-    entries[recipe] = sorted([*others, entry], key=lambda one: (one["data"], one["epsilon"]))
-    path.write_text(json.dumps(entries, indent=1) + "\n")
+    with path.open("a+") as file:  # several may choose at once
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        entries = json.loads(file.read() or "{}")
+        others = [one for one in entries.get(recipe, []) if (one["data"], one["epsilon"]) != (name, epsilon)]
+        entries[recipe] = sorted([*others, entry], key=lambda one: (one["data"], one["epsilon"]))
+        file.truncate(0)
+        file.write(json.dumps(entries, indent=1) + "\n")

@@ -10,11 +10,12 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from records_power import metered
+from records_power import Meter, metered
 from records_search import DELTA, FOLDER
 from torch import nn
 
@@ -29,7 +30,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
 from noisewise.recipes.own_images import loss_of, views_of
-from noisewise.recipes.transform import featured
+from noisewise.recipes.transform import Features, featured
 from noisewise.reproduce.running import commit
 from noisewise.runs.files import read_json, write_json
 from noisewise.sampling import Poisson
@@ -73,11 +74,10 @@ def final(
     for seed in missing:
         record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
         accuracies = [100 * run["accuracy"] for run in record["runs"]]
-        print(f"{name} {recipe} epsilon {epsilon:g} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
-        record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, "device": _hardware(device)})
-        record["command"] = (
-            f"python benchmarks/records.py final {name} --epsilon {epsilon:g} --recipe {recipe} --device {device}"
-        )
+        print(f"{path.stem} seed {seed}: {accuracies[-1]:.2f} %", flush=True)
+        record = _summed(record, {**about, "epsilon": epsilon, "delta": DELTA, **made_by(device)})
+        how = "" if name in TABLES else f" --recipe {recipe}"
+        record["command"] = f"python benchmarks/records.py final {name} --epsilon {epsilon:g}{how} --device {device}"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
     return record
@@ -88,15 +88,10 @@ def _of_images(
 ) -> tuple[Recipe, dict[str, Any], Data]:
     """The recipe on all training images, with features on the device; the test part's features too, whose labels wait."""
     kind, given = parsed(text)
-    parts = getattr(images, name)(0, 0)
-    train, test = (
-        part if most is None else part.take(torch.arange(min(most, len(part)))) for part in (parts.train, parts.test)
-    )
-    course = kind.course(len(train), epsilon, int(train.x.shape[1]), name)
+    raw = _raw(name, most)
+    course = kind.course(len(raw.train), epsilon, int(raw.train.x.shape[1]), name)
     features = kind.made(given, course)
-    with metered(device) as meter:
-        seen = [featured(part, features, flat=kind.flat, device=device, keep=device) for part in (train, test)]
-    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+    train, test, meter = _features(name, features, kind.flat, device, most)
     settings = course.settings(len(train), epsilon)
     views = views_of(features)
     model = build_model(kind.model(features), tuple(train.x.shape[1:]), outputs_for(train), 0).to(device)
@@ -114,21 +109,54 @@ def _of_images(
     return made, about, test
 
 
+@lru_cache(maxsize=1)
+def _raw(name: str, most: int | None) -> Splits:
+    """Official training and test images."""
+    parts = getattr(images, name)(0, 0)
+    shown = (part if most is None else part.take(torch.arange(min(most, len(part)))) for part in parts)
+    return Splits(*shown)
+
+
+@lru_cache(maxsize=1)
+def _features(name: str, features: Features, flat: bool, device: str, most: int | None) -> tuple[Data, Data, Meter]:
+    """Features of training and test images on the device, once for all epsilons that share them."""
+    raw = _raw(name, most)
+    with metered(device) as meter:
+        seen = [featured(part, features, flat=flat, device=device, keep=device) for part in (raw.train, raw.test)]
+    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+    return train, test, meter
+
+
 def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
-    """A table by the library's defaults."""
+    """A table by the library's defaults; the public map of its model is applied once, before training."""
     parts = load(name, 0, 1)
-    train, test = (Data(part.x.flatten(1).to(device), part.y.to(device), {k: v.to(device) for k, v in part.groups.items()},
-                        part.classes, True, group_names=part.group_names) for part in (parts.train, parts.test))  # fmt: skip
-    chosen = recommended(len(train), train.x.shape[1], epsilon, "classification", outputs_for(train))
-    model = build(chosen.model, tuple(train.x.shape[1:]), outputs_for(train), 0, **chosen.options).to(device)
-    settings = chosen.config() | {"schedule": None}
-    made = at_epsilon(_recipe(model, train, settings, cross_entropy), epsilon, DELTA)
+    settings, public, model = by_defaults(parts.train, epsilon)
+    with metered(device) as meter:
+        train, test = (mapped(part, public, device) for part in (parts.train, parts.test))
+    made = at_epsilon(_recipe(model.to(device), train, settings, cross_entropy), epsilon, DELTA)
     about = {
-        "data": name, "recipe": "the defaults for tables", "settings": settings | {"options": dict(chosen.options)},
-        "n": len(train), "coordinates": int(train.x.shape[1]), "feature_seconds": 0.0, "feature_joules": None,
+        "data": name, "recipe": "the defaults for tables", "settings": settings, "n": len(train),
+        "coordinates": int(train.x.shape[1]), "feature_seconds": round(meter.seconds, 2),
+        "feature_joules": None if meter.joules is None else round(meter.joules, 1),
         "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
     }  # fmt: skip
     return made, about, test
+
+
+def by_defaults(train: Data, epsilon: float) -> tuple[dict[str, Any], nn.Module, nn.Module]:
+    """The library's settings for a table, and its model in two parts: the map, which learns nothing, and what learns."""
+    chosen = recommended(len(train), train.x.shape[1], epsilon, "classification", outputs_for(train))
+    whole = build(chosen.model, tuple(train.x.shape[1:]), outputs_for(train), 0, **chosen.options)
+    *public, learning = whole.children()
+    settings = chosen.config() | {"schedule": None, "options": dict(chosen.options)}
+    return settings, nn.Sequential(*public), nn.Sequential(learning)
+
+
+def mapped(data: Data, public: nn.Module, device: str) -> Data:
+    """Rows after the map, each by itself, on the device; groups stay."""
+    x = torch.cat([public(rows) for rows in data.x.split(4096)])
+    groups = {column: labels.to(device) for column, labels in data.groups.items()}
+    return Data(x.to(device), data.y.to(device), groups, data.classes, True, group_names=data.group_names)
 
 
 def _recipe(model: nn.Module, train: Data, settings: dict[str, Any], loss_fn: Any) -> Recipe:
@@ -192,7 +220,7 @@ def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     worst = {part: min(values, key=values.__getitem__) if values else None for part, values in together.items()}
     joules = [run["joules"] for run in runs if run["joules"] is not None]
     return {
-        "format": 1, **about, "commit": commit(), "versions": {"noisewise": __version__, "torch": torch.__version__},
+        "format": 1, **about,
         "accuracy": statistics.mean(scores), "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
         "worst_class": [worst["classes"], together["classes"].get(worst["classes"])],
         "worst_group": [worst["groups"], together["groups"].get(worst["groups"])],
@@ -205,6 +233,12 @@ def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 def _mean_of(several: Any) -> dict[str, float]:
     rows = list(several)
     return {name: statistics.mean(row[name] for row in rows) for name in rows[0]} if rows else {}
+
+
+def made_by(device: str) -> dict[str, Any]:
+    """Commit, versions and hardware."""
+    versions = {"noisewise": __version__, "torch": torch.__version__}
+    return {"commit": commit(), "versions": versions, "device": _hardware(device)}
 
 
 def _hardware(device: str) -> str:

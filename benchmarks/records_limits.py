@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from records_final import _recipe
+from records_final import TABLES, _recipe, by_defaults, made_by, mapped
 from records_search import DELTA, FOLDER, cut, training_images
 
-from noisewise.data import Data
+from noisewise.data import Data, load
 from noisewise.evaluation import outputs
-from noisewise.losses import outputs_for
-from noisewise.recipe import at_epsilon, fit
+from noisewise.losses import cross_entropy, outputs_for
+from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre
 from noisewise.recipes.own_images import loss_of, views_of
 from noisewise.recipes.settings import TWIN_LR
 from noisewise.recipes.transform import featured
-from noisewise.runs.files import write_json
+from noisewise.runs.files import read_json, write_json
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.recipe_specs import parsed
 
 SEEDS = (200, 201, 202)  # of cuts and noise
+MODES = ("plain", "clip-only", "private")
 PLAIN = {"share": 1 / 32, "epochs": 60, "lr": TWIN_LR}
 
 
@@ -37,27 +38,54 @@ def measure(
     seeds: Sequence[int] = SEEDS,
     folder: Path = FOLDER,
 ) -> dict[str, Any]:
-    """Accuracy of the private plan, of the same without noise, and of ordinary training."""
-    kind, given = parsed(recipe)
+    """Accuracy of the private plan, of the same without noise, and of ordinary training; seeds that are in the file stay."""
+    lane = "defaults" if name in TABLES else recipe.partition(":")[0]
+    path = folder / f"{name}.{lane}.{epsilon:g}.limits.json"
+    record = read_json(path) if path.exists() else {"seeds": [], "runs": {mode: [] for mode in MODES}}
+    missing = [seed for seed in seeds if seed not in record["seeds"]]
+    if not missing:
+        return record
+    made = _of_table(name, epsilon, device) if name in TABLES else _of_images(name, epsilon, recipe, device)
+    for seed in missing:
+        plain, private, held = made(seed)
+        for mode, one in zip(MODES, (plain, private, private), strict=True):
+            trained = fit(replace(one), ablation=mode, seed=seed, insecure_seed=seed, delta=DELTA, progress=False)
+            record["runs"][mode].append(_accuracy(trained, held))
+            print(
+                f"{name} {lane} epsilon {epsilon:g} {mode} seed {seed}: {100 * record['runs'][mode][-1]:.2f} %",
+                flush=True,
+            )
+        record = {
+            "format": 1, "data": name, "recipe": lane, "epsilon": epsilon, "seeds": [*record["seeds"], seed],
+            "runs": record["runs"], "means": {mode: statistics.mean(values) for mode, values in record["runs"].items()},
+            **made_by(device),
+        }  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+    return record
+
+
+Made = Callable[[int], tuple[Recipe, Recipe, Data]]  # of a seed: ordinary training, the private plan, what is held out
+
+
+def _of_images(name: str, epsilon: float, text: str, device: str) -> Made:
+    """Features of all training images once; a cut for each seed. Plain steps have a plan of their own."""
+    kind, given = parsed(text)
     whole = training_images(name, device)
     course = kind.course(len(whole), epsilon, int(whole.x.shape[1]), name)
     features = kind.made(given, course)
-    seen = featured(whole, features, flat=kind.flat, device=device, keep=device)
-    runs = {mode: list[float]() for mode in ("plain", "clip-only", "private")}
-    views = views_of(features)
-    for seed in seeds:
-        look, rest = cut(len(seen), seed, seen.x.device)
-        train, held = (Data(seen.x[rows], seen.y[rows], classes=seen.classes, public=True) for rows in (rest, look))
+    views, seen = views_of(features), featured(whole, features, flat=kind.flat, device=device, keep=device)
+
+    def made(seed: int) -> tuple[Recipe, Recipe, Data]:
+        train, held = _cut(seen, seed)
         model = build_model(kind.model(features), tuple(train.x.shape[1:]), outputs_for(train), seed).to(device)
         settings = course.settings(len(train), epsilon)
         private = _recipe(model, train, settings, loss_of(views))
         if features.centre:
             private = centred(private, *noised_centre(train, features.centre, views=views, insecure_seed=seed))
-        private = at_epsilon(private, epsilon, DELTA)
         batch = max(1, round(PLAIN["share"] * len(train)))
         steps = round(PLAIN["epochs"] * len(train) / batch)
-        plain = {
-            **settings,
+        own = {
             "batch_size": batch,
             "steps": steps,
             "lr": PLAIN["lr"],
@@ -65,23 +93,32 @@ def measure(
             "schedule": "linear",
             "ema": None,
         }
-        open_one = _recipe(private.model, train, plain, loss_of(views))
-        for mode, made in (("plain", open_one), ("clip-only", private), ("private", private)):
-            runs[mode].append(
-                _accuracy(
-                    fit(replace(made), ablation=mode, seed=seed, insecure_seed=seed, delta=DELTA, progress=False), held
-                )
-            )
-            print(
-                f"{name} {kind.name} epsilon {epsilon:g} {mode} seed {seed}: {100 * runs[mode][-1]:.2f} %", flush=True
-            )
-    record = {
-        "format": 1, "data": name, "recipe": kind.name, "epsilon": epsilon, "seeds": list(seeds), "runs": runs,
-        "means": {mode: statistics.mean(values) for mode, values in runs.items()},
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{name}.{kind.name}.{epsilon:g}.limits.json", record)
-    return record
+        plain = _recipe(private.model, train, settings | own, loss_of(views))
+        return plain, at_epsilon(private, epsilon, DELTA), held
+
+    return made
+
+
+def _of_table(name: str, epsilon: float, device: str) -> Made:
+    """A table by the defaults; plain steps are those of its twin."""
+    whole = load(name, 0, 1).train
+    settings, public, model = by_defaults(whole, epsilon)
+    seen = mapped(whole, public, device)
+
+    def made(seed: int) -> tuple[Recipe, Recipe, Data]:
+        train, held = _cut(seen, seed)
+        chosen = settings | {"batch_size": round(settings["batch_size"] * len(train) / len(seen))}
+        private = _recipe(model.to(device), train, chosen, cross_entropy)
+        plain = _recipe(private.model, train, chosen | {"lr": settings["twin_lr"]}, cross_entropy)
+        return plain, at_epsilon(private, epsilon, DELTA), held
+
+    return made
+
+
+def _cut(seen: Data, seed: int) -> tuple[Data, Data]:
+    held, rest = cut(len(seen), seed, seen.x.device)
+    train, look = (Data(seen.x[rows], seen.y[rows], classes=seen.classes, public=True) for rows in (rest, held))
+    return train, look
 
 
 def _accuracy(trained: Any, held: Data) -> float:

@@ -72,8 +72,11 @@ class Heads:
         slopes = self.logits(rows).softmax(2)
         slopes[torch.arange(units * views, device=x.device), :, y.repeat_interleave(views)] -= 1
         slopes /= views
-        by_unit = slopes.unflatten(0, (units, views)).movedim(2, 1)  # [n, M, K, C]
-        squares = (inner[:, None] * (by_unit @ by_unit.mT)).sum((2, 3))
+        if views == 1:  # without a product for each unit and model, which would take as long as the two large ones
+            squares = inner[:, 0] * slopes.square().sum(2)
+        else:
+            by_unit = slopes.unflatten(0, (units, views)).movedim(2, 1)  # [n, M, K, C]
+            squares = (inner[:, None] * (by_unit @ by_unit.mT)).sum((2, 3))
         factors = (self.bound[:, 0] / squares.clamp(min=1e-30).sqrt()).clamp(max=1)
         slopes = (slopes * factors.repeat_interleave(views, 0)[:, :, None]).flatten(1)
         return torch.cat([rows.T @ slopes, slopes.sum(0, keepdim=True)]).unflatten(1, (-1, self.classes))

@@ -26,6 +26,7 @@ NAMES = {
 LANES = {
     "scattering-linear": "none but the private data",
     "scattering-cnn": "none but the private data",
+    "patches-linear": "none but the private data",
     "made-up-linear": "made-up images",
     "defaults": "none but the private data",
 }
@@ -88,8 +89,8 @@ PUBLISHED = (
 def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """Final runs, each with the lane and the device that its file's name says."""
     made = []
-    for path in sorted(folder.glob("*.json")):
-        if path.name.endswith((".search.json", ".limits.json")) or path.name == "noise.json":
+    for path in sorted(folder.glob("*.*.*.json")):  # data, lane, epsilon
+        if path.name.endswith((".search.json", ".limits.json")):
             continue
         record = read_json(path)
         record["lane"], record["cpu"] = path.name.split(".")[1], path.name.endswith(".cpu.json")
@@ -119,12 +120,25 @@ def _of(made: Iterable[dict[str, Any]], data: str, lane: str, epsilon: float) ->
     return min(fits, key=lambda one: one["cpu"], default=None)
 
 
+Searches = dict[tuple[str, str, float], dict[str, Any]]
+
+
+def _searches(folder: Path) -> Searches:
+    return {(one["data"], one["recipe"], one["epsilon"]): one for one in beside(folder, "search")}
+
+
+def lane_of(goal: Goal, searches: Searches) -> str:
+    """Of the recipes that use no more data than the goal's the one that was best on held-out images; else the goal's own."""
+    alike = [lane for lane, data in LANES.items() if data == LANES[goal.recipe]]
+    tried = {
+        lane: searches[goal.data, lane, goal.epsilon] for lane in alike if (goal.data, lane, goal.epsilon) in searches
+    }
+    return max(tried, key=lambda lane: tried[lane]["winner"]["mean"], default=goal.recipe)
+
+
 def goals_table(folder: Path = FOLDER) -> list[str]:
     """One row for each goal."""
-    made, searches = (
-        records(folder),
-        {(one["data"], one["recipe"], one["epsilon"]): one for one in beside(folder, "search")},
-    )
+    made, searches = records(folder), _searches(folder)
     lines = [
         "| data | data used | epsilon | goal | best published | ours, mean of seeds | against the goal | worst class | "
         "epsilon with the search paid for |",
@@ -134,14 +148,15 @@ def goals_table(folder: Path = FOLDER) -> list[str]:
         published = best_published(goal.data, goal.epsilon, goal.recipe == "made-up-linear")
         theirs = "-" if published is None else f"{published.accuracy:.1f} ({published.who})"
         head = f"| {NAMES[goal.data]} | {LANES[goal.recipe]} | {goal.epsilon:g} | {goal.accuracy:.1f} | {theirs} |"
-        record = _of(made, goal.data, goal.recipe, goal.epsilon)
+        lane = lane_of(goal, searches)
+        record = _of(made, goal.data, lane, goal.epsilon)
         if record is None:
             lines.append(f"{head} not run yet | | | |")
             continue
         spread = "" if record["deviation"] is None else f" ± {100 * record['deviation']:.2f}"
         ahead = 100 * record["accuracy"] - goal.accuracy
         name, worst = record["worst_class"]
-        search = searches.get((goal.data, goal.recipe, goal.epsilon))
+        search = searches.get((goal.data, lane, goal.epsilon))
         if goal.recipe == "defaults":
             paid = f"{record['spent']:.3g} (no search on it)"
         else:
@@ -173,15 +188,16 @@ def frontier_table(folder: Path = FOLDER) -> list[str]:
 
 def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
     """Each record of the goals in ten lines or fewer."""
-    made, lines = records(folder), list[str]()
+    made, searches, lines = records(folder), _searches(folder), list[str]()
     for goal in GOALS:
-        record = _of(made, goal.data, goal.recipe, goal.epsilon)
+        lane = lane_of(goal, searches)
+        record = _of(made, goal.data, lane, goal.epsilon)
         if record is None:
             continue
         chosen = record["settings"]
         epochs = chosen["steps"] * chosen["batch_size"] / record["n"]
         lines += [
-            f"**{NAMES[goal.data]}, epsilon {goal.epsilon:g}, {goal.recipe}**",
+            f"**{NAMES[goal.data]}, epsilon {goal.epsilon:g}, {lane}**",
             "",
             f"- `{record['recipe']}`: {record['coordinates']:,} coordinates.",
             f"- {record['n']:,} units, Poisson batches of {chosen['batch_size']:,}, {chosen['steps']} steps "
@@ -295,6 +311,8 @@ def page(folder: Path = FOLDER) -> str:
         *([drawn, ""] if (folder / PLOT).exists() else []),
         *frontier_table(folder),
         "",
+        "Seconds are wall clock; a CPU's were shared with other work.",
+        "",
         "## The recipes",
         "",
         *recipes_in_lines(folder),
@@ -333,7 +351,7 @@ def draw(folder: Path = FOLDER) -> None:
 
 
 def _draw(axis: Any, name: str, made: Sequence[dict[str, Any]]) -> None:
-    for colour, lane in zip(("#1f4e79", "#2a7f4f", "#8a5a00", "#555555"), LANES, strict=True):
+    for colour, lane in zip(("#1f4e79", "#2a7f4f", "#7a3f8a", "#8a5a00", "#555555"), LANES, strict=True):
         rows = sorted((one for one in made if one["lane"] == lane), key=lambda one: one["epsilon"])
         if rows:
             places = [one["epsilon"] for one in rows]

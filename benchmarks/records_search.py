@@ -10,7 +10,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,9 @@ from noisewise.data.base import split
 from noisewise.models.heads import LENGTH, Centred
 from noisewise.recipes.centre import planned_ledger
 from noisewise.recipes.learned import Learned
+from noisewise.recipes.patches import Patches
 from noisewise.recipes.scattered import Scattering
+from noisewise.recipes.settings import course_for
 from noisewise.recipes.transform import Features, features_of
 
 DELTA = 1e-5
@@ -37,6 +39,7 @@ SIDE_BY_SIDE = 32  # models that share their batches
 PLANS = 3  # (batch, epochs) for each set of features and each epsilon
 SHARES, EPOCHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0), (10, 20, 40, 80, 160, 320)
 MOST_STEPS = 700
+MOST_NUMBERS = 40_000  # of a unit: several searches share a GPU's memory
 CENTRE = 20.0  # noise multiplier of the released mean of features, where it is released
 
 
@@ -71,13 +74,28 @@ SMALL = {"digits"}  # embedded images of 8x8 pixels: two scales and a view each 
 LEARNED: dict[str, Sequence[Any]] = {
     "stages": ((3,), (3, 4), (2, 3), (2, 3, 4), (1, 2, 3, 4)),
     "grid": (2, 4, 4, 8),
+    "whiten": (0.0, 0.5, 1.0),
 }
 
 
-def space_of(name: str, channels: int, side: int, weights: str | None = None) -> dict[str, Sequence[Any]]:
+PATCHED: dict[str, Sequence[Any]] = {
+    "count": (512, 256, 1024, 2048),
+    "side": (6, 5, 7),
+    "kind": ("patchwork", "woven", "textured"),
+    "threshold": (0.5, 0.0, 1.0),
+    "grid": (4, 3, 2),
+    "scattering": (0.0, 0.5, 1.0, 2.0),
+}
+
+
+def space_of(
+    name: str, channels: int, side: int, recipe: str = "scattering-linear", weights: str | None = None
+) -> dict[str, Sequence[Any]]:
     """Features that may be chosen for a set of images; `weights`: those of an encoder."""
     if weights is not None:
         space = {**LEARNED, "weights": (weights,)}
+    elif recipe == "patches-linear":
+        space = dict(PATCHED)
     else:
         space = dict(SPACE)
         space["scales"] = tuple(scales for scales in SPACE["scales"] if 2 * 2 ** max(scales) <= side)
@@ -89,23 +107,27 @@ def space_of(name: str, channels: int, side: int, weights: str | None = None) ->
     return space
 
 
-def drawn_features(rng: random.Random, space: dict[str, Sequence[Any]], best: dict[str, Any] | None) -> Features:
-    """The first of all choices at first; then anything, or more often the best so far with one or two choices changed."""
-    chosen = {name: values[0] if best is None else rng.choice(values) for name, values in space.items()}
-    if best is not None and rng.random() < 0.6:
+def drawn_features(
+    rng: random.Random, space: dict[str, Sequence[Any]], best: dict[str, Any] | None, usual: Mapping[str, Any]
+) -> Features:
+    """Those of the recipe as it is at first; then anything, or more often the best so far with one or two choices changed."""
+    if best is None:
+        return features_from({name: usual.get(name, values[0]) for name, values in space.items()})
+    chosen = {name: rng.choice(values) for name, values in space.items()}
+    if rng.random() < 0.6:
         changed = rng.sample(sorted(space), rng.choice((1, 2)))
         chosen = {name: chosen[name] if name in changed else best[name] for name in space}
     if len(chosen["views"]) == 1:
         chosen["average"] = True
     if not chosen["average"]:  # side by side they need memory
-        chosen["views"] = chosen["views"][:4]
+        chosen["views"] = chosen["views"][:2]
     return features_from(chosen)
 
 
 def features_from(raw: dict[str, Any]) -> Features:
-    """Features of a line of results: those of an encoder have weights."""
+    """Features of a line of results: those of an encoder have weights, patches a side."""
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-    return Learned(**chosen) if "weights" in chosen else Scattering(**chosen)
+    return Learned(**chosen) if "weights" in chosen else Patches(**chosen) if "side" in chosen else Scattering(**chosen)
 
 
 def described(features: Features) -> dict[str, Any]:
@@ -113,7 +135,7 @@ def described(features: Features) -> dict[str, Any]:
     return {name: value for name, value in asdict(cast(Any, features)).items() if name != "shape"}
 
 
-def drawn_candidates(rng: random.Random, best: Candidate | None, count: int = SIDE_BY_SIDE) -> list[Candidate]:
+def drawn_candidates(rng: random.Random, best: Candidate | None, count: int) -> list[Candidate]:
     """Ways to learn, half of them near the best so far; none twice."""
     made: dict[Candidate, None] = {}
     while len(made) < count:
@@ -132,6 +154,7 @@ class Held:
     name: str
     train: Data
     look: Data
+    rows: tuple[torch.Tensor, torch.Tensor]  # of all: trained on, held out
 
     @property
     def n(self) -> int:
@@ -146,8 +169,8 @@ def training_images(name: str, device: str) -> Data:
 
 def held_out(name: str, whole: Data, seed: int) -> Held:
     """Training images without some that are held out, cut by a seed."""
-    look, train = (whole.take(rows) for rows in cut(len(whole), seed, whole.y.device))
-    return Held(name, train, look)
+    held, rest = cut(len(whole), seed, whole.y.device)
+    return Held(name, whole.take(rest), whole.take(held), (rest, held))
 
 
 def cut(count: int, seed: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,36 +244,49 @@ def best_of(lines: Sequence[dict[str, Any]], epsilon: float) -> dict[str, Any] |
     return max(fits, key=lambda line: line["accuracy"], default=None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is tried: seconds at most, models side by side, plans for each set of features and epsilon, epochs at most."""
+
+    seconds: float
+    models: int = SIDE_BY_SIDE
+    plans: int = PLANS
+    epochs: int = EPOCHS[-1]
+
+
 def search(
     name: str,
     epsilons: Sequence[float],
+    effort: Effort,
     *,
-    seconds: float,
     out: Path,
     device: str,
     seed: int,
+    recipe: str = "scattering-linear",
     weights: str | None = None,
     most: int | None = None,
 ) -> int:
     """Try settings until the time is up (or `most` sets of features were tried); gives how many models were trained."""
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
-    began, parts, tried = time.monotonic(), held_out(name, training_images(name, device), seed), 0
-    before = lines_of(out)
+    ends, tried = time.monotonic() + effort.seconds, 0
+    whole = training_images(name, device)
+    parts, before = held_out(name, whole, seed), lines_of(out)
     rng = random.Random(f"{name} {seed} {len(before)}")
-    shape = parts.train.x.shape
-    space = space_of(name, shape[1], shape[2], weights)
+    lane = recipe if weights is None else "made-up-linear"
+    space = space_of(name, whole.x.shape[1], whole.x.shape[2], lane, weights)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
-        while time.monotonic() - began < seconds and (most is None or tried < most):
+        while time.monotonic() < ends and (most is None or tried < most):
             tried += 1
-            best = best_of(before, rng.choice(list(epsilons)))
-            features = drawn_features(rng, space, best["features"] if best else None)
+            epsilon = rng.choice(list(epsilons))
+            best, course = best_of(before, epsilon), course_for(lane, parts.n, epsilon, int(whole.x.shape[1]), name)
+            features = drawn_features(rng, space, best["features"] if best else None, course.features)
             try:
-                for line in _looked_at(parts, features, epsilons, before, rng, device):
+                for line in _looked_at(whole, parts, features, epsilons, before, rng, effort, ends):
                     before.append(line)
                     file.write(json.dumps(line) + "\n")
-                file.flush()
+                    file.flush()
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 print(f"{name}: no memory for {features}", flush=True)
@@ -260,34 +296,58 @@ def search(
                 for epsilon in epsilons
                 if (line := best_of(before, epsilon)) is not None
             ]
-            print(f"{name} {time.monotonic() - began:.0f} s, {len(before)} models, {', '.join(words)}", flush=True)
+            left = ends - time.monotonic()
+            print(f"{name} {left:.0f} s left, {len(before)} models, {', '.join(words)}", flush=True)
     return len(before)
 
 
 def _looked_at(
+    whole: Data,
     parts: Held,
     features: Features,
     epsilons: Sequence[float],
     before: Sequence[dict[str, Any]],
     rng: random.Random,
-    device: str,
+    effort: Effort,
+    ends: float,
 ) -> Iterator[dict[str, Any]]:
-    """Compute features once, then train many models on them."""
-    began = time.monotonic()
-    x, look = (_units(features_of(part.x, features, device=device), features) for part in (parts.train, parts.look))
+    """Compute features once, then train many models on them, while there is time."""
+    began, device = time.monotonic(), whole.x.device
+    if features_of(whole.x[:1], features, device=device).numel() > MOST_NUMBERS:
+        return
+    made_of = _units(features_of(whole.x, features, device=device), features)
+    x, look = (made_of[rows] for rows in parts.rows)
+    del made_of
     x, look = centred_rows(x, look, features.centre, rng.randrange(2**31))
     inner, made = products(x), time.monotonic() - began
+    affordable = [plan for plan in plans(parts.n) if plan[1] <= effort.epochs]
     for epsilon in epsilons:
         best = best_of(before, epsilon)
-        for _ in range(PLANS):
-            batch, epochs = rng.choice(plans(parts.n))
+        near = usual(parts, epsilon, features) if best is None else _way(best)
+        for _ in range(effort.plans):
+            if time.monotonic() > ends:
+                return
+            batch, epochs = rng.choice(affordable)
             if best is not None and rng.random() < 0.5:
                 batch, epochs = best["batch"], best["epochs"]
-            near = None if best is None else Candidate(**{key: best[key] for key in LEARNING})
             yield from trained(
-                parts, features, x, inner, look, drawn_candidates(rng, near),
+                parts, features, x, inner, look, drawn_candidates(rng, near, effort.models),
                 epsilon=epsilon, batch=batch, epochs=epochs, seed=rng.randrange(2**31), made=made,
             )  # fmt: skip
+
+
+def usual(parts: Held, epsilon: float, features: Features) -> Candidate:
+    """How the recipe learns as it is: where a search begins."""
+    return _way(vars(course_for(recipe_of(features), parts.n, epsilon, int(parts.train.x.shape[1]), parts.name)))
+
+
+def _way(line: Mapping[str, Any]) -> Candidate:
+    return Candidate(**{key: line[key] for key in LEARNING})
+
+
+def recipe_of(features: Features) -> str:
+    """The recipe of a linear layer on such features."""
+    return {Learned: "made-up-linear", Patches: "patches-linear"}.get(type(features), "scattering-linear")
 
 
 def centred_rows(x: torch.Tensor, look: torch.Tensor, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -333,10 +393,9 @@ def trained(
     )  # fmt: skip
     read = scores(heads, look, parts.look.y)
     seconds = time.monotonic() - began
-    recipe = "made-up-linear" if isinstance(features, Learned) else "scattering-linear"
     for candidate, score in zip(candidates, read, strict=True):
         yield {
-            "data": parts.name, "recipe": recipe, "epsilon": epsilon, "delta": DELTA, "n": parts.n,
+            "data": parts.name, "recipe": recipe_of(features), "epsilon": epsilon, "delta": DELTA, "n": parts.n,
             "held_out": len(parts.look), "features": described(features), "coordinates": int(x.shape[2]),
             "batch": batch, "epochs": epochs, "steps": steps, "noise": noise, **candidate.to_dict(),
             **{key: None if np.isnan(value) else round(value, 5) for key, value in score.items()},

@@ -86,6 +86,7 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "recipes/encoder.py": "recipes/test_pretraining.py",  # what is pretrained
     "recipes/learned.py": "recipes/test_pretraining.py",  # features of what was pretrained
     "recipes/made_up_linear.py": "recipes/test_recipes.py",
+    "recipes/patches_linear.py": "recipes/test_recipes.py",
     "recipes/scattering_cnn.py": "recipes/test_recipes.py",
     "recipes/scattering_linear.py": "recipes/test_recipes.py",
     "data/tables/__init__.py": "data/tables/test_end_to_end.py",  # names that lead into the room

@@ -78,7 +78,7 @@ def test_nothing_is_overwritten(noisewise, tmp_path):
 
 def test_recipes_are_listed(noisewise):
     done = noisewise("recipes", "--json")
-    assert list(json.loads(done.out)) == ["scattering-linear", "scattering-cnn", "made-up-linear"]
+    assert list(json.loads(done.out)) == ["scattering-linear", "scattering-cnn", "patches-linear", "made-up-linear"]
 
 
 @pytest.mark.parametrize(

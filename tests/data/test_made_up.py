@@ -41,6 +41,14 @@ def test_leaves_are_flat_with_edges():
     assert (steps > 0.5).double().mean() > 0.05
 
 
+@pytest.mark.parametrize("kind", ["woven", "patchwork"])
+def test_woven_images_have_colours_that_go_together_and_angles(kind):
+    """Photographs are mostly grey; and at each place the waves of a network have about one angle."""
+    x = images(kind, 100, (3, 32, 32))
+    assert 0.2 < float((x[:, 0] * x[:, 1]).mean()) < 0.95
+    assert -2.5 < falling(x) < -0.3
+
+
 @pytest.mark.parametrize(
     ("kind", "count", "shape"), [("cats", 1, (3, 8, 8)), ("leaves", 0, (3, 8, 8)), ("spectrum", 2, (8, 8))]
 )

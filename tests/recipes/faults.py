@@ -53,6 +53,27 @@ FAULTS = [
         ("recipes/test_settings.py::test_a_weaker_signal_has_a_lower_rate_in_proportion",),
     ),
     Mutant(
+        "recipes: likeness to a patch counts how bright an image is",
+        "recipes/patches.py",
+        "level = kernels - kernels.mean(1, keepdim=True)",
+        "level = kernels",
+        ("recipes/test_patches.py::test_likeness_is_the_product_of_standard_patches_written_out",),
+    ),
+    Mutant(
+        "recipes: likeness is scaled by the records themselves",
+        "recipes/patches.py",
+        "made = (_alike(images, *look) - mean) / deviation",
+        "made = (made := _alike(images, *look)).sub(made.mean((0, 2, 3), keepdim=True)) / deviation",
+        ("recipes/test_patches.py::test_features_are_made_row_by_row",),
+    ),
+    Mutant(
+        "recipes: learned channels are not pulled apart",
+        "recipes/learned.py",
+        'made.append(torch.einsum("kc,nchw->nkhw", pulling.to(part), part) if self.whiten else part)',
+        "made.append(part)",
+        ("recipes/test_pretraining.py::test_channels_are_pulled_apart_as_on_the_images_it_learned_on",),
+    ),
+    Mutant(
         "recipes: an encoder of other weights is taken",
         "recipes/learned.py",
         "if self.digest and self.digest != digest:",

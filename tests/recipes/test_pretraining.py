@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.pretraining import (
@@ -18,6 +19,7 @@ from noisewise.recipes.pretraining import (
     save_encoder,
     versions,
 )
+from noisewise.recipes.scattered import MADE_UP, SEED
 
 HOW = Pretraining(shape=(1, 8, 8), images=40, steps=3, batch=8, width=2, kind="leaves/spectrum")
 
@@ -69,14 +71,26 @@ def test_files_say_how_they_were_made(weights):
         torch.testing.assert_close(value, made[name].half().to(value.dtype), rtol=0, atol=0)
 
 
-def test_learned_features_are_made_row_by_row(weights):
-    features = Learned(weights=str(weights), stages=(1, 4), grid=2)
+@pytest.mark.parametrize("whiten", [0.0, 1.0])
+def test_learned_features_are_made_row_by_row(weights, whiten):
+    features = Learned(weights=str(weights), stages=(1, 4), grid=2, whiten=whiten)
     images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     parts = features.maps(images)
     assert [part.shape for part in parts] == [(4, 2, 2, 2), (4, 16, 2, 2)]
     alone = features.maps(images[2:3])
     for part, one in zip(parts, alone, strict=True):
         torch.testing.assert_close(part[2:3], one, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_are_pulled_apart_as_on_the_images_it_learned_on(weights):
+    """On the very made-up images: mean 0, and no two channels go together."""
+    images = made_up.images("leaves", MADE_UP, (1, 8, 8), seed=SEED)
+    (part,) = Learned(weights=str(weights), stages=(1,), grid=4, whiten=1.0).maps(images)
+    flat = part.double().movedim(1, 3).flatten(0, 2)
+    torch.testing.assert_close(flat.mean(0), torch.zeros(2).double(), rtol=0, atol=1e-4)
+    together = flat.T @ flat / len(flat)
+    assert abs(float(together[0, 1])) < 0.03  # the floor of a variance leaves a hundredth
+    assert ((together.diag() > 0.9) & (together.diag() < 1.01)).all()
 
 
 def test_other_weights_than_those_trained_with_are_refused(weights, tmp_path):
@@ -106,7 +120,7 @@ def test_settings_that_mean_nothing_are_refused(settings):
         Pretraining(**{**vars(HOW), **settings})
 
 
-@pytest.mark.parametrize("settings", [{"stages": (5,)}, {"stages": ()}, {"grid": 0}])
+@pytest.mark.parametrize("settings", [{"stages": (5,)}, {"stages": ()}, {"grid": 0}, {"whiten": 2.0}])
 def test_features_that_do_not_exist_are_refused(weights, settings):
     with pytest.raises(ConfigError, match="|".join(settings)):
         Learned(weights=str(weights), **settings)

@@ -86,16 +86,17 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     chosen = tmp_path_factory.mktemp("recipes") / "chosen.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "PLANS", 1)
-        patch.setattr(search, "SIDE_BY_SIDE", 4)
         patch.setattr(search, "SHARES", (0.5,))
         patch.setattr(search, "EPOCHS", (20,))
         patch.setattr(search, "drawn_features", lambda *given: search.Scattering(scales=(1,), angles=2))
         patch.setattr(
-            search, "drawn_candidates", lambda rng, best: [linear.Candidate(0.25, 1.0), linear.Candidate(1e38, 1.0)]
+            search,
+            "drawn_candidates",
+            lambda rng, best, count: [linear.Candidate(0.25, 1.0), linear.Candidate(1e38, 1.0)],
         )
-        search.search("digits", [3.0], seconds=600, out=folder / "digits.jsonl", device="cpu", seed=0, most=1)
-        search.search("digits", [3.0], seconds=600, out=folder / "digits.jsonl", device="cpu", seed=0, most=1)
+        effort = search.Effort(seconds=600, plans=1)
+        for _ in range(2):
+            search.search("digits", [3.0], effort, out=folder / "digits.jsonl", device="cpu", seed=0, most=1)
         choose.choose(
             "digits", 3.0, [folder / "digits.jsonl"], device="cpu", folder=folder, chosen=chosen, sets=1, seeds=(9,)
         )

@@ -19,7 +19,8 @@ def pretrain(
     kind: Annotated[
         str,
         typer.Option(
-            help="Made-up images: spectrum, leaves, textured, or several, e.g. leaves/textured.", metavar="KIND"
+            help="Made-up images: spectrum, leaves, textured, woven, patchwork, or several, e.g. woven/patchwork.",
+            metavar="KIND",
         ),
     ] = "textured",
     shape: Annotated[str, typer.Option(help="Channels, height and width of an image.", metavar="CxHxW")] = "3x32x32",

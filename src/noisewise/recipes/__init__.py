@@ -10,6 +10,8 @@ from noisewise.recipes.base import NamedRecipe
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.made_up_linear import MadeUpLinear
 from noisewise.recipes.own_images import ready
+from noisewise.recipes.patches import Patches
+from noisewise.recipes.patches_linear import PatchesLinear
 from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.scattering_cnn import ScatteringCNN
 from noisewise.recipes.scattering_linear import ScatteringLinear
@@ -23,6 +25,8 @@ __all__ = [
     "Learned",
     "MadeUpLinear",
     "NamedRecipe",
+    "Patches",
+    "PatchesLinear",
     "Scattering",
     "ScatteringCNN",
     "ScatteringLinear",
@@ -33,4 +37,6 @@ __all__ = [
     "ready",
 ]
 
-RECIPES: dict[str, type[NamedRecipe]] = {kind.name: kind for kind in (ScatteringLinear, ScatteringCNN, MadeUpLinear)}
+RECIPES: dict[str, type[NamedRecipe]] = {
+    kind.name: kind for kind in (ScatteringLinear, ScatteringCNN, PatchesLinear, MadeUpLinear)
+}

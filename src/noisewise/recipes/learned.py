@@ -16,7 +16,7 @@ from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
 from noisewise.recipes.encoder import WIDTHS, Encoder
 from noisewise.recipes.pretraining import read_encoder
-from noisewise.recipes.scattered import LEAST, MADE_UP, SEED
+from noisewise.recipes.scattered import MADE_UP, SEED, apart, levels_of
 from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
 
 
@@ -26,7 +26,7 @@ class Learned:
 
     weights: a file that `noisewise pretrain` wrote. digest: its SHA-256, once it is known; another file is then refused.
     stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
-    learned on. views, average, shape, centre: as in `Scattering`.
+    learned on. whiten, views, average, shape, centre: as in `Scattering`.
 
     Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
     is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.
@@ -36,6 +36,7 @@ class Learned:
     digest: str = ""
     stages: tuple[int, ...] = (3, 4)
     grid: int = 4
+    whiten: float = 0.0
     views: tuple[str, ...] = (SAME,)
     average: bool = True
     shape: tuple[int, ...] = ()
@@ -50,6 +51,8 @@ class Learned:
             raise ConfigError(f"stages={self.stages!r}: must be some of 1 to {len(WIDTHS)}, e.g. 3/4.")
         if type(self.grid) is not int or self.grid < 1:
             raise ConfigError(f"grid={self.grid!r}: must be a whole number of at least 1, e.g. 4.")
+        if not 0 <= self.whiten <= 1:
+            raise ConfigError(f"whiten={self.whiten!r}: must be in [0, 1], e.g. 0.5.")
         digest = digest_of(self.weights)
         if self.digest and self.digest != digest:
             raise DataError(
@@ -72,11 +75,12 @@ class Learned:
         """For each stage, features `[n, channels, grid, grid]` of images, on their device."""
         shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         parts = _mapped(_encoder(self.weights, self.digest, images.device), images, self.stages, self.grid)
-        levels = _levels(self.weights, self.digest, self.stages, self.grid, shape)
-        return [
-            (part - mean.to(part.device)) / deviation.to(part.device)
-            for part, (mean, deviation) in zip(parts, levels, strict=True)
-        ]
+        levels = _levels(self.weights, self.digest, self.stages, self.grid, shape, self.whiten)
+        made = []
+        for part, (mean, deviation, pulling) in zip(parts, levels, strict=True):
+            part = (part - mean.to(part)) / deviation.to(part)
+            made.append(torch.einsum("kc,nchw->nkhw", pulling.to(part), part) if self.whiten else part)
+        return made
 
 
 def digest_of(path: str) -> str:
@@ -104,13 +108,11 @@ def _mapped(encoder: Encoder, images: Tensor, stages: tuple[int, ...], grid: int
 
 @lru_cache(maxsize=8)
 def _levels(
-    path: str, digest: str, stages: tuple[int, ...], grid: int, shape: tuple[int, int, int]
-) -> list[tuple[Tensor, Tensor]]:
-    """Mean and deviation of each channel over made-up images, on the CPU."""
+    path: str, digest: str, stages: tuple[int, ...], grid: int, shape: tuple[int, int, int], whiten: float
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Mean and deviation of each channel over made-up images, and what pulls channels apart, on the CPU."""
     encoder, about = _loaded(path, digest)
     kind = str(about["kind"]).partition("/")[0]
     images = made_up.images(kind, MADE_UP, shape, seed=SEED)
-    parts = _mapped(encoder, images, stages, grid)
-    return [
-        (part.mean((0, 2, 3))[:, None, None], part.std((0, 2, 3)).clamp(min=LEAST)[:, None, None]) for part in parts
-    ]
+    levels = [levels_of(part) for part in _mapped(encoder, images, stages, grid)]
+    return [(mean, deviation, apart(covariance, whiten)) for mean, deviation, covariance in levels]

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,12 +83,15 @@ def pretrain(
         encoder = Encoder(how.shape[0], how.width)
         head = nn.Sequential(nn.Linear(8 * how.width, 8 * how.width), nn.ReLU(), nn.Linear(8 * how.width, PROJECTED))
     encoder.to(device).train()
+    for weight in encoder.parameters():
+        if weight.dim() == 4:  # as images lie: convolutions need not turn them
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     head.to(device).train()
     optimizer = torch.optim.SGD(
         [*encoder.parameters(), *head.parameters()], lr=how.lr, momentum=0.9, weight_decay=5e-4, nesterov=True
     )
     began, made = time.monotonic(), 0
-    with Bar("learning on made-up images", how.steps, show=progress) as bar:
+    with _one_size(), Bar("learning on made-up images", how.steps, show=progress) as bar:
         for step in range(how.steps):
             done = step / how.steps if seconds is None else min(1.0, (time.monotonic() - began) / seconds)
             if done >= 1:
@@ -104,6 +109,17 @@ def pretrain(
             made += 1
             bar.advance(extra=f"loss {float(loss.detach()):.2f}" if step % 50 == 0 else None)
     return encoder.eval().float(), made
+
+
+@contextmanager
+def _one_size() -> Iterator[None]:
+    """Batches have one size, for which cuDNN may look for the quickest way."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _pictures(how: Pretraining, device: torch.device, progress: bool) -> Tensor:

@@ -93,13 +93,11 @@ class Scattering:
         for scale in self.scales:
             part = _bent(scatter(seen, scales=scale, angles=self.angles), self.power)
             if self.scaling != "none":
-                mean, deviation, covariance = (
-                    value.to(part.device, part.dtype)
-                    for value in constants(self.scaling, scale, self.angles, self.power, bool(self.chroma), shape)
-                )
+                made_of = (self.scaling, scale, self.angles, self.power, bool(self.chroma), shape)
+                mean, deviation = (value.to(part) for value in constants(*made_of)[:2])
                 part = part.sub_(mean).div_(deviation)
                 if self.whiten:
-                    part = torch.einsum("kc,nchw->nkhw", _apart(covariance, self.whiten), part)
+                    part = torch.einsum("kc,nchw->nkhw", _pulling(*made_of, self.whiten).to(part), part)
             parts.append(part)
         return parts
 
@@ -115,17 +113,29 @@ def constants(
     Made on the CPU, so that every device divides by the same numbers.
     """
     images = made_up.images(kind, MADE_UP, shape, seed=SEED)
-    features = _bent(scatter(_colours(images, 1.0 if opponent else 0.0), scales=scale, angles=angles), power).double()
+    return levels_of(_bent(scatter(_colours(images, 1.0 if opponent else 0.0), scales=scale, angles=angles), power))
+
+
+@lru_cache(maxsize=32)
+def _pulling(
+    kind: str, scale: int, angles: int, power: float, opponent: bool, shape: tuple[int, int, int], share: float
+) -> Tensor:
+    """What pulls channels apart: made once, since it takes longer than the features of some images."""
+    return apart(constants(kind, scale, angles, power, opponent, shape)[2], share)
+
+
+def levels_of(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and deviation of each channel of maps `[n, channels, height, width]`, and the covariance of scaled channels."""
+    features = maps.double()
     mean, deviation = features.mean((0, 2, 3)), features.std((0, 2, 3)).clamp(min=LEAST)
     flat = ((features - mean[:, None, None]) / deviation[:, None, None]).movedim(1, 3).flatten(0, 2)
     return mean[:, None, None], deviation[:, None, None], flat.T @ flat / len(flat)
 
 
-def _apart(covariance: Tensor, share: float) -> Tensor:
+def apart(covariance: Tensor, share: float) -> Tensor:
     """`(C + 0.01)^(-share / 2)`, symmetric."""
-    values, vectors = torch.linalg.eigh(covariance.double().cpu())
-    turned = (vectors * (values.clamp(min=0) + FLOOR).pow(-share / 2)) @ vectors.T
-    return turned.to(covariance)
+    values, vectors = torch.linalg.eigh(covariance.double())
+    return (vectors * (values.clamp(min=0) + FLOOR).pow(-share / 2)) @ vectors.T
 
 
 def _bent(features: Tensor, power: float) -> Tensor:

@@ -45,5 +45,5 @@ REPAIR_NAMES = (
     "ranked-sparsification", "stage-wise-freezing", "magnitude-pruning", "augmentation", "moving-average",
     "public-pretraining", "fine-tuning-of-a-part", "lora", "first-phase",
 )  # fmt: skip
-RECIPE_NAMES = ("scattering-linear", "scattering-cnn", "made-up-linear")
+RECIPE_NAMES = ("scattering-linear", "scattering-cnn", "patches-linear", "made-up-linear")
 WITH_MOMENTUM = ("sgd", "rmsprop")

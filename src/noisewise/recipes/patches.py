@@ -1,0 +1,123 @@
+"""Likeness to patches of made-up images: what is looked for was found in no record, so it costs no privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisewise.data import made_up
+from noisewise.errors import ConfigError, DataError
+from noisewise.recipes.scattered import MADE_UP, SEED, Scattering, apart, levels_of
+from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+
+FLAT = 0.01  # added to a patch's variance: noise of a flat one is not enlarged
+SEEN = 50_000  # patches that show which pixels go together
+ROWS = {"cpu": 64, "cuda": 256}  # images at a time: maps of all patches are large
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patches:
+    """`max(0, r_k - threshold)` and `max(0, -r_k - threshold)`, averaged onto a grid, at equal scale by channel.
+
+    r_k is the product of patch k of made-up images with a patch of the image, both centred, divided by their deviation and
+    with pixels pulled apart (`apart`); in units of its deviation. count: how many k. side: of a patch, in pixels. kind: of
+    made-up images. grid: places on a side. scattering: above 0, scattering features at two scales stand beside, multiplied by
+    it. views, average, shape, centre: as in `Scattering`.
+
+    Guarantee: patches, means and deviations follow from made-up images alone: row i of the result is a function of public
+    numbers and record i. Reference: Coates, Ng, Lee 2011, An analysis of single-layer networks in unsupervised feature
+    learning. Deviation: patches and whitening of made-up images in place of the records'.
+    """
+
+    count: int = 512
+    side: int = 6
+    kind: str = "patchwork"
+    threshold: float = 0.5
+    grid: int = 4
+    scattering: float = 0.0
+    views: tuple[str, ...] = (SAME,)
+    average: bool = True
+    shape: tuple[int, ...] = ()
+    centre: float = 0.0
+    version: ClassVar[str] = "patches 1"
+
+    def __post_init__(self) -> None:
+        """Known names, numbers in range."""
+        check_views(self.views)
+        check_centre(self.centre)
+        for name in ("count", "side", "grid"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1.")
+        if self.kind not in made_up.KINDS:
+            raise ConfigError(f"kind={self.kind!r}: must be one of {', '.join(made_up.KINDS)}.")
+        for name in ("threshold", "scattering"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: must be in [0, 100].")
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Images that hold a patch for each place of the grid, of the shape that is known."""
+        check_shape(self.shape, shape)
+        least = self.side + self.grid - 1
+        if len(shape) != 3 or min(shape[1:]) < least:
+            raise DataError(f"inputs of shape {list(shape)}: patches need images of at least {least}x{least} pixels.")
+        if self.scattering:
+            Scattering().check(shape)
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """Features `[n, 2 count, grid, grid]` of images, on their device, and scattering maps beside them if wanted."""
+        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+        look = (self.kind, self.count, self.side, self.threshold, self.grid)
+        mean, deviation = (value.to(images) for value in _levels(*look, shape))
+        made = (_alike(images, *look) - mean) / deviation
+        beside = [self.scattering * part for part in Scattering(whiten=1.0).maps(images)] if self.scattering else []
+        return [made, *beside]
+
+
+def _alike(images: Tensor, kind: str, count: int, side: int, threshold: float, grid: int) -> Tensor:
+    """Likeness above the threshold to each patch and to its opposite, on the grid."""
+    kernels, shift = (value.to(images) for value in _kernels(kind, count, side, int(images.shape[1])))
+    made = []
+    for rows in images.split(ROWS.get(images.device.type, 64)):
+        mean, square = (F.avg_pool2d(part.mean(1, keepdim=True), side, 1) for part in (rows, rows.square()))
+        variance = (square - mean.square()).clamp(min=0)
+        alike = F.conv2d(rows, kernels) * (variance + FLAT).rsqrt() - shift[:, None, None]
+        both = torch.cat([alike, -alike], 1).sub_(threshold).clamp_(min=0)
+        made.append(F.adaptive_avg_pool2d(both, grid))
+    return torch.cat(made)
+
+
+def _standard(patches: Tensor) -> Tensor:
+    """Each row centred and divided by its deviation."""
+    centred = patches - patches.mean(1, keepdim=True)
+    return centred * (centred.square().mean(1, keepdim=True) + FLAT).rsqrt()
+
+
+@lru_cache(maxsize=8)
+def _kernels(kind: str, count: int, side: int, channels: int) -> tuple[Tensor, Tensor]:
+    """Kernels `[count, channels, side, side]` and numbers `[count]`: r of a patch p is `<kernel, p> / deviation - number`."""
+    generator = torch.Generator().manual_seed(SEED)
+    images = made_up.images(kind, 2 * MADE_UP, (channels, 32, 32), seed=SEED)
+    rows = F.unfold(images, side).movedim(1, 2).flatten(0, 1)
+    rows = _standard(rows[torch.randperm(len(rows), generator=generator)[: max(SEEN, count)]].double())
+    mean = rows.mean(0)
+    pulling = apart(torch.cov(rows.T), 1.0)
+    pulled = (rows - mean) @ pulling
+    found = F.normalize(pulled[:count], dim=1)
+    kernels = found @ pulling / (pulled[: SEEN // 10] @ found.T).std()
+    level = kernels - kernels.mean(1, keepdim=True)  # the patch's own mean does not count
+    return level.float().view(len(found), channels, side, side), (kernels @ mean).float()
+
+
+@lru_cache(maxsize=8)
+def _levels(
+    kind: str, count: int, side: int, threshold: float, grid: int, shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over made-up images, on the CPU."""
+    images = made_up.images(kind, MADE_UP, shape, seed=SEED + 1)
+    return levels_of(_alike(images, kind, count, side, threshold, grid))[:2]
