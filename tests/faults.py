@@ -47,6 +47,20 @@ FAULTS = [
     ),
     # noise
     Mutant(
+        "owned: sums that share memory get each other's noise",
+        "bounded.py",
+        "owned = owned and _apart(",
+        "owned = owned and bool(",
+        ("test_bounded.py::test_sums_that_share_memory_get_noise_of_their_own_all_the_same",),
+    ),
+    Mutant(
+        "owned: sums are taken for as short as their first number",
+        "bounded.py",
+        "(last + 1) * value.itemsize",
+        "value.itemsize",
+        ("test_bounded.py::test_sums_that_share_memory_get_noise_of_their_own_all_the_same",),
+    ),
+    Mutant(
         "noise x 0.9",
         "bounded.py",
         "_with_noise(bounded, sigma * bounded.sensitivity,",

@@ -144,6 +144,32 @@ def test_sums_that_nobody_else_has_get_their_noise_in_place(multiplier):
     assert all(torch.equal(values[name], kept[name]) for name in "cd")
 
 
+@pytest.mark.parametrize(
+    "views",
+    [
+        [lambda whole: whole[:20], lambda whole: whole[:20]],
+        [lambda whole: whole[:20], lambda whole: whole[10:]],
+        [lambda whole: whole[5:25].view(4, 5).T, lambda whole: whole[20:]],
+    ],
+    ids=["the same", "overlapping", "turned"],
+)
+def test_sums_that_share_memory_get_noise_of_their_own_all_the_same(views):
+    """In one part, and in two."""
+    given = {"sampler": SAMPLER, "entropy": Entropy.insecure(3), "step": 2}
+
+    def answers(together, owned):
+        whole = torch.zeros(30)
+        one, other = (view(whole) for view in views)
+        both = {"one": {"a": one, "b": other}} if together else {"one": {"a": one}, "two": {"b": other}}
+        parts = {name: (Bounded(values, 1.0), 1.0) for name, values in both.items()}
+        released = release(parts, ledger=Ledger(), owned=owned, **given)
+        return [value for part in released.values() for value in part.values()]
+
+    for together in (True, False):
+        for here, expected in zip(answers(together, True), answers(together, False), strict=True):
+            assert torch.equal(here, expected)
+
+
 def test_coordinates_are_independent():
     """Seed 3."""
     noise = noise_of(zeros(a=SIZE), seed=3)["a"]

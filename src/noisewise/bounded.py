@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,7 +82,7 @@ def release(
     `parts`: purpose -> (what to release, noise multiplier). `answer = value + multiplier * sensitivity * N(0, I)` on the
     supported coordinates. Guarantee: the event recorded is the sampler's event of one Gaussian mechanism with the joint
     multiplier; a multiplier of 0 is recorded as not private. `first_step`: ledger step of the plan's step 0.
-    `owned`: nobody else has these sums, and none is in two parts: noise is added in their memory.
+    `owned`: nobody else has these sums, so noise is added in their memory, unless two of them share some.
     """
     if not all(isinstance(bounded, Bounded) for bounded, _ in parts.values()):
         raise PrivacyError(
@@ -97,6 +98,7 @@ def release(
             f"step {step} of an epoch whose release is not in the ledger: start epochs at multiples of "
             f"{sampler.steps_per_event} steps and keep the noise the same within one."
         )
+    owned = owned and _apart([value for bounded, _ in parts.values() for value in bounded._values.values()])
     return {
         name: _with_noise(bounded, sigma * bounded.sensitivity, entropy, (first_step + step, part), owned=owned)
         for part, (name, (bounded, sigma)) in enumerate(parts.items())
@@ -116,6 +118,18 @@ def expose(
     """Hand out what no bound protects, with noise of `std` if any: the ledger's epsilon is infinite from here on."""
     ledger.record(not_private(), f"{purpose} (not private)", step, reproducible=entropy.reproducible)
     return _with_noise(Bounded(values, 1.0, support), std, entropy, (step, 0))
+
+
+def _apart(values: Sequence[Tensor]) -> bool:
+    """Does each lie in memory of its own? In shared memory two tensors would get each other's noise, and be equal."""
+    spans = sorted(_span(value) for value in values if value.numel())
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def _span(value: Tensor) -> tuple[int, int]:
+    """From its first byte to behind its last."""
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return value.data_ptr(), value.data_ptr() + (last + 1) * value.itemsize
 
 
 def _with_noise(
