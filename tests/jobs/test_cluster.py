@@ -283,9 +283,9 @@ def test_a_sweep_whose_workers_and_driver_are_killed_is_the_sweep_that_was_not(c
 
     def waited(condition):
         end = time.monotonic() + 120
-        while not condition() and time.monotonic() < end:
+        while not (seen := condition()) and time.monotonic() < end:
             time.sleep(0.1)
-        return condition()
+        return seen
 
     whole = command("whole", "--jobs", "1")
     assert whole.wait(300) == 0
