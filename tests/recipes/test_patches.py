@@ -48,7 +48,7 @@ def test_features_are_made_row_by_row(scattering):
 
 
 def test_what_holds_no_patch_is_refused():
-    with pytest.raises(DataError, match="4x4"):
+    with pytest.raises(DataError, match=r"side=3 for grid=2 .* 4x4 .* smaller side"):
         SMALL.check((1, 3, 3))
     with pytest.raises(DataError, match="shape"):
         Patches(shape=(1, 8, 8)).check((3, 8, 8))

@@ -68,7 +68,7 @@ class Learned:
         if len(shape) != 3 or shape[0] != channels or min(shape[1:]) < 8:
             raise DataError(
                 f"inputs of shape {list(shape)}: {self.weights} makes features of images with {channels} channels and at least "
-                "8x8 pixels."
+                "8x8 pixels. Learn one on made-up images of your shape with noisewise pretrain, or use another recipe."
             )
 
     def maps(self, images: Tensor) -> list[Tensor]:

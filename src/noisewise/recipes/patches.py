@@ -65,7 +65,10 @@ class Patches:
         check_shape(self.shape, shape)
         least = self.side + self.grid - 1
         if len(shape) != 3 or min(shape[1:]) < least:
-            raise DataError(f"inputs of shape {list(shape)}: patches need images of at least {least}x{least} pixels.")
+            raise DataError(
+                f"inputs of shape {list(shape)}: patches with side={self.side} for grid={self.grid} need images [channels, "
+                f"height, width] of at least {least}x{least} pixels. Use a smaller side or grid, or another recipe."
+            )
         if self.scattering:
             Scattering().check(shape)
 
