@@ -53,6 +53,13 @@ FAULTS = [
         ("distributed/test_fetching.py::test_the_second_time_weights_come_together_and_ahead",),
     ),
     Mutant(
+        "spread: weights that came together share memory",
+        "distributed/fetching.py",
+        "flat if len(self._tensors) == 1 else flat.clone(memory_format=torch.contiguous_format)",
+        "flat",
+        ("distributed/test_fetching.py::test_weights_that_came_together_have_memory_of_their_own",),
+    ),
+    Mutant(
         "spread: weights come in the order of the last pass, whatever is asked for",
         "distributed/fetching.py",
         " or self._expected[here] != name:",

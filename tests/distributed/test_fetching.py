@@ -70,6 +70,22 @@ def test_without_room_each_weight_comes_by_itself_and_a_pass_on_another_course_i
         assert [number for _, number in counts] == [9, 8, 5, 3, 0, 10]
 
 
+def memories(team):
+    """Memory of the weights of a pass: where each of them lies."""
+    courier, current = Fetching(lambda name: rows_of(weights(0)[name], team), team), {}
+    for _ in range(2):
+        current = {name: courier.whole(name) for name in "abcde"}
+        courier.end(whole=True)
+    return {name: weight.untyped_storage().data_ptr() for name, weight in current.items()}
+
+
+def test_weights_that_came_together_have_memory_of_their_own():
+    """What autograd keeps of a weight is known by its memory: two in one would be taken for each other."""
+    for ranks in (1, 2):
+        for lies in on_ranks(ranks, memories):
+            assert len(set(lies.values())) == len(SHAPES)
+
+
 def random_passes(team):
     chance, answers = random.Random(1), []
     for _ in range(15):

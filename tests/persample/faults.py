@@ -1289,6 +1289,13 @@ FAULTS = [
         ("persample/test_watch.py::test_activations_that_are_kept_after_the_examination_are_refused",),
     ),
     Mutant(
+        "addresses of weights that were given other memory are used again",
+        "persample/watch.py",
+        "for tensor in (*records, *names.values())]",
+        "for tensor in records]",
+        ("persample/test_watch.py::test_new_tensors_are_not_taken_for_weights_that_were_given_other_memory",),
+    ),
+    Mutant(
         "computing with the records themselves is not looked for",
         "persample/watch.py",
         "        if not self._records.isdisjoint(given):",

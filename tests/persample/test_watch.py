@@ -8,6 +8,8 @@ from helpers.oracles import Apply, cross_entropy
 from noisewise.clipping import Flat
 from noisewise.errors import CoupledSamples, PrivacyError
 from noisewise.persample import clipped_sum, examine
+from noisewise.persample.dispatched import StateChanged
+from noisewise.persample.watch import Watch
 from noisewise.runtime import Runtime
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1])
@@ -29,6 +31,19 @@ def test_a_memory_that_begins_later_in_a_model_without_a_proof_is_refused_too():
     for engine in ("auto", "loop"):
         with pytest.raises(PrivacyError, match="memory"):
             clipped_sum(model, cross_entropy, (X, Y), Flat(1.0), layout=layout, runtime=Runtime(engine=engine))
+
+
+def test_new_tensors_are_not_taken_for_weights_that_were_given_other_memory():
+    """As cuDNN's recurrent layers do: the address of the old memory is free then, and the next tensor gets it."""
+    weights = {"layer.weight": torch.ones(3)}
+    watch = Watch(weights)
+    weights["layer.weight"].data = torch.ones(3)
+    watch.begin([X])
+    with watch:
+        sums = [torch.zeros(3).add_(row[:3]) for row in X]
+    assert torch.equal(torch.stack(sums), X[:, :3])
+    with watch, pytest.raises(StateChanged, match="not the model's own"):
+        weights["layer.weight"].add_(1)
 
 
 class AfterAWarmUp(nn.Module):

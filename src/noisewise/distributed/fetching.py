@@ -68,7 +68,8 @@ class _Bundle:
         rows, flat = self._tensors[name], self._arrived[name]
         if last:
             self._arrived.clear()
-        # rows of other tensors lie between those of this one, unless it came alone
+        # rows of other tensors lie between those of this one, unless it came alone; each has memory of its own
+        flat = flat if len(self._tensors) == 1 else flat.clone(memory_format=torch.contiguous_format)
         each = -(-rows.shape[0] // self._team.size)
         whole = flat.reshape(-1).view(rows.here.dtype).view(self._team.size * each, *rows.shape[1:])
         return whole[: rows.shape[0]].detach()

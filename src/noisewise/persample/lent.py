@@ -55,7 +55,7 @@ class Lender(Protocol):
     """Where whole weights come from, and where sums of gradients go."""
 
     def whole(self, name: str) -> Tensor:
-        """A parameter, from all of its parts."""
+        """A parameter, from all of its parts, in memory of its own."""
         ...
 
     def dividing(self) -> Dividing:
@@ -168,6 +168,8 @@ class Lending:
                 tensor = self._change(name, tensor)
         storage = tensor.untyped_storage()
         self._out = {key: kept for key, kept in self._out.items() if not kept[0].expired()}
+        if self._out.get(storage._cdata, (None, name))[1] != name:
+            raise RuntimeError(f"{name!r} was lent in the memory of {self._out[storage._cdata][1]!r}")
         self._out[storage._cdata] = (StorageWeakRef(storage), name)
         watching = _get_current_dispatch_mode()
         if isinstance(watching, Labels):

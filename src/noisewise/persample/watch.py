@@ -26,8 +26,11 @@ class Watch(TorchDispatchMode):
 
     def __init__(self, names: Mapping[str, Tensor], records: Iterable[Tensor] = ()):
         super().__init__()  # type: ignore[no-untyped-call]
-        self._records = {tensor.untyped_storage()._cdata for tensor in records if tensor.untyped_storage().nbytes()}
+        records = [tensor for tensor in records if tensor.untyped_storage().nbytes()]
+        self._records = {tensor.untyped_storage()._cdata for tensor in records}
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in names.items()}
+        # a layer may give its weights other memory (cuDNN's): while these are here, no new tensor gets the addresses of the old
+        self._references = [StorageWeakRef(tensor.untyped_storage()) for tensor in (*records, *names.values())]
         self._inputs: set[int] = set()
         self._made: dict[int, StorageWeakRef] = {}
         self._touched: dict[int, StorageWeakRef] = {}
