@@ -868,17 +868,10 @@ FAULTS = [
         ("training/test_step.py::test_a_step_whose_release_fails_is_not_drawn_again",),
     ),
     Mutant(
-        "sums that are ranked without noise get it in place",
-        "training/step.py",
-        "kept = state.course.unnoised or bool(state.captured.replays)",
-        "kept = bool(state.captured.replays)",
-        ("repairs/test_masks.py::test_ranked_sparsification_is_algorithm_4",),
-    ),
-    Mutant(
         "gradients are written to by the next captured step",
         "training/step.py",
-        "kept = state.course.unnoised or bool(state.captured.replays)",
-        "kept = state.course.unnoised",
+        "owned=not state.captured.replays,",
+        "owned=True,",
         ("training/test_captured.py::test_gradients_of_a_captured_step_are_not_its_sums",),
     ),
     Mutant(
