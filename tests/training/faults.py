@@ -855,13 +855,13 @@ FAULTS = [
             "    state.step += 1  # whatever happens next, this step's noise is not drawn again\n"
             "    answers = release(\n"
             "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step,\n"
-            "        first_step=state.first_step, owned=not kept,\n"
+            "        first_step=state.first_step, owned=not state.captured.replays,  # whose sums are the next step's too\n"
             "    )  # fmt: skip\n"
         ),
         (
             "    answers = release(\n"
             "        asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step,\n"
-            "        first_step=state.first_step, owned=not kept,\n"
+            "        first_step=state.first_step, owned=not state.captured.replays,\n"
             "    )  # fmt: skip\n"
             "    state.step += 1\n"
         ),
