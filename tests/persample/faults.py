@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "made up: an autocast remembers weights from before they were moved",
+        "persample/made_up.py",
+        "generators[parameter.device]))\n        torch.clear_autocast_cache()",
+        "generators[parameter.device]))",
+        ("persample/test_made_up.py::test_an_autocast_sees_weights_that_are_moved_and_put_back",),
+    ),
+    Mutant(
+        "made up: an autocast remembers weights that were moved",
+        "persample/made_up.py",
+        "torch.clear_autocast_cache()  # of the moved ones",
+        "pass",
+        ("persample/test_made_up.py::test_an_autocast_sees_weights_that_are_moved_and_put_back",),
+    ),
+    Mutant(
         "convolution: halves are read where nothing is kept",
         "persample/convolution.py",
         "is_steady() and self._walks and not self._few_positions and most_units()",
