@@ -4,6 +4,62 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "laid: forms of masks are those of earlier masks",
+        "persample/replay.py",
+        "            self.forms.renew()\n",
+        "",
+        ("persample/test_laid.py::test_captured_steps_under_masks_that_change_are_the_ordinary_ones",),
+    ),
+    Mutant(
+        "laid: masks are not laid on the sums of a captured step",
+        "persample/replay.py",
+        "        sums.mask()\n",
+        "",
+        ("persample/test_laid.py::test_captured_steps_under_masks_that_change_are_the_ordinary_ones",),
+    ),
+    Mutant(
+        "laid: where nothing learns is that of earlier masks",
+        "persample/replay.py",
+        "self._lay_together()\n            self.forms",
+        "self.forms",
+        ("persample/test_laid.py::test_captured_steps_under_masks_that_change_are_the_ordinary_ones",),
+    ),
+    Mutant(
+        "laid: sums under masks are multiplied instead of cleared",
+        "persample/replay.py",
+        "whole.masked_fill_(idle, 0)",
+        "whole.mul_(~idle)",
+        ("persample/test_laid.py::test_masks_are_laid_on_sums_that_are_no_numbers",),
+    ),
+    Mutant(
+        "laid: a form of one mask serves another",
+        "persample/laid.py",
+        "(mask.data_ptr(), mask.shape, mask.stride())",
+        "mask.shape",
+        ("persample/test_laid.py::test_forms_are_made_once_and_renewed_in_their_memory",),
+    ),
+    Mutant(
+        "alike: small gradients are measured without their masks",
+        "persample/alike.py",
+        "if names[0] in masks else None",
+        "if False else None",
+        ("persample/test_alike.py::test_norms_and_sums_together_are_those_of_each_alone",),
+    ),
+    Mutant(
+        "kernels: the first of several masks is for all rows",
+        "persample/triton_kernels.py",
+        "row // units * entries + places",
+        "places",
+        ("persample/test_kernels.py::test_each_of_several_masks_is_for_as_many_rows",),
+    ),
+    Mutant(
+        "convolution: norms without room for the rounding of a sum that is computed anew",
+        "persample/convolution.py",
+        "return squared(squares.sqrt() + 2 * self.rounding())",
+        "return squared(squares.sqrt())",
+        ("persample/test_kernels.py::test_convolutions_too_large_to_be_kept_are_formed_once_and_not_stored",),
+    ),
+    Mutant(
         "made up: an autocast remembers weights from before they were moved",
         "persample/made_up.py",
         "generators[parameter.device]))\n        torch.clear_autocast_cache()",

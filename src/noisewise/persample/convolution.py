@@ -70,7 +70,7 @@ class Convolution:
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         size = taps * channels * out // self.groups
         bounds = None
-        if self._walks and mask is not None and self._few_positions and is_steady():
+        if is_steady() and self._walks and (mask is not None if self._few_positions else not self.keeps_what_it_forms):
             return self._walked(mask), self.with_mask(mask)
         if mask is None and not self.on_gpu and self._cheap_to_keep:
             return measure_formed(self, mask, size)
@@ -89,8 +89,11 @@ class Convolution:
         squares, gradients = measure_formed(self, mask, size)
         return (squares if bounds is None else bounds.or_else(squares)), gradients
 
-    def _walked(self, mask: Tensor) -> Tensor:
-        """Squared norms of masked gradients that are not stored, with room for the rounding of the later sum."""
+    def _walked(self, mask: Tensor | None) -> Tensor:
+        """Squared norms of gradients that are not stored, with room for the rounding of the later sum.
+
+        In a captured step, where Gram matrices do not know masks, or where formed gradients do not fit.
+        """
         setup = (self.kernel, self.stride, self.padding, self.dilation)
         cut = shortened(self.grad, convolution=True) > 0
         _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
