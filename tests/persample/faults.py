@@ -4,6 +4,41 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "grams: a tap is read where the last one was",
+        "persample/triton_grams.py",
+        "x = (places % width) * stride_x + (tap % kernel) * dilation_x - pad_x",
+        "x = (places % width) * stride_x - pad_x",
+        ("persample/test_triton_grams.py::test_gram_matrices_of_convolutions_are_right_to_the_last_bits",),
+    ),
+    Mutant(
+        "grams: no room for rounding",
+        "persample/triton_grams.py",
+        "tl.store(at, (dot + error) * back)",
+        "tl.store(at, dot * back)",
+        ("persample/test_triton_grams.py::test_factors_that_are_cut_off_are_allowed_for",),
+    ),
+    Mutant(
+        "grams: no room for the rounding of the later sum",
+        "persample/convolution.py",
+        "return squared(squares.clamp(min=0).sqrt() + later)",
+        "return squared(squares.clamp(min=0).sqrt())",
+        ("persample/test_triton_grams.py::test_norms_have_room_for_the_sum_that_is_computed_later",),
+    ),
+    Mutant(
+        "grams: in steps that are not captured too",
+        "persample/convolution.py",
+        "if not is_steady() or not self._walks or time > ONE_TILE",
+        "if not self._walks or time > ONE_TILE",
+        ("persample/test_triton_grams.py::test_gram_matrices_are_asked_in_captured_steps_where_they_are_worth_it",),
+    ),
+    Mutant(
+        "rounding: factors of TF32 are rounded to the nearest",
+        "persample/rounding.py",
+        '"tf32": 2**-9',
+        '"tf32": 2**-10',
+        ("persample/test_rounding.py::test_settings_of_cuda_are_read_and_what_is_unknown_is_taken_for_the_worst",),
+    ),
+    Mutant(
         "laid: forms of masks are those of earlier masks",
         "persample/replay.py",
         "            self.forms.renew()\n",

@@ -49,6 +49,11 @@ def _kernels() -> Any:
 
 
 @cache
+def _grams() -> Any:
+    return importlib.import_module("noisewise.persample.triton_grams")
+
+
+@cache
 def get_ready(device: torch.device) -> None:
     """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
     if ENABLED and device.type == "cuda" and _there():
@@ -131,6 +136,33 @@ def form_taps(
         small=not cut and not is_steady(),
     )  # fmt: skip
     return formed
+
+
+def tap_grams(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    sizes: tuple[Tensor, Tensor],
+    rounding: tuple[float, float, float],
+    *,
+    cut: bool,
+) -> tuple[Tensor, Tensor]:
+    """Squared norms of a convolution's gradients by Gram matrices that are not stored, the most that they can be.
+
+    And the squared lengths of unfolded inputs. Few positions only: all of them are one tile.
+    """
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    upward = tuple(number * (1 + 2.0**-20) for number in rounding)  # numbers are handed to a kernel as float32
+    found: Tensor = _grams().tap_grams(
+        grad, given, *settings, (1,) * spare + dilation, sizes, upward, precision="tf32" if cut else "ieee"
+    )
+    return found[:, 0], found[:, 1]
 
 
 def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:
