@@ -40,7 +40,7 @@ from noisewise.clipping import Flat
 from noisewise.persample import kernels
 from noisewise.persample.convolution import Convolution, HalfConvolution
 from noisewise.persample.examine import ROUNDING, _noise, ghost
-from noisewise.persample.formed import keep_formed
+from noisewise.persample.formed import ByTap, keep_formed
 from noisewise.persample.made_up import losses_of, nothing_changed, perturbed, units_and_others
 from noisewise.persample.rounding import uncut
 from noisewise.persample.steady import steady
@@ -53,6 +53,7 @@ LAYERS = [  # channels, out, size, kernel, stride, batch
     (32, 32, 32, 3, 1, 1024), (32, 64, 16, 3, 1, 1024), (64, 64, 16, 3, 1, 1024), (64, 128, 8, 3, 1, 1024),
     (128, 128, 8, 3, 1, 1024),
 ]  # fmt: skip
+FIRST = [(3, 32, 32, 3, 1, 1024), (3, 64, 32, 3, 1, 256)]  # channels that do not fill a tile
 TINY = [(9, 40, 4, 3, 1, 3), (9, 33, 8, 3, 2, 3)]
 
 
@@ -148,9 +149,17 @@ def ways_of(layer: Convolution, *, masked: bool = False) -> dict[str, tuple[Call
     size = math.prod(layer.kernel) * layer.input.shape[1] * layer.grad.shape[1]
     mask = torch.rand(layer.grad.shape[1], layer.input.shape[1], *layer.kernel, device=DEVICE) < 0.5 if masked else None
     ways: dict[str, tuple[Callable[[], Any], float]] = {}
+    setup = (layer.kernel, layer.stride, layer.padding, layer.dilation)
+    if (
+        layer.input.shape[1] < 8
+    ):  # today unfolded: would the kernel, whose tiles are empty for the most part, be faster?
+        form = partial(kernels.form_taps, layer.grad, layer.input, *setup, mask, cut=True)
+        return {"unfolded": (lambda: keep_formed(layer, mask), 0), "by tap": (lambda: (None, ByTap(*form())), 0)}
     if layer.units * size <= 2**29:
         ways["formed and kept"] = (lambda: keep_formed(layer, mask), layer.units * size)
     ways["walked, sum anew"] = (lambda: (layer._walked(mask), layer.with_mask(mask)), 0)
+    walk = partial(kernels.form_taps, layer.grad, layer.input, *setup, mask, cut=True, stored=False)
+    ways["walked by _taps, sum anew"] = (lambda: (walk()[1], layer.with_mask(mask)), 0)
     if not masked and math.prod(layer.grad.shape[2:]) <= 64:
         ways["Gram kernel, sum anew"] = (lambda: (layer._tap_grams(), layer), 0)
     if not masked and layer._shifts and math.prod(layer._sizes()) <= 400:
@@ -169,6 +178,13 @@ def layers(shapes: list[tuple[int, ...]]) -> list[dict[str, Any]]:
             for name, (measure, _) in ways_of(layer, masked=masked).items():
                 both = partial(_norm_and_sum, layer.units, measure, factors)
                 row[f"{name}{', masked' if masked else ''}"] = _or_error(partial(milliseconds, both))
+        if shape[0] < 8:
+            narrow = layer_of(shape, torch.bfloat16)
+            form = partial(kernels.form_taps, narrow.grad, narrow.input, narrow.kernel, narrow.stride, narrow.padding)
+            tap = partial(_by_tap, form, narrow.dilation)
+            row["by tap, bfloat16"] = _or_error(
+                partial(milliseconds, partial(_norm_and_sum, layer.units, tap, factors))
+            )
         half = HalfConvolution(layer_of(shape, torch.bfloat16))
         both = partial(_norm_and_sum, layer.units, partial(_widened_anew, half), factors)
         row["bfloat16"] = _or_error(partial(milliseconds, both))
@@ -185,6 +201,10 @@ def _asked(layer: Convolution) -> bool:
 def _norm_and_sum(units: int, measure: Callable[[], Any], factors: Tensor) -> None:
     with steady(units):
         measure()[1].weighted_sum(factors)
+
+
+def _by_tap(form: Callable[..., Any], dilation: tuple[int, ...]) -> Any:
+    return None, ByTap(*form(dilation, None, cut=True))
 
 
 def _widened_anew(half: HalfConvolution) -> Any:
@@ -363,7 +383,7 @@ def main() -> None:
         "half": lambda: half(64, 2, 32) if args.dry else half(),
         "steps": lambda: {} if args.dry else steps(begun + 0.5 * args.seconds),
         "profile": lambda: None if args.dry else profile(args.out),
-        "layers": lambda: layers(shapes),
+        "layers": lambda: layers([*shapes, *FIRST[: 0 if args.dry else 2]]),
         "tiles": lambda: tiles(shapes if args.dry else [LAYERS[k] for k in (0, 2, 5, 8, 10, 11)], begun + 0.95 * args.seconds),
         "train": lambda: train(args.out, 6, 300, 8) if args.dry else train(args.out),
     }  # fmt: skip

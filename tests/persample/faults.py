@@ -4,10 +4,24 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
-        "grams: a tap is read where the last one was",
+        "squares: units in turn are written where the first one is",
         "persample/triton_grams.py",
-        "x = (places % width) * stride_x + (tap % kernel) * dilation_x - pad_x",
-        "x = (places % width) * stride_x - pad_x",
+        "tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, total, mask=unit < batch)",
+        "tl.store(squares + (tl.program_id(2) * units * tl.num_programs(1) + tap) * tiles + tile, total, mask=unit < batch)",
+        ("persample/test_triton_grams.py::test_squares_of_units_in_turn_are_those_of_stored_gradients",),
+    ),
+    Mutant(
+        "squares: the mask is not laid",
+        "persample/triton_grams.py",
+        "counts = counts & (tl.load(at, mask=counts, other=0) != 0)",
+        "counts = counts & (tl.load(at, mask=counts, other=0) >= 0)",
+        ("persample/test_triton_grams.py::test_squares_of_units_in_turn_are_those_of_stored_gradients",),
+    ),
+    Mutant(
+        "grams: a tap is read in another column",
+        "persample/triton_grams.py",
+        "* area + (y * wide + x)[None, :]",
+        "* area + (y * wide)[None, :]",
         ("persample/test_triton_grams.py::test_gram_matrices_of_convolutions_are_right_to_the_last_bits",),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from noisewise.persample.rounding import lengths
 from noisewise.persample.steady import steady
 
 pytest.importorskip("triton")
+triton_grams = kernels._grams()
 
 
 @pytest.fixture
@@ -62,6 +63,40 @@ def test_norms_of_convolutions_by_gram_matrices_are_never_short(
     factors = torch.rand(5, dtype=torch.float64)
     total = (wide.formed().flatten(1) * factors[:, None]).sum(0)
     torch.testing.assert_close(rest.weighted_sum(factors).flatten().double(), total, rtol=1e-3, atol=1e-3 * scale**2)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(("channels", "out", "size", "kernel", "stride", "padding", "dilation"), FEW)
+def test_squares_of_units_in_turn_are_those_of_stored_gradients(
+    channels, out, size, kernel, stride, padding, dilation, masked, interpreted, monkeypatch
+):
+    """Five units, two by a program; one that is no number does not touch the others."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(triton_grams, "IN_TURN", 2)
+    convolve, padded = (F.conv2d if len(kernel) == 2 else F.conv1d), tuple((pad, pad) for pad in padding)
+    given, weight = torch.randn(5, channels, *size), torch.zeros(out, channels, *kernel)
+    given[3, 0] = float("nan")
+    grad = torch.randn(convolve(given, weight, None, stride, padding, dilation).shape)
+    mask = torch.rand(weight.shape) < 0.5 if masked else None
+    setup = (grad, given, kernel, stride, padded, dilation, mask)
+    expected = kernels.form_taps(*setup, cut=True, stored=False)[1]
+    got = kernels.tap_squares(*setup, cut=True)
+    assert not got[3].isfinite()
+    for unit in (0, 1, 2, 4):
+        assert abs(float(got[unit] / expected[unit]) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_under_a_mask_few_positions_are_walked_by_units_in_turn_where_products_are_cut(cut, interpreted, monkeypatch):
+    torch.manual_seed(0)
+    layer = Convolution(torch.randn(3, 20, 4, 4), torch.randn(3, 30, 4, 4), (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1)
+    mask, asked = torch.rand(30, 20, 3, 3) < 0.5, []
+    real = kernels.tap_squares
+    monkeypatch.setattr(kernels, "tap_squares", lambda *a, **s: asked.append(a) or real(*a, **s))
+    monkeypatch.setattr(convolution, "shortened", lambda *a, **s: 2.0**-9 if cut else 0.0)
+    exact = (layer.formed().view(3, 30, 20, 3, 3).double() * mask).flatten(1).square().sum(1)
+    assert (layer._walked(mask) >= exact).all()
+    assert bool(asked) == cut
 
 
 def test_gram_matrices_of_convolutions_are_right_to_the_last_bits(interpreted):

@@ -99,7 +99,10 @@ class Convolution:
         """
         setup = (self.kernel, self.stride, self.padding, self.dilation)
         cut = shortened(self.grad, convolution=True) > 0
-        _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
+        if cut and math.prod(self.grad.shape[2:]) <= ONE_TILE:
+            squares = kernels.tap_squares(self.grad, self.input, *setup, mask, cut=cut)
+        else:
+            _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
         return squared(squares.sqrt() + 2 * self.rounding())
 
     def _tap_grams(self) -> Tensor:

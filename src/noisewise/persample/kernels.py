@@ -165,6 +165,29 @@ def tap_grams(
     return found[:, 0], found[:, 1]
 
 
+def tap_squares(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    mask: Tensor | None,
+    *,
+    cut: bool,
+) -> Tensor:
+    """Squared norms as those of `form_taps`, of gradients with few positions that are not stored."""
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    by_tap = None if mask is None else laid.form(laid.by_tap, mask)
+    squares: Tensor = _grams().tap_squares(
+        grad, given, *settings, (1,) * spare + dilation, by_tap, precision="tf32" if cut else "ieee"
+    )
+    return squares
+
+
 def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:
     """Sums over positions of g z and of g for inputs `[batch, channels, ...]`, z normalised in groups; None for large ones."""
     places = given[0, 0].numel()

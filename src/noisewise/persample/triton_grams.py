@@ -1,4 +1,7 @@
-"""Norms of a convolution's gradients by Gram matrices of its positions, in Triton. Imported by `kernels` alone."""
+"""Norms of gradients of convolutions with few positions, in Triton: by Gram matrices, or, under a mask, tile by tile.
+
+Imported by `kernels` alone.
+"""
 
 # mypy: ignore-errors
 
@@ -9,7 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from noisewise.persample.triton_kernels import _launch, _power
+from noisewise.persample.triton_kernels import TILE_IN, TILE_OUT, _launch, _power
+
+IN_TURN = 16  # units of a program: while one is squared, the next are read
 
 
 @triton.jit(
@@ -94,3 +99,77 @@ def tap_grams(
         TILE=max(16, triton.next_power_of_2(positions)), BLOCK=block, PRECISION=precision, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out.sum(1)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "width", "tall", "wide", "across", "kernel", "stride_y", "stride_x", "pad_y", "pad_x", "dilation_y", "dilation_x",
+        "batch", "tiles", "units",
+    ],
+)  # fmt: skip
+def _tap_squares(
+    grad, given, squares, outputs, inputs, positions, width, area, tall, wide, across, kernel, mask,
+    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles, units,
+    OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of out x in, one tap, some units in turn: the sum of the squares of each, where the mask is."""
+    tile = tl.program_id(0)
+    tap = tl.program_id(1)
+    rows = (tile // across) * OUT + tl.arange(0, OUT)
+    columns = (tile % across) * IN + tl.arange(0, IN)
+    places = tl.arange(0, BLOCK)
+    y = (places // width) * stride_y + (tap // kernel) * dilation_y - pad_y
+    x = (places % width) * stride_x + (tap % kernel) * dilation_x - pad_x
+    there = places < positions
+    inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
+    counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
+    if MASKED:
+        at = mask + tap * outputs * inputs + rows[:, None] * inputs + columns[None, :]
+        counts = counts & (tl.load(at, mask=counts, other=0) != 0)
+    for k in range(units):
+        unit = (tl.program_id(2) * units + k).to(tl.int64)
+        left = tl.load(
+            grad + (unit * outputs + rows)[:, None] * positions + places[None, :],
+            mask=(rows < outputs)[:, None] & there[None, :] & (unit < batch), other=0.0,
+        )  # fmt: skip
+        right = tl.load(
+            given + (unit * inputs + columns)[None, :] * area + (y * wide + x)[:, None],
+            mask=(columns < inputs)[None, :] & inside[:, None] & (unit < batch), other=0.0,
+        )  # fmt: skip
+        exact = tl.where(counts, tl.dot(left, right, input_precision=PRECISION), 0.0).to(tl.float64)
+        total = tl.sum(tl.sum(exact * exact, axis=1), axis=0)
+        tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, total, mask=unit < batch)
+
+
+def tap_squares(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    mask: Tensor | None,
+    *,
+    precision: str,
+) -> Tensor:
+    """Squared norms of a convolution's gradients `[batch]` in float64, which are not stored; see `form_taps`.
+
+    float32, and so few positions that all of them are one step. A mask is read once for many units.
+    """
+    batch, outputs, height, width = grad.shape
+    inputs, tall, wide = given.shape[1:]
+    taps, positions = kernel[0] * kernel[1], height * width
+    tile_out = min(TILE_OUT, max(16, triton.next_power_of_2(outputs)))
+    tile_in = min(TILE_IN, max(16, triton.next_power_of_2(inputs)))
+    across = triton.cdiv(inputs, tile_in)
+    tiles = across * triton.cdiv(outputs, tile_out)
+    squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
+    block = max(16, triton.next_power_of_2(positions))
+    _launch(
+        _tap_squares, (tiles, taps, triton.cdiv(batch, IN_TURN)),
+        grad, given, squares, outputs, inputs, positions, width, tall * wide, tall, wide, across, kernel[1],
+        squares if mask is None else mask, *stride, *padding, *dilation, batch, tiles, IN_TURN,
+        OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
+        PRECISION=precision, num_warps=8 if block > 32 else 4, num_stages=2 if block > 32 else 3,
+    )  # fmt: skip
+    return squares.sum(1)
