@@ -11,7 +11,7 @@ from scipy import stats
 from noisewise import Ledger, Poisson, Shuffle
 from noisewise.bounded import Bounded, release
 from noisewise.errors import PrivacyError
-from noisewise.noise import GRID, MANY, NOISE_CHUNK, PAIRS, Piece, add_normals, draw_pairs, standard_normal
+from noisewise.noise import GRID, MANY, NOISE_CHUNK, Piece, add_normals, draw_pairs, standard_normal
 from noisewise.randomness import Entropy
 
 SECURE = Entropy.insecure(7, secure=True)
@@ -117,9 +117,9 @@ class Words:
     def __init__(self, *words):
         self.words = np.concatenate([np.asarray(part, np.uint64) for part in words])
         self.read = 0
-        self.bit_generator = self
 
-    def random_raw(self, count):
+    def integers(self, low, high, count, dtype, endpoint):
+        assert (low, high, dtype, endpoint) == (0, 2**64 - 1, np.uint64, True)
         part = self.words[self.read : self.read + count]
         self.read += count
         return np.concatenate([part, np.full(count - len(part), 3, np.uint64)])
@@ -150,7 +150,7 @@ def test_pairs_are_finite_whatever_the_bits():
         assert np.hypot(*out) == pytest.approx(farthest, abs=4e-3)
 
 
-@pytest.mark.parametrize("count", [2 * PAIRS - 1, 2 * PAIRS, 2 * PAIRS + 1, NOISE_CHUNK + 3])
+@pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 1, NOISE_CHUNK + 3])
 def test_every_number_of_any_length_is_drawn(count):
     out = np.full(count, np.nan, np.float32)
     draw_pairs(np.random.Generator(np.random.SFC64(count)), out)
@@ -167,9 +167,9 @@ def test_pairs_have_the_tails_of_the_normal_distribution():
         for side in (out, -out):
             assert abs((side > limit).sum() - expected) < 4 * expected**0.5
     assert abs(np.corrcoef(out[0::2], out[1::2])[0, 1]) < 4 * (2 / out.size) ** 0.5
-    pairs = out[: 2 * PAIRS].reshape(2, -1)
-    assert abs(np.corrcoef(pairs)[0, 1]) < 4 * PAIRS**-0.5
-    assert abs(np.corrcoef(np.square(pairs))[0, 1]) < 4 * PAIRS**-0.5
+    pairs = out.reshape(2, -1)  # the first numbers of all pairs, and the second
+    assert abs(np.corrcoef(pairs)[0, 1]) < 4 * (2 / out.size) ** 0.5
+    assert abs(np.corrcoef(np.square(pairs))[0, 1]) < 4 * (2 / out.size) ** 0.5
 
 
 @pytest.mark.parametrize(("kind", "count"), [(torch.float32, MANY - 1), (torch.float64, MANY), (torch.float64, 50)])
@@ -179,50 +179,48 @@ def test_few_numbers_and_double_precision_are_drawn_by_numpy(kind, count):
     assert np.array_equal(noise.numpy(), generator.standard_normal(count, dtype=noise.numpy().dtype.type))
 
 
-def drawn_block_by_block(generator, count):
-    """The definition of the stream, read in order: words of a block, then further digits, then the next block."""
-
-    def read(number):
-        return generator.integers(0, 2**64 - 1, number, dtype=np.uint64, endpoint=True)
-
-    parts = []
-    for first in range(0, count, 2 * PAIRS):
-        size = min(2 * PAIRS, count - first)
-        pairs = (size + 1) // 2
-        radius, angle = read(pairs).view(np.uint32).reshape(2, -1)
-        uniform = radius.astype(float)
-        uniform[radius < 2**24] += ((read((radius < 2**24).sum()) >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53
-        length, turn = np.sqrt(-2 * np.log(uniform * 2.0**-32)), np.pi * angle.view(np.int32) / 2.0**31
-        parts.append(np.concatenate([length * np.cos(turn), length * np.sin(turn)])[:size])
-    return np.concatenate(parts)
+def drawn_in_order(read, count):
+    """The definition of a stream: a word for each pair, then one more where the radius is large."""
+    radius, angle = read((count + 1) // 2).view(np.uint32).reshape(2, -1)
+    uniform = radius.astype(float)
+    uniform[radius < 2**24] += ((read((radius < 2**24).sum()) >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53
+    length, turn = np.sqrt(-2 * np.log(uniform * 2.0**-32)), np.pi * angle.view(np.int32) / 2.0**31
+    return np.concatenate([length * np.cos(turn), length * np.sin(turn)])[:count]
 
 
-@pytest.mark.parametrize("count", [1, 2 * PAIRS - 1, 2 * PAIRS, 2 * PAIRS + 1, 6 * PAIRS + 12345, NOISE_CHUNK + 1])
+@pytest.mark.parametrize("count", [1, 2, MANY - 1, MANY, MANY + 1, 3 * MANY + 12345, NOISE_CHUNK + 1])
 def test_a_stream_is_read_as_it_is_defined(count):
+    """Word by word as the bit generator hands them out: no call of NumPy in between makes something else of them."""
     out = np.empty(count, np.float32)
     draw_pairs(np.random.Generator(np.random.SFC64(count)), out)
-    expected = drawn_block_by_block(np.random.Generator(np.random.SFC64(count)), count)
+    expected = drawn_in_order(np.random.SFC64(count).random_raw, count)
     np.testing.assert_allclose(out, expected, rtol=2e-6, atol=4e-4)  # where u is nearly 1, its last bit is much
 
 
-def test_words_that_need_more_digits_than_expected_are_read_all_the_same():
-    """Every radius is large: as many words again, which the first reading cannot have."""
-    count = 2 * PAIRS + 500
+def test_room_for_more_pairs_than_there_are_changes_nothing():
+    alone, within = (np.empty(MANY + 1, np.float32) for _ in range(2))
+    draw_pairs(np.random.Generator(np.random.SFC64(5)), alone)
+    draw_pairs(np.random.Generator(np.random.SFC64(5)), within, np.full((2, MANY), np.nan, np.float32))
+    assert np.array_equal(alone, within)
+
+
+def test_words_that_all_need_more_digits_are_read_twice():
+    """Every radius is large: as many words again."""
+    count = MANY + 500
     words = np.random.default_rng(0).integers(0, 2**64, 2 * count, dtype=np.uint64)
     words.view(np.uint32)[...] >>= 8
-
-    class Given(Words):
-        def integers(self, low, high, number, dtype, endpoint):
-            return self.random_raw(number)
-
-    out = np.empty(2 * count, np.float32)
-    draw_pairs(Given(words), out)
-    np.testing.assert_allclose(out, drawn_block_by_block(Given(words), 2 * count), rtol=2e-6, atol=2e-6)
+    out, given = np.empty(2 * count, np.float32), Words(words)
+    draw_pairs(given, out)
+    assert given.read == 2 * count
+    parts = iter((words[:count], words[count:]))
+    np.testing.assert_allclose(
+        out, drawn_in_order(lambda number: next(parts)[:number], 2 * count), rtol=2e-6, atol=2e-6
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_tensors_that_are_drawn_together_have_the_noise_of_each_alone(threads):
-    """Whatever the number of threads; large, small, empty, double and half precision; added as PyTorch adds it at once."""
+    """Whatever the number of threads; large, small, empty, double and half precision."""
     sizes = [(7, torch.float32), (MANY, torch.float32), (NOISE_CHUNK * 9 + 5, torch.float32), (0, torch.float32)]
     sizes += [(NOISE_CHUNK + 3, torch.float64), (50, torch.bfloat16), (2 * MANY - 1, torch.bfloat16)]
     values = [torch.linspace(-3, 3, size, dtype=kind) for size, kind in sizes]
@@ -237,7 +235,8 @@ def test_tensors_that_are_drawn_together_have_the_noise_of_each_alone(threads):
     for value, place, noised in zip(values, places, together, strict=True):
         noise = standard_normal(value, Entropy.insecure(3), place)
         assert noise.dtype == value.dtype
-        assert torch.equal(noised, torch.add(value, noise, alpha=1.3))
+        half = value.dtype == torch.bfloat16
+        assert torch.equal(noised, torch.add(value, noise, alpha=1.3) if half else value + 1.3 * noise)
     assert not torch.equal(together[1][:7] - values[1][:7], together[0] - values[0])
 
 

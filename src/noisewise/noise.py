@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,11 +18,12 @@ from noisewise.errors import PrivacyError
 from noisewise.pieces import lying_together, pieces, room_for
 from noisewise.randomness import Entropy
 
-NOISE_CHUNK = 1 << 17
+NOISE_CHUNK = (
+    1 << 18
+)  # numbers of one stream: few operations on many of them, since threads wait for Python's lock in between
 MANY = 1 << 15  # float32 numbers from which on they are drawn in pairs
-PAIRS = 1 << 14  # pairs that lie together in a stream of words
-TOGETHER = 4  # chunks that are drawn in the same operations: short ones would wait for Python's lock
 ALONE = 1 << 14  # numbers that PyTorch adds without threads of its own
+ALL_BITS = (1 << 64) - 1
 GRID = 2.0**-24  # step of secure noise, in standard deviations
 CUDA_CHUNK = 1 << 22  # numbers of a tensor kept in pieces that a GPU draws at once
 
@@ -86,9 +86,9 @@ def add_normals(
         piece = piece or Piece(0, value.numel())
         many = value.dtype != torch.float64 and piece.whole >= MANY
         (paired if many else single).extend(_shares(value.view(-1), position, piece))
-    few = sum(share.numbers for share in (*paired, *single)) < NOISE_CHUNK
+    few = sum(share.numbers for share in (*paired, *single)) < NOISE_CHUNK // 2
     threads = 1 if few else torch.get_num_threads()
-    size = max(1, min(TOGETHER, len(paired) // (2 * threads)))
+    most = max((share.numbers for share in paired), default=0)
 
     def draw(left: Iterator[Share]) -> None:
         for share in left:
@@ -96,19 +96,14 @@ def add_normals(
             generator = entropy.generator("noise", *share.place)
             _add(share, generator.standard_normal(share.numbers, dtype=kind), std)
 
-    def draw_paired(left: Iterator[Sequence[Share]]) -> None:
-        room = np.empty(
-            (2, size, NOISE_CHUNK), np.float32
-        )  # fresh memory for each chunk would cost as much as its numbers
-        for shares in left:
-            noises = [row[: share.numbers] for row, share in zip(room[0], shares, strict=False)]
-            parts = [(entropy.generator("noise", *s.place), noise) for s, noise in zip(shares, noises, strict=True)]
-            draw_together(parts, room[1].reshape(2, -1))
-            for share, noise in zip(shares, noises, strict=True):
-                _add(share, noise, std)
+    def draw_paired(left: Iterator[Share]) -> None:
+        noise, room = np.empty(most, np.float32), np.empty((2, -(-most // 2)), np.float32)  # fresh memory costs time
+        for share in left:
+            draw_pairs(entropy.generator("noise", *share.place), noise[: share.numbers], room)
+            _add(share, noise[: share.numbers], std)
 
     _in_threads(draw, single, threads)
-    _in_threads(draw_paired, [paired[first : first + size] for first in range(0, len(paired), size)], threads)
+    _in_threads(draw_paired, paired, threads)
 
 
 def _shares(target: Tensor, position: Position, piece: Piece) -> Iterator[Share]:
@@ -121,9 +116,15 @@ def _shares(target: Tensor, position: Position, piece: Piece) -> Iterator[Share]
 
 
 def _add(share: Share, noise: np.ndarray, std: float) -> None:
-    """In steps that PyTorch makes in the thread that asks for them."""
-    drawn = torch.from_numpy(noise[share.used]).to(share.target.dtype)
-    torch._foreach_add_(share.target.split(ALONE), drawn.split(ALONE), alpha=std)
+    """Add numbers, which are overwritten on the way, in the thread that asks for it."""
+    drawn, target = noise[share.used], share.target
+    if target.dtype in (torch.float32, torch.float64):
+        drawn *= drawn.dtype.type(std)
+        numbers = target.numpy()
+        numbers += drawn
+    else:
+        parts = torch.from_numpy(drawn).to(target.dtype).split(ALONE)
+        torch._foreach_add_(target.split(ALONE), parts, alpha=std)
 
 
 def _chunks(size: int, piece: Piece, chunk: int) -> range:
@@ -144,78 +145,38 @@ def _on_gpu(like: Tensor, entropy: Entropy, position: tuple[int, ...], piece: Pi
     return noise.view(like.shape)
 
 
-def draw_pairs(generator: np.random.Generator, out: np.ndarray) -> None:
+def draw_pairs(generator: np.random.Generator, out: np.ndarray, room: np.ndarray | None = None) -> None:
     """Fill a float32 vector with N(0, 1): radius and angle of a point in the plane, two numbers from 64 bits.
 
     `z = sqrt(-2 log u) (cos a, sin a)`, u and a from 32 bits each. Where u < 2^-8, 53 more bits make its digits: tails reach
     to 10.9 standard deviations (torch's, from 24 bits, end at 5.8), and every radius is as exact as its type. Reference: Box
     and Muller 1958. Logarithms and angles are NumPy's: other hardware may round the last bit otherwise.
+
+    The stream has a word for each pair, then one more for each pair with a small u. First come the first numbers of all
+    pairs. `room`: two rows of float32 for the pairs to be worked out in.
     """
-    draw_together([(generator, out)])
-
-
-def draw_together(parts: Sequence[tuple[np.random.Generator, np.ndarray]], room: np.ndarray | None = None) -> None:
-    """`draw_pairs` for several vectors: one operation for all of them, so that threads seldom wait for each other.
-
-    `room`: two rows of float32 for all pairs to be worked out in.
-    """
-    ends = np.cumsum([(out.size + 1) // 2 for _, out in parts]).tolist()
-    points = np.empty((2, ends[-1]), np.float32) if room is None else room[:, : ends[-1]]
-    radius, angle = points
-    pieces = [
-        _read(generator, points[:, first:end], first)
-        for (generator, _), first, end in zip(parts, [0, *ends], ends, strict=False)
-    ]
-    where, low, more = (np.concatenate(column) for column in zip(*itertools.chain(*pieces), strict=True))
-    radius[where] = 1  # written below
-    radius *= np.float32(2.0**-32)
+    pairs = (out.size + 1) // 2
+    radius, angle = np.empty((2, pairs), np.float32) if room is None else room[:, :pairs]
+    low, high = _words(generator, pairs).view(np.uint32).reshape(2, -1)
+    np.multiply(low, np.float32(2.0**-32), out=radius, dtype=np.float32, casting="unsafe")
+    np.multiply(high.view(np.int32), np.float32(np.pi * 2.0**-31), out=angle, dtype=np.float32, casting="unsafe")
+    small = np.flatnonzero(low < np.uint32(1 << 24))
+    digits = (low[small] + (_words(generator, small.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54) * 2.0**-32
+    radius[small] = 1  # written below
     np.log(radius, out=radius)
     radius *= np.float32(-2)
     np.sqrt(radius, out=radius)
-    digits = (low + (more >> np.uint64(11)) * 2.0**-53 + 2.0**-54) * 2.0**-32
-    radius[where] = np.sqrt(-2 * np.log(digits))
-    angle *= np.float32(np.pi * 2.0**-31)
-    for (_, out), first, end in zip(parts, [0, *ends], ends, strict=False):
-        blocks = out.size // (2 * PAIRS)
-        for (radii, angles), (one, other) in zip(
-            _rows(points[:, first:end], blocks), _halves(out, blocks), strict=True
-        ):
-            np.cos(angles, out=one)
-            one *= radii
-            rest = other.shape[-1]
-            np.sin(angles[..., :rest], out=other)
-            other *= radii[..., :rest]
+    radius[small] = np.sqrt(-2 * np.log(digits))
+    first, second = out[:pairs], out[pairs:]
+    np.cos(angle, out=first)
+    first *= radius
+    np.sin(angle[: second.size], out=second)
+    second *= radius[: second.size]
 
 
-def _rows(points: np.ndarray, blocks: int) -> Iterator[np.ndarray]:
-    """Radii and angles of whole blocks of `PAIRS`, block by row, and those of the rest."""
-    yield points[:, : blocks * PAIRS].reshape(2, blocks, PAIRS)
-    yield points[:, blocks * PAIRS :]
-
-
-def _halves(numbers: np.ndarray, blocks: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """First and second numbers of the pairs in the same order: in a block the first numbers of all pairs come first."""
-    whole, rest = numbers[: 2 * blocks * PAIRS].reshape(blocks, 2, PAIRS), numbers[2 * blocks * PAIRS :]
-    half = (rest.size + 1) // 2
-    yield whole[:, 0], whole[:, 1]
-    yield rest[:half], rest[half:]
-
-
-def _read(generator: np.random.Generator, points: np.ndarray, first: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Write 32 bits for each radius and each angle; of each block: where u < 2^-8, u there, and words for further digits.
-
-    The stream has a block of 64-bit words, then one for each of them with a small u, then the next block. Places count from
-    `first` on.
-    """
-    read: Any = generator.bit_generator.random_raw
-    count = points.shape[1]
-    for start in range(0, count, PAIRS):
-        stop = min(start + PAIRS, count)
-        low, high = read(stop - start).view(np.uint32).reshape(2, -1)
-        points[0, start:stop] = low
-        points[1, start:stop] = high.view(np.int32)
-        where = np.flatnonzero(low < np.uint32(1 << 24))
-        yield where + (first + start), low[where], read(where.size)
+def _words(generator: np.random.Generator, count: int) -> np.ndarray:
+    """The next 64-bit words of its stream, as `random_raw` reads them, but without Python's lock."""
+    return generator.integers(0, ALL_BITS, count, np.uint64, endpoint=True)
 
 
 def add_noise(tensors: Sequence[Tensor], std: float, entropy: Entropy, position: tuple[int, ...]) -> list[Tensor]:

@@ -134,6 +134,13 @@ FAULTS = [
         ("accounting/test_accountants.py::test_coarse_readings_end_where_the_finest_would",),
     ),
     Mutant(
+        "fresh: RDP is remembered whatever delta is",
+        "accounting/accountants.py",
+        "return _rdp_epsilon(tuple((event, count) for event, count in events), delta, adjacency)",
+        "return _rdp_epsilon(tuple((event, count) for event, count in events), 1e-5, adjacency)",
+        ("accounting/test_accountants.py::test_rdp_of_what_was_asked_before_is_remembered",),
+    ),
+    Mutant(
         "fresh: one private release makes all private",
         "accounting/accountants.py",
         "return any(isinstance(event, dp_accounting.NonPrivateDpEvent)",

@@ -51,6 +51,20 @@ def test_pld_is_dp_accounting_with_its_neighbouring_relation(events, adjacency):
     assert finest * (1 - 1e-9) <= ours <= finest * (1 + 2e-4)
 
 
+def test_rdp_of_what_was_asked_before_is_remembered(monkeypatch):
+    """By plan, delta and relation: each of them changes the reading."""
+    composed, real = [], RdpAccountant.compose
+    monkeypatch.setattr(RdpAccountant, "compose", lambda *given: composed.append(given[1:]) or real(*given))
+    plan = [(dp.PoissonSampledDpEvent(0.0203, dp.GaussianDpEvent(1.1)), 100)]
+    longer = [(plan[0][0], 200)]
+    asked = [(plan, 1e-5, "add-remove"), (plan, 1e-6, "add-remove"), (longer, 1e-5, "add-remove")]
+    first = [rdp_epsilon(*question) for question in asked]
+    assert len(composed) == len(set(first)) == 3
+    assert [rdp_epsilon(*question) for question in asked] == first
+    assert rdp_epsilon(plan, 1e-5, "replace-one")[0] is None
+    assert len(composed) == 3
+
+
 @pytest.mark.parametrize("adjacency", ["add-remove", "zero-out"])
 @pytest.mark.parametrize("events", EVENTS.values(), ids=EVENTS)
 def test_rdp_is_dp_accounting_with_its_neighbouring_relation(events, adjacency):

@@ -57,9 +57,9 @@ class Problem:
         return Setup(model.to(dtype), loss_fn, as_type(batch, dtype))
 
     @cache  # noqa: B019
-    def examined(self) -> tuple[Setup, Layout]:
+    def examined(self, dtype: torch.dtype = torch.float64) -> tuple[Setup, Layout]:
         """One copy, for tests that leave it as it is, and what the examination found."""
-        setup = self.make()
+        setup = self.make(dtype)
         return setup, examine(*setup)
 
     def __repr__(self) -> str:

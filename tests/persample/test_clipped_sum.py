@@ -192,11 +192,12 @@ def test_padding_contributes_nothing_whatever_it_holds(engine, microbatch, filli
 @pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
 @pytest.mark.parametrize("name", ["linear-2d", "embedding", "dicts", "time-first"])
 def test_padding_rows_are_dropped_for_every_rule(name, kind):
-    setup, present = PROBLEMS[name].make(), torch.tensor([1, 0, 1, 1])
+    (setup, layout), present = PROBLEMS[name].examined(), torch.tensor([1, 0, 1, 1])
     grads = gradients_of(name)
     kept = {parameter: grad[present.bool()] for parameter, grad in grads.items()}
     for rule, clip in rules(list(grads), typical_norm(grads)).items():
-        got = clipped_sum(setup.model, setup.loss_fn, Padded(setup.batch, present.to(kind)), clip)
+        padded = Padded(setup.batch, present.to(kind))
+        got = clipped_sum(setup.model, setup.loss_fn, padded, clip, layout=layout)
         assert relative_error(got.grads._values, clipped_sum_by_hand(kept, clip, {})[0]) < 1e-9, rule
 
 
@@ -213,14 +214,15 @@ def test_a_batch_of_padding_alone_gives_zeros():
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", FLOAT_INPUTS)
 def test_a_unit_that_is_not_finite_contributes_nothing_and_the_others_stay(name, poison, engine):
-    setup, grads = PROBLEMS[name].make(), gradients_of(name)
+    (setup, layout), grads = PROBLEMS[name].examined(), gradients_of(name)
     x = setup.batch[0].clone()
     x[1] = poison
     others = {parameter: grad[[0, 2, 3]] for parameter, grad in grads.items()}
     for kind in ("everything", "masks"):
         support = make_support(kind, setup.model)
         for clip in (Flat(typical_norm(grads)), Normalized(1.0)):
-            got = clipped_sum(setup.model, setup.loss_fn, (x, setup.batch[1]), clip, support, Runtime(engine=engine))
+            batch, runtime = (x, setup.batch[1]), Runtime(engine=engine)
+            got = clipped_sum(setup.model, setup.loss_fn, batch, clip, support, runtime, layout=layout)
             expected, norms = clipped_sum_by_hand(others, clip, support)
             assert relative_error(got.grads._values, expected) < 1e-9
             assert got.norms.isfinite()[0].tolist() == [True, False, True, True]
@@ -266,12 +268,12 @@ def test_a_unit_whose_norm_overflows_contributes_nothing(engine):
 @EACH_ENGINE
 @pytest.mark.parametrize("name", ["linear-2d", "conv-wide-formed", "tied-head", "time-first", "positions", "dicts"])
 def test_micro_batches_give_the_same_as_one_batch(name, engine):
-    setup, grads = PROBLEMS[name].make(), gradients_of(name)
+    (setup, layout), grads = PROBLEMS[name].examined(), gradients_of(name)
     support = make_support("masks", setup.model)
     clip = Flat(typical_norm(grads))
-    whole = clipped_sum(*setup, clip, support, Runtime(engine=engine))
+    whole = clipped_sum(*setup, clip, support, Runtime(engine=engine), layout=layout)
     for size in (1, 2, 3, 4, 100):
-        part = clipped_sum(*setup, clip, support, Runtime(engine=engine, microbatch=size))
+        part = clipped_sum(*setup, clip, support, Runtime(engine=engine, microbatch=size), layout=layout)
         assert relative_error(part.grads._values, whole.grads._values) < 1e-12
         assert torch.allclose(part.norms, whole.norms, rtol=1e-12)
 

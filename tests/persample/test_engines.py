@@ -83,10 +83,10 @@ def test_every_rule_equals_the_oracle(name, engine, support_kind):
 )
 def test_float32_differs_by_rounding_only(name, engine):
     """1e-4: a float32 Gram norm may be lengthened by about 1e-7 (|A| |G| / norm)^2, which is below 100 here."""
-    setup = PROBLEMS[name].make(torch.float32)
+    setup, layout = PROBLEMS[name].examined(torch.float32)
     grads = unit_gradients(in_double(setup))
     clip = rules(list(grads), typical_norm(grads))["flat"]
-    got = clipped_sum(*setup, clip, runtime=Runtime(engine=engine))
+    got = clipped_sum(*setup, clip, runtime=Runtime(engine=engine), layout=layout)
     expected, norms = clipped_sum_by_hand(grads, clip, {})
     assert got.grads._values.keys() == expected.keys()
     assert all(value.dtype == torch.float32 for value in got.grads._values.values())
@@ -96,15 +96,15 @@ def test_float32_differs_by_rounding_only(name, engine):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ghost_takes_what_it_can_explain_and_refuses_the_rest_by_name(name):
-    setup, fallback = PROBLEMS[name].make(), PROBLEMS[name].fallback
+    (setup, layout), fallback = PROBLEMS[name].examined(), PROBLEMS[name].fallback
     grads = gradients_of(name)
     clip = Flat(typical_norm(grads))
     if not fallback:
-        got = clipped_sum(*setup, clip, runtime=Runtime(engine="ghost"))
+        got = clipped_sum(*setup, clip, runtime=Runtime(engine="ghost"), layout=layout)
         assert relative_error(got.grads._values, clipped_sum_by_hand(grads, clip, {})[0]) < EXACT
         return
     with pytest.raises(UnsupportedLayer) as refusal:
-        clipped_sum(*setup, clip, runtime=Runtime(engine="ghost"))
+        clipped_sum(*setup, clip, runtime=Runtime(engine="ghost"), layout=layout)
     if PROBLEMS[name].proven:
         assert all(repr(parameter) in str(refusal.value) for parameter in fallback)
     else:

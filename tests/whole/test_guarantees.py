@@ -1,6 +1,7 @@
 """The claims themselves: a lone unit contributes at most C, one unit more or less moves the sum by at most C."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -109,12 +110,18 @@ def test_a_lone_float32_unit_stays_within_the_bound_at_every_scale(name, rule, e
 
     Rules see norms only, so two of them take one half of the scales and two the other.
     """
-    setup = PROBLEMS[name].make(torch.float32)
-    layout = examine(setup.model, weighted_square, (setup.batch[0], torch.ones(len(setup.batch[0]))))
+    setup, layout = squared(name)
     for exponent in EXPONENTS[SCALED.index(rule) % 2 :: 2]:
         batch = (setup.batch[0][:1], torch.tensor([10.0**exponent]))
         alone = summed((setup.model, weighted_square, batch), rule, engine=engine, layout=layout)
         assert length(alone) <= rule.sensitivity * (1 + 1e-4), exponent
+
+
+@cache
+def squared(name):
+    """A problem in float32, and what the examination finds with the loss below."""
+    setup = PROBLEMS[name].make(torch.float32)
+    return setup, examine(setup.model, weighted_square, (setup.batch[0], torch.ones(len(setup.batch[0]))))
 
 
 def weighted_square(model, batch):

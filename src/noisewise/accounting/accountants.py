@@ -155,11 +155,16 @@ def _gaussians(events: Events) -> list[tuple[float, float, int]] | None:
 
 
 def rdp_epsilon(events: Events, delta: float, adjacency: str) -> tuple[float | None, str | None]:
-    """Upper bound on epsilon by Renyi divergences, or None and why RDP does not cover the events."""
+    """Upper bound on epsilon by Renyi divergences, or None and why RDP does not cover the events; remembered as PLD's is."""
+    check_delta(delta)
+    return _rdp_epsilon(tuple((event, count) for event, count in events), delta, adjacency)
+
+
+@lru_cache(maxsize=1024)  # a calibration asks a dozen
+def _rdp_epsilon(events: Events, delta: float, adjacency: str) -> tuple[float | None, str | None]:
     from dp_accounting import UnsupportedEventError
     from dp_accounting.rdp import RdpAccountant
 
-    check_delta(delta)
     if adjacency == "replace-one":
         # dp-accounting's RDP reads a Gaussian's multiplier as relative to the replace-one sensitivity 2C, ours is
         # relative to C: its figure would be too small.

@@ -47,13 +47,14 @@ def bars(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -
 
 
 def accuracies(*names: str) -> Callable[[Any, Measured], Figure]:
-    """Draws a bar of test accuracy for each arm; the axis begins a little below the smallest."""
+    """Draws a bar of test accuracy for each arm, all of them by default; the axis shows where they differ."""
 
     def draw(config: Any, measured: Measured) -> Figure:
         figure, (ax,) = sheet()
-        seen = {name: measured.column(name, "accuracy") for name in names}
+        seen = {name: measured.column(name, "accuracy") for name in names or measured.arms}
         bars(ax, seen)
-        ax.set_ylim(bottom=max(0.0, 100 * min(float(column.min()) for column in seen.values()) - 2))
+        all_of_them = 100 * np.concatenate(list(seen.values()))
+        ax.set_ylim(max(0.0, float(all_of_them.min()) - 2), min(100.0, float(all_of_them.max()) + 1))
         dress(ax, "", "test accuracy, %", legend=False)
         return figure
 

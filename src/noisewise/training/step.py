@@ -82,11 +82,10 @@ def private_step(
     for recorder in recorders:
         recorder(Observation(step, drawn.units, clipped.norms, clip, support))
     asked = questions(clipped, state, PURPOSE, sigma)
-    kept = state.course.unnoised or bool(state.captured.replays)  # sums that are asked for twice, or a captured step's
     state.step += 1  # whatever happens next, this step's noise is not drawn again
     answers = release(
         asked, sampler=mechanism.sampler, ledger=state.ledger, entropy=drawn.noise, step=step,
-        first_step=state.first_step, owned=not kept,
+        first_step=state.first_step, owned=not state.captured.replays,  # whose sums are the next step's too
     )  # fmt: skip
     state.moves.move(weights, answers, mechanism.expected_batch_size, optimizer, observed=state.course.remembers)
     state.observe(step, clip, sigma, answers)

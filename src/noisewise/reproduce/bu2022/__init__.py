@@ -5,7 +5,7 @@ Our text has the main part; appendices A to G are missing.
 
 from __future__ import annotations
 
-from noisewise.reproduce.bu2022.images import CIFAR, MNIST
+from noisewise.reproduce.bu2022.images import CIFAR, MNIST, UNSTATED
 from noisewise.reproduce.bu2022.protocols import FLOW, MIX
 from noisewise.reproduce.bu2022.text import SNLI, TEXT
 from noisewise.reproduce.bu2022.theory import EPSILONS, REGRESSION, TABLES
@@ -15,7 +15,7 @@ PAPER = Paper(
     name="bu2022",
     title="On the Convergence and Calibration of Deep Learning with Differential Privacy",
     reference="Bu et al. 2022, ICLR submission of arXiv:2106.07830",
-    experiments=(TABLES, EPSILONS, MNIST, CIFAR, MIX, TEXT, SNLI, REGRESSION, FLOW),
+    experiments=(TABLES, EPSILONS, MNIST, CIFAR, UNSTATED, MIX, TEXT, SNLI, REGRESSION, FLOW),
     errata=(
         "Sums are divided by the realised batch size, which depends on the data under Poisson sampling; ours by the expected.",
         "Neighbours are defined by replacing a record, the sensitivity R belongs to adding or removing one.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from noisewise.reproduce.experiment import Paper
 from noisewise.reproduce.xu2026.noise import FIGURE1, FIGURE3
 from noisewise.reproduce.xu2026.padding import PADDING, PADDING_CIFAR, VIT_PADDING
-from noisewise.reproduce.xu2026.people import CLASS_SIZE, FREEZING, HARD
+from noisewise.reproduce.xu2026.people import CLASS_SIZE, FREEZING, HARD, NOISIER
 from noisewise.reproduce.xu2026.rotation import ROTATION, ROTATION_CIFAR
 from noisewise.reproduce.xu2026.theory import ANGLES, BLOG, GENERALISATION, STEPS
 
@@ -30,6 +30,7 @@ PAPER = Paper(
         CLASS_SIZE,
         VIT_PADDING,
         FREEZING,
+        NOISIER,
         HARD,
     ),
     errata=(
