@@ -13,9 +13,10 @@ import torch
 from scipy import stats
 
 from noisewise.accounting import Ledger
-from noisewise.bounded import Bounded, expose, joint_multiplier, merge, release
+from noisewise.bounded import Bounded, _mask_at_once, expose, joint_multiplier, merge, release
 from noisewise.errors import PrivacyError
 from noisewise.noise import NOISE_CHUNK, standard_normal
+from noisewise.pieces import pieces, room_for
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson, Shuffle
 
@@ -96,6 +97,22 @@ def test_every_parameter_has_the_same_std_whatever_its_shape_and_type():
         assert noise[name].dtype == value.dtype
         assert has_std(noise[name], 1.0)
         assert not has_std(noise[name] * 0.9, 1.0)
+
+
+def test_masks_are_laid_on_all_answers_at_once_where_both_are_pieces_of_one_vector():
+    torch.manual_seed(0)
+    like = [torch.zeros(3, 5), torch.zeros(7), torch.zeros(2, 2)]
+    whole, masks = torch.randn(room_for(like)), torch.zeros(room_for(like), dtype=torch.bool).bernoulli_()
+    answers, laid = pieces(whole.clone(), like), pieces(masks, like)
+    assert _mask_at_once(answers, laid)
+    for answer, value, mask in zip(answers, pieces(whole, like), laid, strict=True):
+        assert torch.equal(answer, value * mask)
+    before = [answer.clone() for answer in answers]
+    apart = [mask.clone() for mask in laid]
+    for others in (apart, [True, *laid[1:]], [None, *laid[1:]], laid[::-1], laid[:2], [mask.float() for mask in laid]):
+        assert not _mask_at_once(answers, others)
+    assert not _mask_at_once([answer.clone() for answer in answers], laid)
+    assert all(map(torch.equal, answers, before))
 
 
 def test_bfloat16_sums_get_noise_of_the_right_scale():

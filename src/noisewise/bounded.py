@@ -16,6 +16,7 @@ from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
 from noisewise.errors import PrivacyError
 from noisewise.noise import Piece, add_noise, add_normals, for_the_grid, secure_answer, standard_normal
+from noisewise.pieces import lying_together
 from noisewise.randomness import Entropy
 from noisewise.sampling import Sampler
 from noisewise.support import encode
@@ -177,19 +178,36 @@ def _add_noise(
 def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position: tuple[int, int]) -> dict[str, Tensor]:
     """The same on a GPU: noise for all tensors of one type is one vector."""
     answers: dict[str, Tensor] = {}
+    loose = dict[str, Tensor]()  # of those a mask is laid on one by one
     kinds: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
     for name, value in bounded._values.items():
         kinds.setdefault((value.dtype, value.device), {})[name] = value
     for number, values in enumerate(kinds.values()):
         noised = add_noise(list(values.values()), std, entropy, (*position, number))
+        if not _mask_at_once(noised, [bounded.support.get(name) for name in values]):
+            loose.update(values)
         answers |= dict(zip(values, noised, strict=True))
-    for name, answer in answers.items():
+    for name in loose:
+        answer = answers[name]
         mask = bounded.support.get(name, True)
         if mask is False:  # a constant, whatever was computed
             answer.zero_()
         elif isinstance(mask, Tensor):
             answer.mul_(mask.to(answer.device))
     return {name: answers[name] for name in bounded._values}
+
+
+def _mask_at_once(answers: Sequence[Tensor], masks: Sequence[bool | Tensor | None]) -> bool:
+    """Lay all masks on all answers by one product, where both are pieces of one vector; says whether that could be."""
+    laid = [mask for mask in masks if isinstance(mask, Tensor)]
+    fits = len(laid) == len(answers) and all(m.shape == a.shape for m, a in zip(laid, answers, strict=True))
+    if not fits or any(mask.device != answers[0].device or mask.dtype != torch.bool for mask in laid):
+        return False
+    whole, mask = lying_together(answers), lying_together(laid)
+    if whole is None or mask is None:
+        return False
+    whole.mul_(mask)
+    return True
 
 
 if not TYPE_CHECKING:

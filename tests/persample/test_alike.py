@@ -26,18 +26,21 @@ def gradients():
     return {name: Formed(torch.randn(4, *shape)) for name, shape in widths.items()}
 
 
-def test_norms_and_sums_together_are_those_of_each_alone():
+@pytest.mark.parametrize("masked", [(), ("a", "b", "d"), ("a", "b", "c", "d", "e")])
+def test_norms_and_sums_together_are_those_of_each_alone(masked):
+    """Masks are laid on sums later, so that here sums are those without."""
     given = gradients()
+    masks = {name: torch.rand(given[name].grads.shape[1:]) < 0.5 for name in masked}
     given["c"].grads[2, 1] = float("nan")
     blocks = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1}
     factors = torch.rand(2, 4, dtype=torch.float64)
     factors[:, 2] = 0
     with steady(4):
-        measured = measure_together(given)
+        measured = measure_together(given, masks)
         sums = sums_together({name: gradient for name, (_, gradient) in measured.items()}, factors, blocks)
     assert set(measured) == set(sums) == set(given)
     for name, gradient in given.items():
-        squares, alone = gradient.measure(None)
+        squares, alone = gradient.measure(masks.get(name))[0], gradient
         torch.testing.assert_close(measured[name][0], squares, rtol=1e-13, atol=0, equal_nan=True)
         torch.testing.assert_close(sums[name], alone.weighted_sum(factors[blocks[name]]), rtol=1e-6, atol=1e-7)
         assert sums[name].isfinite().all()
@@ -69,7 +72,9 @@ def test_a_captured_step_that_takes_small_ones_together_equals_an_ordinary_one(c
     layout = examine(model, losses, batch)
     groups = []
     together = alike.measure_together
-    monkeypatch.setattr("noisewise.persample.engines.measure_together", lambda g: groups.append(set(g)) or together(g))
+    monkeypatch.setattr(
+        "noisewise.persample.engines.measure_together", lambda g, m: groups.append(set(g)) or together(g, m)
+    )
     live = dict(model.named_parameters())
     sums = Sums(model, live, clip, {}, 5)
     replay = Replay(model, losses, batch, 5, sums, layout)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from helpers.interpreted import interpret
 from noisewise.clipping import Flat
-from noisewise.persample import kernels
+from noisewise.persample import formed, kernels
 from noisewise.persample.convolution import Convolution, HalfConvolution
 from noisewise.persample.formed import ByTap, Formed
 from noisewise.persample.gradients import Outer
@@ -121,17 +121,17 @@ def test_convolutions_by_tap_are_autograds(channels, out, size, kernel, stride, 
     pads = tuple((pad, pad) for pad in padding)
     gradient = Convolution(given, grad, kernel, stride, pads, dilation, 1)
     assert gradient._walks
-    formed, squares = kernels.form_taps(grad, given, kernel, stride, pads, dilation, mask, cut=False)
+    by_tap, squares = kernels.form_taps(grad, given, kernel, stride, pads, dilation, mask, cut=False)
     for unit in range(3):
         one = weight.clone().requires_grad_()
         (convolve(given[unit : unit + 1].double(), one, **settings) * grad[unit]).sum().backward()
         exact = one.grad if mask is None else one.grad * mask
-        assert ((formed[:, unit] - exact.flatten(2).permute(2, 0, 1)).norm() / exact.norm()).item() < 1e-5
-        assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12
+        assert ((by_tap[:, unit] - exact.flatten(2).permute(2, 0, 1)).norm() / exact.norm()).item() < 1e-5
+        assert abs(squares[unit].item() / by_tap[:, unit].double().square().sum().item() - 1) < 1e-12
     measured, rest = gradient.measure(mask)
-    assert (measured.sqrt() >= formed.double().square().sum((0, 2, 3)).sqrt() * (1 - 1e-6)).all()
+    assert (measured.sqrt() >= by_tap.double().square().sum((0, 2, 3)).sqrt() * (1 - 1e-6)).all()
     ones = rest.weighted_sum(torch.ones(3, dtype=torch.float64)).flatten()
-    total = formed.double().sum(1).permute(1, 2, 0).flatten()
+    total = by_tap.double().sum(1).permute(1, 2, 0).flatten()
     assert ((ones - total).norm() / total.norm()).item() < 1e-5
 
 
@@ -207,6 +207,38 @@ def test_masked_convolutions_of_few_positions_are_measured_without_being_stored(
     torch.testing.assert_close(squares, exact, rtol=1e-3, atol=0)
     factors = torch.rand(4, dtype=torch.float64)
     torch.testing.assert_close(rest.weighted_sum(factors).double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+def test_convolutions_too_large_to_be_kept_are_formed_once_and_not_stored(masked, interpreted, monkeypatch):
+    """In a captured step: norms by the kernel, with room for the rounding of a sum that cuDNN computes."""
+    torch.manual_seed(0)
+    given, grad = torch.randn(4, 9, 6, 6), torch.randn(4, 10, 3, 3)
+    mask = torch.rand(10, 9, 3, 3) < 0.5 if masked else None
+    layer = Convolution(given, grad, (3, 3), (2, 2), ((1, 1),) * 2, (1, 1), 1)
+    stored = []
+    form = kernels._kernels().form_taps
+    monkeypatch.setattr(kernels._kernels(), "form_taps", lambda *a, **s: stored.append(s["stored"]) or form(*a, **s))
+    monkeypatch.setattr(formed, "CUDA_KEPT", 100)
+    monkeypatch.setattr(formed, "KEPT", 100)
+    with steady(4):
+        squares, rest = layer.measure(mask)
+    assert stored == [False]
+    assert isinstance(rest, Convolution)
+    whole = layer.formed().double().view(4, 10, 9, 3, 3) * (1 if mask is None else mask)
+    exact = whole.flatten(1).square().sum(1)
+    assert (squares >= exact).all()
+    torch.testing.assert_close(squares, exact, rtol=1e-3, atol=0)
+    factors = torch.rand(4, dtype=torch.float64)
+    torch.testing.assert_close(rest.weighted_sum(factors).double(), expected_sum(whole, factors), rtol=1e-4, atol=1e-5)
+
+
+def test_each_of_several_masks_is_for_as_many_rows(interpreted):
+    torch.manual_seed(0)
+    rows, masks = torch.randn(6, 1500), torch.rand(2, 1500) < 0.5
+    rows[4, ~masks[1]] = float("nan")
+    exact = torch.where(masks.repeat_interleave(3, 0), rows.double(), 0).square().sum(1)
+    torch.testing.assert_close(kernels.squares(rows, mask=masks), exact, rtol=1e-13, atol=0)
 
 
 def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpreted, monkeypatch):

@@ -1,8 +1,22 @@
 """Made-up units: shapes and types of the batch, none of its values."""
 
 import torch
+from torch import nn
 
-from noisewise.persample.made_up import synthetic
+from noisewise.persample.made_up import perturbed, synthetic
+
+
+def test_an_autocast_sees_weights_that_are_moved_and_put_back():
+    """Within one autocast PyTorch remembers the weights that it has cast, as they were."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 3), torch.randn(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = model(x)
+        with perturbed(model):
+            moved = model(x)
+        after = model(x)
+    assert not torch.equal(moved, before)
+    assert torch.equal(after, before)
 
 
 def test_made_up_labels_come_from_all_classes_and_tokens_do_not():

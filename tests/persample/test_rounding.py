@@ -201,22 +201,23 @@ def test_masked_coordinates_are_zero_even_where_the_sum_overflows():
     assert 0.98 <= contribution(Outer(left, right), Normalized(1.0), mask)[1] <= 1 + 1e-5
 
 
-def cut(tensor, bits):
-    """Rounded to so many bits behind the leading one."""
+def cut(tensor, bits, whole=torch.round):
+    """Rounded to so many bits behind the leading one, or the others left out."""
     mantissa, exponent = torch.frexp(tensor)
-    return torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() / 2.0 ** (bits + 1), exponent)
+    return torch.ldexp(whole(mantissa * 2.0 ** (bits + 1)) / 2.0 ** (bits + 1), exponent)
 
 
 class Fewer(TorchDispatchMode):
     """Matrix products and convolutions on factors with fewer bits, as tensor cores compute them; `mv` is none of them."""
 
-    def __init__(self, bits):
+    def __init__(self, bits, whole=torch.round):
         super().__init__()
+        self.whole = whole
         self.bits = bits
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function._schema.name.split("::")[1] in ("mm", "bmm", "addmm", "baddbmm", "convolution_backward"):
-            args = [cut(a, self.bits) if isinstance(a, torch.Tensor) and a.dim() > 1 else a for a in args]
+            args = [cut(a, self.bits, self.whole) if isinstance(a, torch.Tensor) and a.dim() > 1 else a for a in args]
         return function(*args, **(kwargs or {}))
 
 
@@ -224,11 +225,11 @@ class Fewer(TorchDispatchMode):
 @pytest.mark.parametrize(("word", "bits"), [("tf32", 10), ("bf16", 7)])
 @EACH_WAY
 def test_a_lone_unit_stays_within_the_bound_with_fewer_bits(way, word, bits, kept, monkeypatch):
-    """Seeds 0..9."""
+    """Seeds 0..9. Factors of TF32 are rounded, or, as Hopper reads them, cut off: every other time."""
     monkeypatch.setattr(rounding, "setting", lambda name: word)
     monkeypatch.setattr(formed, "KEPT", formed.KEPT if kept else 0)
     for seed in range(10):
-        with Fewer(bits):
+        with Fewer(bits, torch.trunc if word == "tf32" and seed % 2 else torch.round):
             summed = contribution(WAYS[way](seed, torch.float32), Normalized(1.0))[1]
         assert summed <= 1 + 1e-5, seed
         assert summed >= 0.98, seed
@@ -255,14 +256,14 @@ CUDA_MATMUL = "backends.cuda.matmul.fp32_precision"
         (NEW, False, 0),
         (NEW, True, 0),
         (NEW | {CUDA_CONV: "tf32"}, False, 0),
-        (NEW | {CUDA_CONV: "tf32"}, True, 2**-10),
-        (NEW | {CUDA_MATMUL: "tf32"}, False, 2**-10),
-        (NEW | {CUDA_MATMUL: "tf32", CUDA_CONV: "ieee"}, True, 2**-10),
+        (NEW | {CUDA_CONV: "tf32"}, True, 2**-9),
+        (NEW | {CUDA_MATMUL: "tf32"}, False, 2**-9),
+        (NEW | {CUDA_MATMUL: "tf32", CUDA_CONV: "ieee"}, True, 2**-9),
         (NEW | {CUDA_MATMUL: "something new"}, False, 2**-7),
-        ({"get_float32_matmul_precision": "highest", "backends.cudnn.allow_tf32": True}, True, 2**-10),
+        ({"get_float32_matmul_precision": "highest", "backends.cudnn.allow_tf32": True}, True, 2**-9),
         ({"get_float32_matmul_precision": "highest", "backends.cudnn.allow_tf32": True}, False, 0),
         ({"get_float32_matmul_precision": "highest", "backends.cudnn.allow_tf32": False}, True, 0),
-        ({"get_float32_matmul_precision": "high", "backends.cudnn.allow_tf32": False}, True, 2**-10),
+        ({"get_float32_matmul_precision": "high", "backends.cudnn.allow_tf32": False}, True, 2**-9),
         ({"get_float32_matmul_precision": "medium"}, False, 2**-7),
         ({"get_float32_matmul_precision": "highest"}, True, 2**-7),
         ({}, False, 2**-7),

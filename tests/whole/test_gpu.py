@@ -23,6 +23,8 @@ from noisewise.distributed import end, team_of
 from noisewise.errors import ConfigError, DataError, NoisewiseError
 from noisewise.noise import CUDA_CHUNK, Piece, standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
+from noisewise.persample.convolution import Convolution
+from noisewise.persample.steady import steady
 from noisewise.randomness import Entropy
 from noisewise.repairs.random_sparsification import random_subset
 from noisewise.reproduce.papers import names
@@ -372,6 +374,22 @@ def test_kernels_agree_with_plain_arithmetic():
             exact = weight.grad.flatten(2).permute(2, 0, 1)
             assert ((formed[:, unit] - exact).norm() / exact.norm()).item() < error
             assert abs(squares[unit].item() / formed[:, unit].double().square().sum().item() - 1) < 1e-12
+
+
+@pytest.mark.parametrize(("channels", "out", "size", "stride"), [(512, 512, 4, 1), (256, 512, 8, 2), (128, 128, 8, 1)])
+def test_norms_of_convolutions_of_few_positions_are_never_short(channels, out, size, stride):
+    """By the kernel of Gram matrices, also of units all of one sign, whose factors are cut alike."""
+    torch.manual_seed(0)
+    given = torch.randn(12, channels, size, size, device="cuda")
+    grad = torch.randn(12, out, size // stride, size // stride, device="cuda")
+    given[:4], grad[:4] = given[:4].abs(), grad[:4].abs()
+    layer = Convolution(given, grad, (3, 3), (stride,) * 2, ((1, 1),) * 2, (1, 1), 1)
+    exact = replace(layer, input=given.double(), grad=grad.double()).formed().flatten(1).square().sum(1)
+    with steady(12):
+        assert layer._in_one_tile
+        squares, _ = layer.measure(None)
+    assert (squares >= exact).all()
+    assert (squares <= 1.1 * exact).all()
 
 
 def test_pieces_of_a_tensor_have_noise_that_does_not_depend_on_the_cut():

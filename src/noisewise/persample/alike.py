@@ -12,7 +12,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from noisewise.persample import kernels
+from noisewise.persample import kernels, laid
 from noisewise.persample.formed import Formed, Summable
 from noisewise.persample.rounding import squared_lengths
 from noisewise.persample.steady import is_steady, most_units
@@ -27,12 +27,17 @@ def is_small(gradient: Summable) -> TypeGuard[Formed]:
     return kernels.usable(gradient.grads) and gradient.width * most_units() <= SMALL
 
 
-def measure_together(gradients: Mapping[str, Formed]) -> dict[str, tuple[Tensor, Summable]]:
-    """`measure` of small gradients without masks, for all of one width at once."""
+def measure_together(
+    gradients: Mapping[str, Formed], masks: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, Summable]]:
+    """`measure` of small gradients, for all of one width at once; masks are laid on the sums of a captured step later."""
     measured: dict[str, tuple[Tensor, Summable]] = {}
-    for names in _by_width(gradients).values():
+    whole = {name: gradient for name, gradient in gradients.items() if name not in masks}
+    some = {name: gradient for name, gradient in gradients.items() if name in masks}
+    for names in (*_by_width(whole).values(), *_by_width(some).values()):
         rows = torch.stack([gradients[name].rows for name in names])  # [parameters, batch, width]
-        squares = squared_lengths(rows.flatten(0, 1)).view(rows.shape[:2])
+        mask = laid.form(laid.stacked, *(masks[name] for name in names)) if names[0] in masks else None
+        squares = squared_lengths(rows.flatten(0, 1), mask).view(rows.shape[:2])
         measured |= {name: (squares[k], Formed(rows[k])) for k, name in enumerate(names)}
     return measured
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise.persample import kernels
-from noisewise.persample.bounds import Bounds, dot_bounds, in_range
+from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     KEPT,
     TRAFFIC,
@@ -37,6 +37,7 @@ from noisewise.persample.rounding import (
 )
 from noisewise.persample.steady import is_steady, most_units
 
+ONE_TILE = 64  # positions whose Gram matrices a kernel holds
 MODEST = KEPT >> 6  # floats of a gradient that 64 units may keep
 
 
@@ -70,7 +71,9 @@ class Convolution:
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
         size = taps * channels * out // self.groups
         bounds = None
-        if self._walks and mask is not None and self._few_positions and is_steady():
+        if mask is None and self._in_one_tile:
+            return self._tap_grams(), self
+        if is_steady() and self._walks and (mask is not None if self._few_positions else not self.keeps_what_it_forms):
             return self._walked(mask), self.with_mask(mask)
         if mask is None and not self.on_gpu and self._cheap_to_keep:
             return measure_formed(self, mask, size)
@@ -89,12 +92,35 @@ class Convolution:
         squares, gradients = measure_formed(self, mask, size)
         return (squares if bounds is None else bounds.or_else(squares)), gradients
 
-    def _walked(self, mask: Tensor) -> Tensor:
-        """Squared norms of masked gradients that are not stored, with room for the rounding of the later sum."""
+    def _walked(self, mask: Tensor | None) -> Tensor:
+        """Squared norms of gradients that are not stored, with room for the rounding of the later sum.
+
+        In a captured step, where Gram matrices do not know masks, or where formed gradients do not fit.
+        """
         setup = (self.kernel, self.stride, self.padding, self.dilation)
         cut = shortened(self.grad, convolution=True) > 0
-        _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
+        if cut and math.prod(self.grad.shape[2:]) <= ONE_TILE:
+            squares = kernels.tap_squares(self.grad, self.input, *setup, mask, cut=cut)
+        else:
+            _, squares = kernels.form_taps(self.grad, self.input, *setup, mask, cut=cut, stored=False)
         return squared(squares.sqrt() + 2 * self.rounding())
+
+    def _tap_grams(self) -> Tensor:
+        """Squared norms by Gram matrices, tap by tap, the most that they can be with the rounding of the later sum.
+
+        As `bounds.dot_bounds`: the entry (t, s) of a Gram matrix is off by at most `roundoff |l_t| |l_s|`, for each tap.
+        """
+        grad, given = (lengths(part.flatten(1)) for part in (self.grad, self.input))
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        by_grad, by_given = (roundoff(self.grad, terms, convolution=True) for terms in (out, channels))
+        vanished = SLACK * torch.finfo(torch.float32).tiny * math.prod(self.grad.shape[2:]) ** 2 * (out + channels)
+        setup = (self.kernel, self.stride, self.padding, self.dilation)
+        cut = shortened(self.grad, convolution=True) > 0
+        squares, unfolded = kernels.tap_grams(
+            self.grad, self.input, *setup, (grad, given), (by_grad, by_given, vanished), cut=cut
+        )
+        later = self._roundoff * grad * unfolded.sqrt()
+        return squared(squares.clamp(min=0).sqrt() + later)
 
     def with_mask(self, mask: Tensor | None) -> Convolution:
         """The mask is laid on the sum."""
@@ -178,6 +204,22 @@ class Convolution:
             and self.input.shape[1] >= 8
             and kernels.walks(self.grad, self.input)
         )
+
+    @property
+    def _in_one_tile(self) -> bool:
+        """In a captured step: are positions so few that a kernel has all of their Gram matrices at once, and does that pay?
+
+        Counted as in `_few_positions`; norms that are the most that rounding allows must be worth half of the time.
+        """
+        time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
+        if not is_steady() or not self._walks or time > ONE_TILE or self.grad.dtype != torch.float32:
+            return False
+        if not shortened(self.grad, convolution=True):  # products in full precision are compiled for long
+            return False
+        out, channels = self.grad.shape[1], self.input.shape[1]
+        size, given = taps * channels * out, self.input[0].numel() + self.grad[0].numel()
+        grams = 4 * given + taps * (channels + out) * time * time / 55
+        return 2 * (grams + size * time / 230) < size * (time / 55 + 2)
 
     @property
     def keeps_what_it_forms(self) -> bool:

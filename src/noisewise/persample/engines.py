@@ -315,7 +315,7 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
     pieces = _pieces(uses, live, views, recent)
     uses.clear()
-    measured |= measure_together({name: small for name in live if (small := _small(pieces[name], masks.get(name)))})
+    measured |= measure_together({name: small for name in live if (small := _small(pieces[name]))}, masks)
     for name, parameter in live.items():
         if name in measured:
             pass
@@ -329,9 +329,9 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     return measured
 
 
-def _small(pieces: Pieces, mask: Tensor | None) -> Formed | None:
-    """The gradients of a parameter that has one small use, if it has no mask."""
-    if len(pieces) != 1 or mask is not None:
+def _small(pieces: Pieces) -> Formed | None:
+    """The gradients of a parameter that has one small use."""
+    if len(pieces) != 1:
         return None
     rows, gradient = pieces[0]
     return gradient if rows is None and is_small(gradient) else None

@@ -110,8 +110,8 @@ def slices_of(tensor: Tensor, floats: int) -> list[slice]:
 
 
 def masked(total: Tensor, mask: Tensor | None) -> Tensor:
-    """Exactly zero where the mask is, whatever was there."""
-    return total if mask is None else total.masked_fill_(~mask.to(total.device).view(total.shape), 0)
+    """Exactly zero where the mask is, whatever was there; in a captured step that is done for all sums at once, later."""
+    return total if mask is None or is_steady() else total.masked_fill_(~mask.to(total.device).view(total.shape), 0)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from noisewise.persample import laid
 from noisewise.persample.steady import is_steady
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ def _kernels() -> Any:
 
 
 @cache
+def _grams() -> Any:
+    return importlib.import_module("noisewise.persample.triton_grams")
+
+
+@cache
 def get_ready(device: torch.device) -> None:
     """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
     if ENABLED and device.type == "cuda" and _there():
@@ -69,8 +75,11 @@ def rehearsal(device: torch.device) -> Iterator[None]:
 
 
 def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Sums of squares of `[batch, entries]` in float64, times `longer`; only where the mask `[entries]` is."""
-    total: Tensor = _kernels().squares(rows, longer, None if mask is None else _bytes(mask))
+    """Sums of squares of `[batch, entries]` in float64, times `longer`; only where the mask is.
+
+    One mask `[entries]`, or several `[masks, entries]`, each for as many rows, one behind the other.
+    """
+    total: Tensor = _kernels().squares(rows, longer, None if mask is None else _bytes(mask).view(-1, rows.shape[1]))
     return total
 
 
@@ -83,7 +92,7 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
     before = settings.allow_fp16_reduced_precision_reduction
     settings.allow_fp16_reduced_precision_reduction = False
     try:
-        total: Tensor = _kernels().masked_squares(left, right, _bytes(mask), sizes)
+        total: Tensor = _kernels().masked_squares(left, right, laid.form(laid.halves, mask), sizes)
     finally:
         settings.allow_fp16_reduced_precision_reduction = before
     return total
@@ -121,12 +130,62 @@ def form_taps(
     settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
     if spare:
         grad, given = grad.unsqueeze(2), given.unsqueeze(2)
-    laid = None if mask is None else _bytes(mask.flatten(2).permute(2, 0, 1))
+    by_tap = None if mask is None else laid.form(laid.by_tap, mask)
     formed: tuple[Tensor, Tensor] = _kernels().form_taps(
-        grad, given, *settings, (1,) * spare + dilation, laid, precision="tf32" if cut else "ieee", stored=stored,
+        grad, given, *settings, (1,) * spare + dilation, by_tap, precision="tf32" if cut else "ieee", stored=stored,
         small=not cut and not is_steady(),
     )  # fmt: skip
     return formed
+
+
+def tap_grams(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    sizes: tuple[Tensor, Tensor],
+    rounding: tuple[float, float, float],
+    *,
+    cut: bool,
+) -> tuple[Tensor, Tensor]:
+    """Squared norms of a convolution's gradients by Gram matrices that are not stored, the most that they can be.
+
+    And the squared lengths of unfolded inputs. Few positions only: all of them are one tile.
+    """
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    upward = tuple(number * (1 + 2.0**-20) for number in rounding)  # numbers are handed to a kernel as float32
+    found: Tensor = _grams().tap_grams(
+        grad, given, *settings, (1,) * spare + dilation, sizes, upward, precision="tf32" if cut else "ieee"
+    )
+    return found[:, 0], found[:, 1]
+
+
+def tap_squares(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    mask: Tensor | None,
+    *,
+    cut: bool,
+) -> Tensor:
+    """Squared norms as those of `form_taps`, of gradients with few positions that are not stored."""
+    spare = 2 - len(kernel)
+    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    by_tap = None if mask is None else laid.form(laid.by_tap, mask)
+    squares: Tensor = _grams().tap_squares(
+        grad, given, *settings, (1,) * spare + dilation, by_tap, precision="tf32" if cut else "ieee"
+    )
+    return squares
 
 
 def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:

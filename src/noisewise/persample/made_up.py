@@ -94,7 +94,10 @@ def nothing_changed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def perturbed(model: nn.Module) -> Iterator[None]:
-    """Weights moved a little, so that a layer that starts at zero hides nothing; put back bit for bit."""
+    """Weights moved a little, so that a layer that starts at zero hides nothing; put back bit for bit.
+
+    An autocast around it remembers the weights that it has cast, as they were: it is made to forget them, here and after.
+    """
     before = [(parameter, parameter.detach().clone()) for parameter in model.parameters() if not is_lent(parameter)]
     generators = {device: torch.Generator(device).manual_seed(7) for device in {p.device for p, _ in before}}
     lends = lending()
@@ -103,12 +106,14 @@ def perturbed(model: nn.Module) -> Iterator[None]:
             for parameter, _ in before:
                 if parameter.is_floating_point() or parameter.is_complex():
                     parameter.data.add_(_a_little(parameter, generators[parameter.device]))
+        torch.clear_autocast_cache()
         with nullcontext() if lends is None else lends.changed(_moved):
             yield
     finally:
         with torch.no_grad():
             for parameter, copy in before:
                 parameter.data.copy_(copy)
+        torch.clear_autocast_cache()  # of the moved ones
 
 
 def _a_little(parameter: Tensor, generator: torch.Generator) -> Tensor:

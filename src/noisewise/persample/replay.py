@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from noisewise.batches import Nest, Views, leaves, map_tensors
 from noisewise.bounded import Bounded
 from noisewise.clipping import Clip
-from noisewise.persample import engines, kernels
+from noisewise.persample import engines, kernels, laid
 from noisewise.persample.clipped_sum import _clip_and_add, _sum_type, nothing_kept
 from noisewise.persample.examine import Versions
 from noisewise.persample.held import counts
@@ -37,7 +37,8 @@ WARM_UPS = 1  # passes before a capture: libraries choose their kernels there
 class Sums:
     """Where the micro-batches of a step are added up, and what must hold for all of them; on the model's device.
 
-    `masks` are copies that stay in place, so that another mask of the same shape needs no new capture.
+    `masks` are copies that stay in place, so that another mask of the same shape needs no new capture; `forms` what was made
+    of them. For `release`, and to be laid on all sums at once, masks are pieces of one vector as sums are.
     """
 
     def __init__(self, model: nn.Module, live: Mapping[str, nn.Parameter], clip: Clip, support: Support, most: int):
@@ -46,6 +47,10 @@ class Sums:
         self.values, self._wholes = _together(live)
         masks = {name: mask for name, mask in support.items() if isinstance(mask, Tensor) and name in live}
         self.masks = {name: mask.detach().to(self.device, copy=True) for name, mask in masks.items()}
+        self.forms = laid.Forms()
+        self._pieces, self._learning = _together(live, torch.bool) if masks else ({}, [])
+        self._idle = [torch.zeros_like(whole) for whole in self._learning]
+        self._lay_together()
         self.blocks = max(blocks_of(clip, live).values()) + 1
         self.broken = torch.zeros((), dtype=torch.bool, device=self.device)
 
@@ -72,27 +77,46 @@ class Sums:
             return False
         if any(isinstance(new, bool) and new != old for new, old in pairs):
             return False
-        for name, mask in self.masks.items():
-            new = support[name]
-            assert isinstance(new, Tensor)
-            mask.copy_(new)
+        if self.masks:
+            given = [mask for name in self.masks if isinstance(mask := support[name], Tensor)]
+            torch._foreach_copy_(list(self.masks.values()), given)
+            self._lay_together()
+            self.forms.renew()
         self.support = dict(support)
         return True
 
+    def _lay_together(self) -> None:
+        """Masks as pieces of one vector, and where they leave nothing."""
+        if not self.masks:
+            return
+        for name, piece in self._pieces.items():
+            piece.copy_(self.masks[name]) if name in self.masks else piece.fill_(True)
+        for learning, idle in zip(self._learning, self._idle, strict=True):
+            torch.logical_not(learning, out=idle)
+
+    def mask(self) -> None:
+        """Exactly zero where nothing learns, whatever was there."""
+        for whole, idle in zip(self._wholes, self._idle, strict=True) if self._idle else ():
+            whole.masked_fill_(idle, 0)
+
     def bounded(self) -> Bounded:
         """The sum of the step, which only `release` opens."""
-        return Bounded(self.values, self.clip.sensitivity, self.support)
+        return Bounded(
+            self.values, self.clip.sensitivity, self.support | {name: self._pieces[name] for name in self.masks}
+        )
 
 
-def _together(live: Mapping[str, nn.Parameter]) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Zeros in the shapes of parameters as pieces of one vector for each type, and those vectors."""
+def _together(
+    live: Mapping[str, nn.Parameter], dtype: torch.dtype | None = None
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Zeros in the shapes of parameters as pieces of one vector for each type of their sums, and those vectors."""
     kinds: dict[torch.dtype, dict[str, nn.Parameter]] = {}
     for name, parameter in live.items():
         kinds.setdefault(_sum_type(parameter), {})[name] = parameter
     values, wholes = dict[str, Tensor](), []
     for kind, some in kinds.items():
         like = list(some.values())
-        wholes.append(torch.zeros(room_for(like), dtype=kind, device=like[0].device))
+        wholes.append(torch.zeros(room_for(like), dtype=dtype or kind, device=like[0].device))
         values |= dict(zip(some, pieces(wholes[-1], like), strict=True))
     return {name: values[name] for name in live}, wholes
 
@@ -143,12 +167,13 @@ class Replay:
 
     def _body(self, proofs: list[Proof] | None = None) -> None:
         sums = self.sums
-        with torch.enable_grad(), steady(sums.most):
+        with torch.enable_grad(), steady(sums.most), laid.kept(sums.forms):
             measured = engines.measure(
                 self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
             )
             part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken)
         torch._foreach_copy_(list(sums.values.values()), [part.grads._values[name] for name in sums.values])
+        sums.mask()
         self.norms.copy_(part.norms)
 
     def _plain(self) -> None:

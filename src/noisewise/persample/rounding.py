@@ -21,7 +21,8 @@ from noisewise.persample import kernels
 SAFETY = 8  # roundings allowed for besides those of the sums themselves
 BLOCK = 512  # float32 squares that are added up in float32
 ENOUGH = 1.01  # norms that may be too long by more than this are taken from formed gradients instead
-SHORTENED = {"none": 0.0, "ieee": 0.0, "highest": 0.0, "tf32": 2**-10, "high": 2**-10, False: 0.0, True: 2**-10}
+# factors of TF32 are off by 2^-10 each: Hopper's tensor cores leave out the bits behind the tenth, and do not round
+SHORTENED = {"none": 0.0, "ieee": 0.0, "highest": 0.0, "tf32": 2**-9, "high": 2**-9, False: 0.0, True: 2**-9}
 UNKNOWN = 2**-7  # float32 factors cut to bfloat16, the least that any setting allows
 MATMUL = {
     "cuda": ("backends.cuda.matmul.fp32_precision", "get_float32_matmul_precision"),

@@ -108,18 +108,18 @@ def _first_calls() -> list[Callable[[], object]]:
     ]
 
 
-@triton.jit(do_not_specialize=["parts", "longer", "loops"])
-def _squares(x, out, mask, stride, entries, parts, longer, loops, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+@triton.jit(do_not_specialize=["parts", "longer", "loops", "units"])
+def _squares(x, out, mask, stride, entries, parts, longer, loops, units, BLOCK: tl.constexpr, MASKED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float64)
     for k in range(loops):
         places = (part * loops + k) * BLOCK + tl.arange(0, BLOCK)
         counts = places < entries
-        if MASKED:
-            counts = counts & (tl.load(mask + places, mask=counts, other=0) != 0)
-        values = tl.load(x + row * stride + places, mask=counts, other=0.0).to(tl.float64)
-        total += values * values
+        values = tl.load(x + row * stride + places, mask=counts, other=0.0)
+        if MASKED:  # all is read, since threads read several numbers at once only where none is left out
+            values = tl.where(tl.load(mask + row // units * entries + places, mask=counts, other=0) != 0, values, 0.0)
+        total += values.to(tl.float64) * values.to(tl.float64)
     tl.store(out + row * parts + part, tl.sum(total, axis=0) * (1.0 + longer.to(tl.float64) * 2.220446049250313e-16))
 
 
@@ -195,7 +195,7 @@ def _dots(one, other, sizes, out, entries, parts, loops, BLOCK: tl.constexpr):
 
 
 def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
-    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask of bytes, and lengths of the left.
+    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask in float16, and lengths of the left.
 
     Squares of the left are rounded up to float16, their sums over rows to the nearest.
     """
@@ -203,7 +203,7 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
     columns = right.shape[1]
     halves = torch.empty(batch, rows, dtype=torch.float16, device=left.device)
     _launch(_halves, (batch, triton.cdiv(rows, 1024)), left, sizes, halves, rows, BLOCK=1024)
-    sums = halves @ mask.to(torch.float16)
+    sums = halves @ mask
     blocks = triton.cdiv(columns, 1024)
     loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
     parts = triton.cdiv(blocks, loops)
@@ -384,7 +384,7 @@ def form_taps(
 def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
     """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52.
 
-    `mask`: bytes, one for each entry; where they are 0 nothing is read.
+    `mask`: bytes `[masks, entries]`, each for as many rows as the others; where they are 0 it does not matter what is there.
     """
     more = math.ceil((longer - 1) * 2**52)  # numbers are handed to a kernel as float32, whole ones as they are
     batch, entries = rows.shape
@@ -396,7 +396,8 @@ def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
     out = torch.empty(batch, parts, dtype=torch.float64, device=rows.device)
     _launch(
         _squares, (batch, parts),
-        rows, out, rows if mask is None else mask, rows.stride(0), entries, parts, more, loops, BLOCK=block,
+        rows, out, rows if mask is None else mask, rows.stride(0), entries, parts, more, loops,
+        batch if mask is None else batch // len(mask), BLOCK=block,
         MASKED=mask is not None, num_warps=8 if block > 1024 else 4,
     )  # fmt: skip
     return out[:, 0] if parts == 1 else out.sum(1)
