@@ -291,18 +291,19 @@ def _wrong(model: nn.Module, loss_fn: Any, units: Nest, live: Mapping[str, nn.Pa
 
 
 def _noise(model: nn.Module, loss_fn: Any, units: Nest, some: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """How far plain gradients move by rounding alone: those of losses times 1.7, in a pass of its own, divided by it.
+    """How far plain gradients move by rounding alone: those of losses times 1.7, divided by it.
 
-    Where they cancel (keys' biases, which attention does not feel) rounding in half precision is all there is of them, and
-    that of the forward pass most: a GPU may round otherwise in every pass. Where 1.7 times as much is not finite any more,
-    nothing is known of rounding, and nothing is excused by it.
+    Where they cancel (keys' biases, which attention does not feel) rounding in half precision is all there is of them. Where
+    1.7 times as much is not finite any more, nothing is known of rounding, and nothing is excused by it.
     """
     if not some:
         return {}
+    losses = losses_of(model, loss_fn, units)
     one, other = (
-        torch.autograd.grad(losses, list(some.values()), torch.full_like(losses, scale), allow_unused=True)
+        torch.autograd.grad(
+            losses, list(some.values()), torch.full_like(losses, scale), allow_unused=True, retain_graph=True
+        )
         for scale in (1.0, 1.7)
-        for losses in [losses_of(model, loss_fn, units)]
     )
     pairs = zip(some, one, other, strict=True)
     noise = {name: 0.0 if a is None or b is None else float((b / 1.7 - a).double().norm()) for name, a, b in pairs}
