@@ -5,6 +5,7 @@ import torch
 
 from noisewise.persample.bounds import Bounds
 from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import masked as lay
 from noisewise.persample.gradients import Outer, Rows
 from noisewise.persample.steady import is_steady, steady
 
@@ -36,6 +37,7 @@ def test_norms_are_not_below_the_true_ones_and_sums_are_the_same(name, masked, m
     assert not is_steady()
     assert (squares.sqrt() >= laid.norm(dim=1) * (1 - 1e-6)).all()
     torch.testing.assert_close(squares.sqrt(), laid.norm(dim=1), rtol=1e-3, atol=1e-6)
+    total = lay(total, None if mask is None else mask.view(total.shape))  # as `replay.Sums` does for all sums at once
     torch.testing.assert_close(total.flatten().double(), laid.sum(0), rtol=1e-4, atol=1e-5)
 
 
