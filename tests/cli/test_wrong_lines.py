@@ -112,7 +112,9 @@ def test_wrong_lines_are_answered(noisewise, tmp_path, line):
     assert LINES[line] in found.words
     assert "Traceback" not in found.words
     assert "bug in noisewise" not in found.words
-    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == set(FILES)  # Python's own, of the user's file
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == set(
+        FILES
+    )  # Python's own, of the user's file
 
 
 def test_there_are_enough_of_them():
