@@ -401,8 +401,8 @@ FAULTS = [
     Mutant(
         "capture: full precision in large tiles for a look",
         "persample/kernels.py",
-        "small=not cut and not is_steady(),",
-        "small=False,",
+        "small=not cut and not is_steady()",
+        "small=False",
         ("persample/test_kernels.py::test_full_precision_has_small_tiles_outside_of_captured_steps",),
     ),
     Mutant(

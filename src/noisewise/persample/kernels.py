@@ -108,6 +108,22 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     return total
 
 
+def _of_two_axes(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+) -> tuple[Any, ...]:
+    """A convolution over one axis as one over two, the first of length 1; one over two as it is. Padding in front counts."""
+    spare = 2 - len(kernel)
+    if spare:
+        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    ones, before = (1,) * spare, tuple(first for first, _ in padding)
+    return grad, given, ones + kernel, ones + stride, (0,) * spare + before, ones + dilation
+
+
 def form_taps(
     grad: Tensor,
     given: Tensor,
@@ -126,15 +142,11 @@ def form_taps(
     Products in full precision take seconds to compile in large tiles, which a captured step is worth and a look at a few
     made-up units is not.
     """
-    spare = 2 - len(kernel)
-    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
-    if spare:
-        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_tap = None if mask is None else laid.form(laid.by_tap, mask)
     formed: tuple[Tensor, Tensor] = _kernels().form_taps(
-        grad, given, *settings, (1,) * spare + dilation, by_tap, precision="tf32" if cut else "ieee", stored=stored,
-        small=not cut and not is_steady(),
-    )  # fmt: skip
+        *setup, by_tap, precision="tf32" if cut else "ieee", stored=stored, small=not cut and not is_steady()
+    )
     return formed
 
 
@@ -154,14 +166,9 @@ def tap_grams(
 
     And the squared lengths of unfolded inputs. Few positions only: all of them are one tile.
     """
-    spare = 2 - len(kernel)
-    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
-    if spare:
-        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     upward = tuple(number * (1 + 2.0**-20) for number in rounding)  # numbers are handed to a kernel as float32
-    found: Tensor = _grams().tap_grams(
-        grad, given, *settings, (1,) * spare + dilation, sizes, upward, precision="tf32" if cut else "ieee"
-    )
+    found: Tensor = _grams().tap_grams(*setup, sizes, upward, precision="tf32" if cut else "ieee")
     return found[:, 0], found[:, 1]
 
 
@@ -177,14 +184,9 @@ def tap_squares(
     cut: bool,
 ) -> Tensor:
     """Squared norms as those of `form_taps`, of gradients with few positions that are not stored."""
-    spare = 2 - len(kernel)
-    settings = ((1,) * spare + kernel, (1,) * spare + stride, (0,) * spare + tuple(before for before, _ in padding))
-    if spare:
-        grad, given = grad.unsqueeze(2), given.unsqueeze(2)
+    setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_tap = None if mask is None else laid.form(laid.by_tap, mask)
-    squares: Tensor = _grams().tap_squares(
-        grad, given, *settings, (1,) * spare + dilation, by_tap, precision="tf32" if cut else "ieee"
-    )
+    squares: Tensor = _grams().tap_squares(*setup, by_tap, precision="tf32" if cut else "ieee")
     return squares
 
 
