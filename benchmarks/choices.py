@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from step import Encoder, dp_cnn, mlp, resnet18, unit_losses
+from step import Encoder, mlp, unit_losses
 
 import noisewise as nw
 from noisewise.clipping import Flat
@@ -327,17 +327,20 @@ def steps(until: float) -> dict[str, Any]:
 
 
 def profile(folder: Path) -> None:
-    """Kernels of steps: ResNet-18 plain and masked, DP-CNN in bfloat16."""
+    """Kernels of steps: those of all rows of gpu.py, some with masks or in bfloat16."""
     gpu = importlib.import_module("gpu")
-    x = {size: torch.randn(size, 3, 32, 32, device=DEVICE) for size in (256, 1024)}
-    y = {size: torch.randint(0, 10, (size,), device=DEVICE) for size in (256, 1024)}
     file = folder / "choices_profile.txt"
-    for label, make, size, masked, kind in (
-        ("ResNet-18", resnet18, 256, False, None), ("ResNet-18, masked", resnet18, 256, True, None),
-        ("DP-CNN in bfloat16", dp_cnn, 1024, False, torch.bfloat16),
-    ):  # fmt: skip
+    wanted = [(name, False, None) for name in gpu.WORKLOADS]
+    masked = ("MNIST CNN, batch 1024", "MLP 784-2048-2048-10, batch 2048", "ResNet-18 GroupNorm, batch 256")
+    wanted += [(name, True, None) for name in (*masked, "encoder 12x768, T 128, batch 32")]
+    wanted += [(name, False, torch.bfloat16) for name in ("DP-CNN, batch 1024", "ResNet-18 GroupNorm, batch 256")]
+    for name, masks, kind in wanted:
+        make, inputs, classes, size, _ = gpu.WORKLOADS[name]
+        x, y = inputs(size).to(DEVICE), torch.randint(0, classes, (size,), device=DEVICE)
+        label = f"{name}{', masked' if masks else ''}{'' if kind is None else ' in bfloat16'}"
         with torch.autocast(DEVICE, kind or torch.bfloat16, enabled=kind is not None):
-            gpu.profile(gpu.private(make().cuda(), x[size], y[size], capture=True, masked=masked), file, label)
+            gpu.profile(gpu.private(make().to(DEVICE), x, y, capture=True, masked=masks), file, label)
+        torch.cuda.empty_cache()
     print(file.read_text(), flush=True)
 
 
