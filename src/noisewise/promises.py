@@ -59,10 +59,10 @@ def factors_of(rule: Clip, samples: Samples) -> Tensor:
     import torch
 
     if own(rule):
-        parts = [_factors(rule, one) for one in _each(samples)]
+        parts = [asked_factors(rule, one) for one in _each(samples)]
         factors = torch.cat(parts, 1) if parts else torch.zeros_like(samples.norms)
     else:
-        factors = _factors(rule, samples)
+        factors = asked_factors(rule, samples)
     if not bool(_within(rule, factors, samples).all()):
         raise broken(rule)
     return factors
@@ -75,9 +75,14 @@ def enforced_factors(rule: Clip, samples: Samples) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    factors = _factors(rule, samples)
+    factors = asked_factors(rule, samples)
     within = _within(rule, factors, samples)
     return torch.where(within, factors, torch.zeros_like(factors)), ~within.all()
+
+
+def most_allowed(rule: Clip) -> float:
+    """The most that a unit may contribute: the sensitivity, and the rounding of a rule's own arithmetic."""
+    return rule.sensitivity * (1 + ROUNDING)
 
 
 def _within(rule: Clip, factors: Tensor, samples: Samples) -> Tensor:
@@ -182,7 +187,8 @@ def _with_and_without(rule: Clip, samples: Samples) -> Iterator[Samples]:
     yield Samples(samples.norms)
 
 
-def _factors(rule: Clip, samples: Samples) -> Tensor:
+def asked_factors(rule: Clip, samples: Samples) -> Tensor:
+    """What a rule says, in the norms' type; whether it keeps its promise is asked elsewhere."""
     factors = rule.factors(samples)
     if factors.shape != samples.norms.shape:
         shapes = f"factors {list(factors.shape)} for norms {list(samples.norms.shape)}"

@@ -125,8 +125,8 @@ FAULTS = [
     Mutant(
         "convolution: halves are read where nothing is kept",
         "persample/convolution.py",
-        "is_steady() and self._walks and not self._few_positions and most_units()",
-        "not self._few_positions and 1",
+        "return is_steady() and formed and most_units() * size <= room_for(self)",
+        "return formed",
         ("persample/test_kernels.py::test_halves_are_widened_where_what_is_formed_is_not_kept",),
     ),
     Mutant(

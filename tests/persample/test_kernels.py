@@ -135,10 +135,12 @@ def test_convolutions_by_tap_are_autograds(channels, out, size, kernel, stride, 
     assert ((ones - total).norm() / total.norm()).item() < 1e-5
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("channels", "groups", "size"), [(6, 2, (3, 5)), (4, 4, (7,)), (12, 3, (1, 1))])
-def test_group_norms_are_autograds(channels, groups, size, interpreted):
+def test_group_norms_are_autograds(channels, groups, size, kind, interpreted):
+    """Inputs in half precision, which an autocast widens for the layer, are read as they are."""
     torch.manual_seed(0)
-    given, grad = 50 + torch.randn(3, channels, *size), torch.randn(3, channels, *size)
+    given, grad = (50 + torch.randn(3, channels, *size)).to(kind), torch.randn(3, channels, *size)
     weight, bias = kernels.group_norm(grad, given, groups, 1e-5)
     for unit in range(3):
         w, b = (torch.zeros(channels, dtype=torch.float64).requires_grad_() for _ in range(2))
@@ -147,10 +149,11 @@ def test_group_norms_are_autograds(channels, groups, size, interpreted):
         torch.testing.assert_close(bias[unit].double(), b.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("time", "width"), [(1, 5), (3, 8), (17, 33)])
-def test_layer_norms_are_autograds(time, width, interpreted):
+def test_layer_norms_are_autograds(time, width, kind, interpreted):
     torch.manual_seed(0)
-    given, grad = 50 + torch.randn(3, time, width), torch.randn(3, time, width)
+    given, grad = (50 + torch.randn(3, time, width)).to(kind), torch.randn(3, time, width)
     weight, bias = kernels.layer_norm(grad, given, width, 1e-5)
     for unit in range(3):
         w, b = (torch.zeros(width, dtype=torch.float64).requires_grad_() for _ in range(2))

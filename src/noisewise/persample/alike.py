@@ -35,7 +35,7 @@ def measure_together(
     whole = {name: gradient for name, gradient in gradients.items() if name not in masks}
     some = {name: gradient for name, gradient in gradients.items() if name in masks}
     for names in (*_by_width(whole).values(), *_by_width(some).values()):
-        rows = torch.stack([gradients[name].rows for name in names])  # [parameters, batch, width]
+        rows = _stacked([gradients[name].rows for name in names])
         mask = laid.form(laid.stacked, *(masks[name] for name in names)) if names[0] in masks else None
         squares = squared_lengths(rows.flatten(0, 1), mask).view(rows.shape[:2])
         measured |= {name: (squares[k], Formed(rows[k])) for k, name in enumerate(names)}
@@ -48,9 +48,19 @@ def sums_together(gradients: Mapping[str, Summable], factors: Tensor, blocks: Ma
     for block in sorted(set(blocks.values())):
         small = {name: gradient for name, gradient in gradients.items() if blocks[name] == block and is_small(gradient)}
         for names in _by_width(small).values():
-            rows = torch.stack([small[name].rows for name in names])
+            rows = _stacked([small[name].rows for name in names])
             sums |= dict(zip(names, kernels.weighted_sum(rows, factors[block]), strict=True))
     return sums
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """`[parameters, batch, width]`; one, and parts of what was stacked before, are taken as they lie."""
+    first = parts[0]
+    step = first.numel() * first.element_size()
+    places = [(part.data_ptr(), part.untyped_storage().data_ptr()) for part in parts]
+    if all(place == (first.data_ptr() + k * step, places[0][1]) for k, place in enumerate(places)):
+        return first.as_strided((len(parts), *first.shape), (first.numel(), *first.stride()))
+    return torch.stack(parts)
 
 
 def _by_width(gradients: Mapping[str, Formed]) -> dict[int, list[str]]:

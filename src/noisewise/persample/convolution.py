@@ -38,6 +38,8 @@ from noisewise.persample.rounding import (
 from noisewise.persample.steady import is_steady, most_units
 
 ONE_TILE = 64  # positions whose Gram matrices a kernel holds
+SHIFTED, TILED = 4, 6  # what Gram matrices take on an H200 over their count: shifted ones, and those of a tile
+COLUMNS = 256  # taps of all channels that are one tile's
 MODEST = KEPT >> 6  # floats of a gradient that 64 units may keep
 
 
@@ -75,7 +77,7 @@ class Convolution:
             return self._tap_grams(), self
         if is_steady() and self._walks and (mask is not None if self._few_positions else not self.keeps_what_it_forms):
             return self._walked(mask), self.with_mask(mask)
-        if mask is None and not self.on_gpu and self._cheap_to_keep:
+        if self._gathers or (mask is None and not self.on_gpu and self._cheap_to_keep):
             return measure_formed(self, mask, size)
         if self._walks and (mask is not None or not self._few_positions):
             return measure_formed(self, mask, size)
@@ -198,12 +200,21 @@ class Convolution:
     @property
     def _walks(self) -> bool:
         """Is there a kernel, and are there channels enough to fill its tiles?"""
-        return (
-            len(self.kernel) <= 2
-            and self.groups == 1
-            and self.input.shape[1] >= 8
-            and kernels.walks(self.grad, self.input)
-        )
+        return self._in_kernels and self.input.shape[1] >= 8
+
+    @property
+    def _gathers(self) -> bool:
+        """In a captured step: are channels so few that all of them, at all taps, are columns of one tile?
+
+        Not in full precision, whose products are compiled for long.
+        """
+        few = self.input.shape[1] < 8 and self.input.shape[1] * math.prod(self.kernel) <= COLUMNS
+        exact = self.grad.dtype != torch.float32 or shortened(self.grad, convolution=True) > 0
+        return is_steady() and few and exact and self._in_kernels
+
+    @property
+    def _in_kernels(self) -> bool:
+        return len(self.kernel) <= 2 and self.groups == 1 and kernels.walks(self.grad, self.input)
 
     @property
     def _in_one_tile(self) -> bool:
@@ -218,14 +229,15 @@ class Convolution:
             return False
         out, channels = self.grad.shape[1], self.input.shape[1]
         size, given = taps * channels * out, self.input[0].numel() + self.grad[0].numel()
-        grams = 4 * given + taps * (channels + out) * time * time / 55
+        grams = TILED * (4 * given + taps * (channels + out) * time * time / 55)
         return 2 * (grams + size * time / 230) < size * (time / 55 + 2)
 
     @property
     def keeps_what_it_forms(self) -> bool:
         """In a captured step: are gradients formed by the kernel, and kept for the sum, whoever is drawn?"""
         size = math.prod(self.kernel) * self.input.shape[1] * self.grad.shape[1]
-        return is_steady() and self._walks and not self._few_positions and most_units() * size <= room_for(self)
+        formed = self._gathers or (self._walks and not self._few_positions)
+        return is_steady() and formed and most_units() * size <= room_for(self)
 
     @property
     def _few_positions(self) -> bool:
@@ -239,7 +251,7 @@ class Convolution:
         out, channels, taps = self.grad.shape[1], self.input.shape[1], math.prod(self.kernel)
         time, size = math.prod(self.grad.shape[2:]), taps * channels * out
         area, wide = math.prod(self._sizes()), self.grad.shape[2] * math.prod(self._sizes()[1:])
-        grams = 4 * (channels + out) * area + (3 * taps + 12) * wide * wide
+        grams = SHIFTED * (4 * (channels + out) * area + (3 * taps + 12) * wide * wide)
         return grams + size * time / 230 < size * (time / 55 + 2)
 
     def _sizes(self) -> list[int]:
@@ -286,7 +298,7 @@ class Convolution:
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients, and what they are formed from, fit."""
-        if self._walks:
+        if self._walks or self._gathers:
             return slices_of(self.grad, math.prod(self.kernel) * self.grad.shape[1] * self.input.shape[1] // 4)
         out, channels = self.grad.shape[1], self.input.shape[1]
         time, taps = math.prod(self.grad.shape[2:]), math.prod(self.kernel)
@@ -302,9 +314,12 @@ class Convolution:
 
     def form(self, chunk: slice, mask: Tensor | None) -> Formed | ByTap:
         """By a kernel that walks over positions, by shifting, one batched product per tap, or by unfolding."""
+        setup = (self.kernel, self.stride, self.padding, self.dilation)
+        if self._gathers:
+            grads, squares = kernels.gather_taps(self.grad[chunk], self.input[chunk], *setup, mask)
+            return ByTap(grads.unsqueeze(0), squares)  # as one tap of many channels
         if self._walks:
             cut = shortened(self.grad, convolution=True) > 0
-            setup = (self.kernel, self.stride, self.padding, self.dilation)
             return ByTap(*kernels.form_taps(self.grad[chunk], self.input[chunk], *setup, mask, cut=cut))
         if self._lies_last:
             return self._by_rows(chunk, mask)

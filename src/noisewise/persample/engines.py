@@ -302,7 +302,10 @@ def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dic
                 gradient = gradients[role]()
                 owned = views * use.spread
                 gradient = gradient if owned == 1 else gradient.by_unit(owned)
-                gradient = replace(gradient, recent=recent) if isinstance(gradient, Outer) else gradient
+                if isinstance(gradient, Outer):
+                    gradient = replace(gradient, recent=recent)
+                elif isinstance(gradient, Formed):
+                    gradient = replace(gradient, recent=recent.squares)
                 pieces[name].append((use.rows.get(role), gradient))
     return pieces
 

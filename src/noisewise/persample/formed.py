@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -114,12 +114,36 @@ def masked(total: Tensor, mask: Tensor | None) -> Tensor:
     return total if mask is None or is_steady() else total.masked_fill_(~mask.to(total.device).view(total.shape), 0)
 
 
+class RecentSquares:
+    """Squared lengths of rows that were asked for in a captured step: a bias and its weight have a factor in common.
+
+    Holds the rows too, so that no others come to lie in their place.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def of(self, rows: Tensor) -> Tensor:
+        """`squared_lengths`."""
+        if not is_steady():
+            return squared_lengths(rows)
+        memory = (rows.data_ptr(), rows.shape, rows.stride(), rows.dtype, rows._version)
+        if memory not in self._known:
+            self._known[memory] = (squared_lengths(rows), rows)
+        return self._known[memory][0]
+
+    def clear(self) -> None:
+        """Nobody asks any more."""
+        self._known.clear()
+
+
 @dataclass(frozen=True)
 class Formed:
     """Gradients `[batch, *parameter]`, of which only what the mask leaves counts."""
 
     grads: Tensor
     mask: Tensor | None = None
+    recent: RecentSquares | None = None  # lengths of rows that others may have too
 
     @classmethod
     def masked(cls, grads: Tensor, mask: Tensor | None) -> Formed:
@@ -151,6 +175,8 @@ class Formed:
 
     def squared_lengths(self) -> Tensor:
         """Squares of the norms, rounded up."""
+        if self.recent is not None and self.mask is None:
+            return self.recent.of(self.rows)
         return squared_lengths(self.rows, self.mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from noisewise.persample.formed import (
     TRAFFIC,
     Formed,
     PerSample,
+    RecentSquares,
     Summable,
     masked,
     measure_formed,
@@ -52,11 +53,12 @@ from noisewise.persample.steady import is_steady
 class RecentGrams:
     """The Gram matrices that were asked for last: queries, keys and values have their input in common.
 
-    Holds the factor too, so that no other tensor comes to lie in its place.
+    Holds the factor too, so that no other tensor comes to lie in its place. `squares`: those of rows.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Any, Tensor, Tensor] | None = None
+        self.squares = RecentSquares()
 
     def of(self, factor: Tensor) -> Tensor:
         """`f f^T` of each unit."""
@@ -68,6 +70,7 @@ class RecentGrams:
     def clear(self) -> None:
         """Nobody asks any more."""
         self._last = None
+        self.squares.clear()
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,10 @@ class Outer:
         return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
 
     def with_mask(self, mask: Tensor | None) -> Outer:
-        """The mask is laid on the sum."""
-        return replace(self, mask=mask)
+        """The mask is laid on the sum; lengths that are known stay known."""
+        masked = replace(self, mask=mask)
+        masked.__dict__.update({name: known for name, known in vars(self).items() if name in ("_squares", "_lengths")})
+        return masked
 
     @property
     def units(self) -> int:
@@ -137,16 +142,24 @@ class Outer:
 
     @cached_property
     def _squares(self) -> tuple[Tensor, Tensor]:
-        return squared_lengths(self.left.flatten(1)), squared_lengths(self.right.flatten(1))
+        of = squared_lengths if self.recent is None else self.recent.squares.of
+        return of(self.left.flatten(1)), of(self.right.flatten(1))
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor]:
         """How large the entries of both factors are: norms, where they are known anyway (one position, Gram matrices)."""
-        if self.left.shape[1] > 1:
-            return magnitudes(self.left), magnitudes(self.right)
-        if "_squares" in vars(self):
-            return self._squares[0].sqrt(), self._squares[1].sqrt()
-        return self._lengths
+        return (magnitudes(self.left), magnitudes(self.right)) if self.left.shape[1] > 1 else self._lengths
+
+    def _weighted(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Both factors of the sum; the narrow one takes the weights."""
+        swapped = self.left.shape[2] > self.right.shape[2]
+        light, heavy = (self.right, self.left) if swapped else (self.left, self.right)
+        heavier = 0 if swapped else 1
+        if "_squares" in vars(self):  # of one position, by kernels
+            light, heavy = kernels.weighted_pair(light, heavy, self._squares[heavier], factors, squared=True)
+        else:
+            light, heavy = weighted(light, heavy, self._entries[heavier], factors)
+        return (heavy, light) if swapped else (light, heavy)
 
     def _one_masked(self, mask: Tensor) -> Bounds:
         """||m * l r^T||^2 = sum_jk l_j^2 m_jk r_k^2: all terms have one sign, so that rounding is relative."""
@@ -172,7 +185,7 @@ class Outer:
         """
         left, right = (one.squeeze(1) for one in (self.left, self.right))
         rows = left.shape[1]
-        squares = kernels.masked_squares(left, right, mask.view(rows, -1), self._squares[0].sqrt())
+        squares = kernels.masked_squares(left, right, mask.view(rows, -1), self._squares[0])
         lost = (self._squares[0] * self._squares[1]).mul_((rows + 1) * 2.0**-37)
         total = torch.add(lost, squares, alpha=1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21)
         return total.mul_((1 + roundoff(self.left, 1)) ** 2)
@@ -206,20 +219,20 @@ class Outer:
         """Batched product."""
         return Formed.masked(torch.bmm(self.left[chunk].transpose(1, 2), self.right[chunk]).flatten(1), mask)
 
-    def weighted_sum(self, factors: Tensor, into: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, factors: Tensor, into: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """One matrix product over units and positions together, as in an ordinary backward pass.
 
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
-        `into`: a sum over other units, in whose memory this one is added to it.
+        `into`: a sum over other units, in whose memory this one is added to it. `out`: else the memory that it is to lie in.
         """
-        if self.left.shape[2] <= self.right.shape[2]:
-            left, right = weighted(self.left, self.right, self._entries[1], factors)
-        else:
-            right, left = weighted(self.right, self.left, self._entries[0], factors)
+        left, right = self._weighted(factors)
         if left.stride(0) < left.stride(1):  # time first in memory: in that order nothing is copied
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right = left.flatten(0, 1).T, right.flatten(0, 1)
-        total = left @ right if into is None else into.view(len(left), -1).addmm_(left, right)
+        if into is not None:
+            total = into.view(len(left), -1).addmm_(left, right)
+        else:
+            total = torch.mm(left, right, out=None if out is None else out.view(len(left), -1))
         return masked(total, self.mask)
 
     def formed(self) -> Tensor:

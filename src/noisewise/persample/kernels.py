@@ -38,6 +38,11 @@ def walks(grad: Tensor, given: Tensor) -> bool:
     return grad.dtype in (torch.float32, *HALVES) and usable(grad, given, kind=grad.dtype)
 
 
+def _reads(grad: Tensor, given: Tensor) -> bool:
+    """Are norm layers for these? The gradient in float32; an input that was cast for the layer is read as it is."""
+    return usable(grad) and given.dtype in (torch.float32, *HALVES) and usable(given, kind=given.dtype)
+
+
 @cache
 def _there() -> bool:
     return importlib.util.find_spec("triton") is not None and torch.version.hip is None
@@ -46,6 +51,16 @@ def _there() -> bool:
 @cache
 def _kernels() -> Any:
     return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
+
+
+@cache
+def _clipping() -> Any:
+    return importlib.import_module("noisewise.persample.triton_clipping")
+
+
+@cache
+def _few() -> Any:
+    return importlib.import_module("noisewise.persample.triton_few")
 
 
 @cache
@@ -84,7 +99,7 @@ def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Te
 
 
 def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
-    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]` and lengths of the left.
+    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]` and squared lengths of the left.
 
     By a product in float16 whose sums are float32.
     """
@@ -150,6 +165,24 @@ def form_taps(
     return formed
 
 
+def gather_taps(
+    grad: Tensor,
+    given: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a convolution's weight with few channels, `[batch, out, in * taps]`, and their squared norms in float64.
+
+    Products may be of TF32 factors; those of factors in half precision are exact.
+    """
+    setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
+    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, None if mask is None else _bytes(mask), precision="tf32")
+    return formed
+
+
 def tap_grams(
     grad: Tensor,
     given: Tensor,
@@ -193,7 +226,7 @@ def tap_squares(
 def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor] | None:
     """Sums over positions of g z and of g for inputs `[batch, channels, ...]`, z normalised in groups; None for large ones."""
     places = given[0, 0].numel()
-    if not usable(grad, given) or places * (given.shape[1] // groups) > 8192:
+    if not _reads(grad, given) or places * (given.shape[1] // groups) > 8192:
         return None
     sums: tuple[Tensor, Tensor] = _kernels().group_norm(grad.flatten(2), given.flatten(2), groups, eps)
     return sums
@@ -201,16 +234,36 @@ def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Te
 
 def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Tensor, Tensor] | None:
     """Sums over positions of g z and of g, z normalised over the last `width` numbers; None for large ones."""
-    if not usable(grad, given) or width > 8192:
+    if not _reads(grad, given) or width > 8192:
         return None
     units = len(given)
     sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
     return sums
 
 
-def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold."""
-    factors = factors.contiguous()
-    one: Tensor = _kernels().scaled(light.flatten(1), sizes, factors, light=True)
-    other: Tensor = _kernels().scaled(heavy.flatten(1), sizes, factors, light=False)
+def weighted_pair(
+    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold.
+
+    `squared`: sizes are squares.
+    """
+    one, other = _clipping().weighted_pair(
+        light.flatten(1), heavy.flatten(1), sizes.contiguous(), factors.contiguous(), squared=squared
+    )
     return one.view(light.shape), other.view(heavy.shape)
+
+
+def totals(squares: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """From squares `[parameters, batch]` in float64: norms `[1, batch]`, 0 instead for who does not count, and who does.
+
+    Units count that are present and whose norm is finite.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _clipping().totals(squares, _bytes(present))
+    return found
+
+
+def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: Tensor) -> Tensor:
+    """Factors of one block, 0 for who does not count and where `factor norm` is beyond a limit: then `broken` is 1."""
+    kept: Tensor = _clipping().held(factors.contiguous(), counted, keep, limit, broken)
+    return kept

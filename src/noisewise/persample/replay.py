@@ -52,12 +52,18 @@ class Sums:
         self._idle = [torch.zeros_like(whole) for whole in self._learning]
         self._lay_together()
         self.blocks = max(blocks_of(clip, live).values()) + 1
-        self.broken = torch.zeros((), dtype=torch.bool, device=self.device)
+        self.broken = torch.zeros((), dtype=torch.int32, device=self.device)  # 1: a rule did not keep its promise
 
     def zero(self) -> None:
         """Nobody is in it."""
         for whole in self._wholes:
             whole.zero_()
+
+    def take(self, values: Mapping[str, Tensor]) -> None:
+        """Write down what is not written here already."""
+        elsewhere = [name for name, value in self.values.items() if values[name].data_ptr() != value.data_ptr()]
+        if elsewhere:
+            torch._foreach_copy_([self.values[name] for name in elsewhere], [values[name] for name in elsewhere])
 
     def copies(self) -> list[Tensor]:
         """What a micro-batch has summed, before the next one overwrites it."""
@@ -171,8 +177,10 @@ class Replay:
             measured = engines.measure(
                 self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
             )
-            part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken)
-        torch._foreach_copy_(list(sums.values.values()), [part.grads._values[name] for name in sums.values])
+            part = _clip_and_add(
+                measured, sums.live, sums.clip, {}, self._present, None, sums.broken, out=sums.values
+            )
+        sums.take(part.grads._values)
         sums.mask()
         self.norms.copy_(part.norms)
 

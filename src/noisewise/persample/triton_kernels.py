@@ -172,7 +172,7 @@ def _halves(x, sizes, out, entries, BLOCK: tl.constexpr):
     """Squares of entries, scaled to at most 2^14 and rounded up to float16."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    scale = (128.0 / _power(tl.load(sizes + row + tl.arange(0, 1)).to(tl.float64))).to(tl.float32)
+    scale = (128.0 / _power(tl.sqrt(tl.load(sizes + row + tl.arange(0, 1)).to(tl.float64)))).to(tl.float32)
     values = tl.load(x + row * entries + places, mask=places < entries, other=0.0) * scale
     tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
 
@@ -190,12 +190,12 @@ def _dots(one, other, sizes, out, entries, parts, loops, BLOCK: tl.constexpr):
         weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         total += weights * values * values
-    back = _power(tl.load(sizes + scalar).to(tl.float64)) / 128.0
+    back = _power(tl.sqrt(tl.load(sizes + scalar).to(tl.float64))) / 128.0
     tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back)
 
 
 def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
-    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask in float16, and lengths of the left.
+    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask in float16, and squares of the left.
 
     Squares of the left are rounded up to float16, their sums over rows to the nearest.
     """
@@ -270,7 +270,7 @@ def _group_norm(
     rows, columns = tl.arange(0, CHANNELS), tl.arange(0, PLACES)
     counts = (rows < each)[:, None] & (columns < places)[None, :]
     at = (unit * channels + group * each + rows)[:, None] * places + columns[None, :]
-    values = tl.load(given + at, mask=counts, other=0.0)
+    values = tl.load(given + at, mask=counts, other=0.0).to(tl.float32)
     mean = tl.sum(tl.sum(values, axis=1), axis=0) / (each * places)
     centred = tl.where(counts, values - mean, 0.0)
     variance = tl.sum(tl.sum(centred * centred, axis=1), axis=0) / (each * places)
@@ -304,7 +304,7 @@ def _layer_norm(grad, given, weights, biases, time, width, eps, splits, LOOPS: t
         position = split * LOOPS + k
         counts = (columns < width) & (position < time)
         at = (unit * time + position) * width + columns
-        values = tl.load(given + at, mask=counts, other=0.0)
+        values = tl.load(given + at, mask=counts, other=0.0).to(tl.float32)
         mean = tl.sum(values, axis=0) / width
         centred = tl.where(counts, values - mean, 0.0)
         variance = tl.sum(centred * centred, axis=0) / width
