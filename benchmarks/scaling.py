@@ -2,10 +2,11 @@
 
     python benchmarks/scaling.py [--device cpu|cuda] [--repeats N] [--out FOLDER]
 
-Along each axis one number doubles and the others stay; private and plain steps take turns in one process (on a CPU in one
-thread, in its own seconds), and the least of their times is taken. The exponent is the slope of log time against log size
-over the upper half of an axis: a private step whose exponent exceeds the plain one's would be dearer the larger the work.
-What every step costs whatever its size (the proof above all) makes exponents of small steps smaller.
+Along each axis one number doubles and the others stay; private and plain steps take turns in one process, and the least of
+their times is taken: on a CPU of gradients, in one thread, in its own seconds; on a GPU of whole steps, the private one as it
+is captured in training, the plain one as a graph too, of larger models. The exponent is the slope of log time against log
+size over the upper half of an axis: a private step whose exponent exceeds the plain one's would be dearer the larger the
+work. What every step costs whatever its size (the proof above all) makes exponents of small steps smaller.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ from torch import Tensor, nn
 
 from noisewise.clipping import Flat
 from noisewise.persample import clipped_sum, examine
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 warnings.filterwarnings("ignore")
 ALLOWED = 0.15  # by which an exponent may exceed the plain one's: it is measured
@@ -75,6 +80,19 @@ AXES: dict[str, tuple[tuple[int, ...], Callable[[int], tuple[nn.Module, Tensor]]
 }
 
 
+CUDA_AXES: dict[str, tuple[tuple[int, ...], Callable[[int], tuple[nn.Module, Tensor]]]] = {
+    "batch size, CNN": ((256, 512, 1024, 2048), lambda size: (convolutions(32), torch.randn(size, 3, 32, 32))),
+    "batch size, encoder": ((16, 32, 64, 128), lambda size: (Words(256, 2, 64), words(size, 64))),
+    "width, CNN": ((16, 32, 64, 128), lambda size: (convolutions(size), torch.randn(256, 3, 32, 32))),
+    "depth, encoder": ((2, 4, 8, 16), lambda size: (Words(256, size, 64), words(64, 64))),
+    "sequence length, encoder": ((64, 128, 256, 512, 1024), lambda size: (Words(256, 2, size), words(16, size))),
+    "width, MLP (parameters: its square)": (
+        (512, 1024, 2048, 4096),
+        lambda size: (perceptron(size), torch.randn(1024, 256)),
+    ),
+}
+
+
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
@@ -91,7 +109,15 @@ def times(model: nn.Module, x: Tensor, repeats: int, device: str) -> tuple[float
         losses(model, batch).mean().backward()
 
     clock = time.process_time if device == "cpu" else time.perf_counter  # one thread: other work does not count
-    ways = (plain, lambda: clipped_sum(model, losses, batch, Flat(1.0), layout=layout))
+    ways: tuple[Callable[[], Any], ...] = (plain, lambda: clipped_sum(model, losses, batch, Flat(1.0), layout=layout))
+    if device == "cuda":
+        from gpu import plain_graph, private
+
+        ways = (plain_graph(deepcopy(model), *batch), private(model, *batch, capture=True))
+        for way in ways:
+            for _ in range(5):  # captured on the way
+                way()
+        torch.cuda.synchronize()
     taken: tuple[list[float], list[float]] = ([], [])
     for repeat in range(repeats + 1):
         for way, seconds in zip(ways, taken, strict=True):
@@ -112,7 +138,7 @@ def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
 
 def measured(repeats: int, device: str) -> list[dict[str, Any]]:
     rows = []
-    for name, (sizes, build) in AXES.items():
+    for name, (sizes, build) in (CUDA_AXES if device == "cuda" else AXES).items():
         torch.manual_seed(0)
         pairs = [times(*build(size), repeats, device) for size in sizes]
         plain, private = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -153,15 +179,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--commit", default="", help="of the code, where it is no git folder")
     parser.add_argument("--out", type=Path, default=None, help="folder for scaling_DEVICE.json and .png")
     args = parser.parse_args()
     if args.device == "cpu":
         torch.set_num_threads(1)
+    else:
+        torch.set_float32_matmul_precision("high")
     rows = measured(args.repeats, args.device)
     if args.out:
         kind = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
         content = {
             "command": f"python benchmarks/scaling.py --device {args.device} --out benchmarks/results",
+            "commit": args.commit,
             "hardware": {"device": kind, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
             "versions": {"python": platform.python_version(), "torch": version("torch")},
             "repeats": args.repeats,
