@@ -18,6 +18,13 @@ def test_pieces_lie_one_behind_the_other_and_are_found_again():
     assert torch.equal(lying_together(parts[1:]), whole[16:])
 
 
+def test_pieces_lie_in_their_order_whatever_they_are_like():
+    like = [torch.zeros(2, 3, 2, 2).to(memory_format=torch.channels_last), torch.zeros(4, 3).t()]
+    parts = pieces(torch.arange(float(room_for(like)) + 8)[8:], like)
+    assert all(part.is_contiguous() for part in parts)
+    assert [part.flatten().tolist() for part in parts] == [list(range(8, 32)), list(range(32, 44))]
+
+
 def test_other_tensors_are_not_taken_for_pieces():
     parts = pieces(torch.zeros(room_for(LIKE)), LIKE)
     assert lying_together([parts[1], parts[0]]) is None

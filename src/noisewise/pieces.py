@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -19,12 +20,18 @@ def room_for(tensors: Sequence[Tensor]) -> int:
 
 
 def pieces(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Pieces of a vector in these shapes, one behind the other."""
-    parts = whole.split([_room(tensor) for tensor in like])
-    return [
-        (part if len(part) == tensor.numel() else part[: tensor.numel()]).view(tensor.shape)
-        for part, tensor in zip(parts, like, strict=True)
-    ]
+    """Pieces of a vector in these shapes, one behind the other; one operation each, since every step asks for them."""
+    parts, place = [], whole.storage_offset()
+    for tensor in like:
+        strides = tensor.stride() if tensor.is_contiguous() else _strides(tensor.shape)
+        parts.append(whole.as_strided(tensor.shape, strides, place))
+        place += _room(tensor)
+    return parts
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Of a tensor whose entries lie in their order."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def lying_together(tensors: Sequence[Tensor]) -> Tensor | None:
