@@ -49,7 +49,7 @@ def step(units):
     tk.form_taps(grad, images, (3, 3), mask=torch.zeros(9, 32, 16, dtype=torch.uint8), stored=False, **settings)
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
-    tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), factors)
+    tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
 
 
 def look(units):

@@ -185,10 +185,9 @@ class Outer:
         """
         left, right = (one.squeeze(1) for one in (self.left, self.right))
         rows = left.shape[1]
-        squares = kernels.masked_squares(left, right, mask.view(rows, -1), self._squares[0])
-        lost = (self._squares[0] * self._squares[1]).mul_((rows + 1) * 2.0**-37)
-        total = torch.add(lost, squares, alpha=1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21)
-        return total.mul_((1 + roundoff(self.left, 1)) ** 2)
+        sums = (1 + roundoff(self.left, 1)) ** 2
+        longer, lost = sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21), sums * (rows + 1) * 2.0**-37
+        return kernels.masked_squares(left, right, mask.view(rows, -1), self._squares, longer, lost)
 
     def gram(self, rounding: float) -> Bounds:
         """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 INTERPRETED = False  # tests: kernels run on a CPU too, by Triton's interpreter
 ENABLED = True
 HALVES = (torch.bfloat16, torch.float16)
+UPWARD = 1 + 2.0**-20  # numbers are handed to a kernel as float32
 
 
 def usable(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
@@ -98,16 +99,20 @@ def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Te
     return total
 
 
-def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
-    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]` and squared lengths of the left.
+def masked_squares(
+    left: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
+) -> Tensor:
+    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
 
-    By a product in float16 whose sums are float32.
+    Squared lengths of both are given. By a product in float16 whose sums are float32.
     """
     settings = torch.backends.cuda.matmul
     before = settings.allow_fp16_reduced_precision_reduction
     settings.allow_fp16_reduced_precision_reduction = False
     try:
-        total: Tensor = _kernels().masked_squares(left, right, laid.form(laid.halves, mask), sizes)
+        total: Tensor = _kernels().masked_squares(
+            left, right, laid.form(laid.halves, mask), squares, longer * UPWARD, lost * UPWARD
+        )
     finally:
         settings.allow_fp16_reduced_precision_reduction = before
     return total
@@ -200,7 +205,7 @@ def tap_grams(
     And the squared lengths of unfolded inputs. Few positions only: all of them are one tile.
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
-    upward = tuple(number * (1 + 2.0**-20) for number in rounding)  # numbers are handed to a kernel as float32
+    upward = tuple(number * UPWARD for number in rounding)
     found: Tensor = _grams().tap_grams(*setup, sizes, upward, precision="tf32" if cut else "ieee")
     return found[:, 0], found[:, 1]
 

@@ -177,9 +177,9 @@ def _halves(x, sizes, out, entries, BLOCK: tl.constexpr):
     tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
 
 
-@triton.jit(do_not_specialize=["parts", "loops"])
-def _dots(one, other, sizes, out, entries, parts, loops, BLOCK: tl.constexpr):
-    """`sum_k one_k other_k^2` in float64, with the scale of `_halves` taken back."""
+@triton.jit(do_not_specialize=["parts", "loops", "longer", "lost"])
+def _dots(one, other, sizes, others, out, entries, parts, loops, longer, lost, BLOCK: tl.constexpr):
+    """`longer sum_k one_k other_k^2` in float64, with the scale of `_halves` taken back, and a share of the whole."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     scalar = row + tl.arange(0, 1)
@@ -190,15 +190,20 @@ def _dots(one, other, sizes, out, entries, parts, loops, BLOCK: tl.constexpr):
         weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         total += weights * values * values
-    back = _power(tl.sqrt(tl.load(sizes + scalar).to(tl.float64))) / 128.0
-    tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back)
+    size = tl.load(sizes + scalar)
+    back = _power(tl.sqrt(size)) / 128.0
+    share = tl.where(part == 0, size * tl.load(others + scalar) * lost, 0.0)
+    tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back * longer + share)
 
 
-def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> Tensor:
-    """`sum_jk l_j^2 m_jk r_k^2` in float64 for `[batch, rows]`, `[batch, columns]`, a mask in float16, and squares of the left.
+def masked_squares(
+    left: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
+) -> Tensor:
+    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
 
-    Squares of the left are rounded up to float16, their sums over rows to the nearest.
+    A mask in float16, squared lengths of both. Squares of the left are rounded up to float16, sums over rows to the nearest.
     """
+    sizes, others = squares
     batch, rows = left.shape
     columns = right.shape[1]
     halves = torch.empty(batch, rows, dtype=torch.float16, device=left.device)
@@ -208,7 +213,7 @@ def masked_squares(left: Tensor, right: Tensor, mask: Tensor, sizes: Tensor) -> 
     loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
     parts = triton.cdiv(blocks, loops)
     out = torch.empty(batch, parts, dtype=torch.float64, device=left.device)
-    _launch(_dots, (batch, parts), sums, right, sizes, out, columns, parts, loops, BLOCK=1024)
+    _launch(_dots, (batch, parts), sums, right, sizes, others, out, columns, parts, loops, longer, lost, BLOCK=1024)
     return out[:, 0] if parts == 1 else out.sum(1)
 
 
