@@ -775,10 +775,61 @@ FAULTS = [
         ("persample/test_rounding.py::test_models_in_every_type_are_measured_and_summed_in_float32_at_least",),
     ),
     Mutant(
+        "clipping kernels: a factor below zero keeps any promise",
+        "persample/triton_clipping.py",
+        "within = tl.abs(factor * tl.load(counted + unit, mask=here, other=0.0)) <= most",
+        "within = factor * tl.load(counted + unit, mask=here, other=0.0) <= most",
+        ("persample/test_triton_clipping.py::test_a_unit_beyond_the_sensitivity_adds_nothing_and_it_is_written_down",),
+    ),
+    Mutant(
+        "clipping kernels: who is beyond the sensitivity adds all the same",
+        "persample/triton_clipping.py",
+        "tl.store(out + unit, tl.where(counts, factor, 0.0), mask=here)",
+        "tl.store(out + unit, factor, mask=here)",
+        ("persample/test_triton_clipping.py::test_a_unit_beyond_the_sensitivity_adds_nothing_and_it_is_written_down",),
+    ),
+    Mutant(
+        "clipping kernels: a broken promise is forgotten by the next step",
+        "persample/triton_clipping.py",
+        "tl.atomic_max(broken, tl.max(tl.where(here & (within == 0), 1, 0), axis=0))",
+        "tl.atomic_xchg(broken, tl.max(tl.where(here & (within == 0), 1, 0), axis=0))",
+        ("persample/test_triton_clipping.py::test_what_was_written_down_stays",),
+    ),
+    Mutant(
+        "clipping kernels: infinite norms count",
+        "persample/triton_clipping.py",
+        " & (norm <= 1.7976931348623157e308)",
+        "",
+        ("persample/test_triton_clipping.py::test_norms_and_factors_are_those_of_many_operations",),
+    ),
+    Mutant(
+        "clipping kernels: rows that do not count are read",
+        "persample/triton_clipping.py",
+        "mask=(places < entries) & (factor != 0), other=0.0)",
+        "mask=places < entries, other=0.0)",
+        ("persample/test_triton_clipping.py::test_rows_of_factor_0_are_0_in_both_factors",),
+    ),
+    Mutant(
+        "few channels: what lies right of an image is its next row",
+        "persample/triton_few.py",
+        " & (x >= 0) & (x < wide)",
+        "",
+        ("persample/test_triton_few.py::test_gathered_gradients_are_those_of_unfolding",),
+    ),
+    Mutant(
+        "few channels: more is summed than was measured",
+        "persample/triton_few.py",
+        "        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)\n"
+        "    tl.store(out + unit * outputs * columns + entries, total, mask=counts)\n",
+        "        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)\n"
+        "    tl.store(out + unit * outputs * columns + entries, total * 2, mask=counts)\n",
+        ("persample/test_triton_few.py::test_gathered_gradients_are_those_of_unfolding",),
+    ),
+    Mutant(
         "masked norms: sums that float16 rounds down",
         "persample/gradients.py",
-        "alpha=1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21",
-        "alpha=1 - 2.0**-9",
+        "sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21)",
+        "sums * (1 - 2.0**-9)",
         ("persample/test_kernels.py::test_masked_norms_of_single_products_are_never_short",),
     ),
     Mutant(
@@ -1655,8 +1706,8 @@ FAULTS = [
     Mutant(
         "fresh: padding answers the rule's question",
         "persample/clipped_sum.py",
-        "answer = _ask(clip, Samples(norms[:, keep], None if groups is None else groups[keep]))",
-        "answer = _ask(clip, Samples(norms_kept, groups))",
+        "some = slice(None) if keep is None else keep",
+        "some = slice(None)",
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),
     Mutant(

@@ -121,7 +121,7 @@ def reproduce(
     if len(set(names)) < len(names):
         raise ConfigError(f"{', '.join(names)}: an experiment is named twice.")
     if device is not None:
-        check_device(device)
+        check_device(device, used=not partial)
     configs = [experiment.config(tier, seeds, device) for _, experiment in chosen]
     results = []
     for (paper, experiment), config in zip(chosen, configs, strict=True):
@@ -182,12 +182,14 @@ def write(result: Result, out: Path) -> Path:
     return path
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that there is not, before anything is trained."""
+def check_device(device: str, *, used: bool = True) -> None:
+    """Refuse a device that there is not, before anything is trained; where nothing is trained, its name is all that counts."""
     if device == "cpu":
         return
     if not device.startswith("cuda"):
         raise ConfigError(f"device={device!r}: must be 'cpu' or 'cuda'.")
+    if not used:
+        return
     import torch
 
     if not torch.cuda.is_available():
