@@ -1227,8 +1227,8 @@ FAULTS = [
     Mutant(
         "proof: a batch of one is another model",
         "persample/behaviour.py",
-        "            if len(fewer) == count:\n",
-        "            if False:\n",
+        "    if len(fewer) == count:\n",
+        "    if False:\n",
         ("persample/test_proof.py::test_a_unit_alone_is_evaluated_as_in_a_batch",),
     ),
     Mutant(
@@ -1534,6 +1534,20 @@ FAULTS = [
         "count = min(size or UNITS, MANY)",
         "count = UNITS",
         ("persample/test_behaviour.py::test_models_that_mean_to_mix_units_are_refused_where_a_look_can_see_it",),
+    ),
+    Mutant(
+        "examine: under an autocast mixing passes for rounding",
+        "persample/behaviour.py",
+        "return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE), (_without_autocast(kinds), ANOTHER_SIZE)]",
+        "return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE)]",
+        ("persample/test_behaviour.py::test_mixing_that_bfloat16_would_hide_is_seen_without_it",),
+    ),
+    Mutant(
+        "examine: mixing under an autocast alone is not looked for",
+        "persample/behaviour.py",
+        "return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE), (_without_autocast(kinds), ANOTHER_SIZE)]",
+        "return [(_without_autocast(kinds), ANOTHER_SIZE)]",
+        ("persample/test_behaviour.py::test_mixing_under_an_autocast_alone_is_refused",),
     ),
     Mutant(
         "fresh: examine: no unit is made extreme",

@@ -142,6 +142,33 @@ def test_models_that_mean_to_mix_units_are_refused_where_a_look_can_see_it(name)
         look(model, size=64)
 
 
+def _moves_by_size(by, only_cast):
+    """Logits of a unit that is alone are others by so much; in half precision only, as its rounding would have it."""
+
+    def forward(m, x):
+        moved = by if len(x) == 1 and (torch.is_autocast_enabled("cpu") or not only_cast) else 0.0
+        return m.body(x).float() + moved * torch.tensor([1.0, -1.0])
+
+    return Apply(forward, body=nn.Linear(6, 2))
+
+
+def test_rounding_of_bfloat16_in_batches_of_other_sizes_is_no_coupling():
+    """A loss of a deep encoder moved by 0.047 when its unit was alone: other kernels, 8 bits."""
+    with torch.autocast("cpu", torch.bfloat16):
+        assert look(_moves_by_size(0.04, only_cast=True)).examined
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_mixing_that_bfloat16_would_hide_is_seen_without_it(cast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast), pytest.raises(CoupledSamples, match="all other units"):
+        look(_moves_by_size(0.04, only_cast=False))
+
+
+def test_mixing_under_an_autocast_alone_is_refused():
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(CoupledSamples, match="all other units"):
+        look(_moves_by_size(1.0, only_cast=True))
+
+
 def test_dropout_is_no_coupling():
     model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 2))
     assert not look(model).fallback

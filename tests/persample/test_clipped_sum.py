@@ -569,7 +569,9 @@ def test_microbatches_are_added_up_in_one_memory(masked, monkeypatch):
     whole = clipped_sum(model, cross_entropy, batch, Flat(0.3), support).grads._values
     given, add = [], Outer.weighted_sum
     monkeypatch.setattr(
-        Outer, "weighted_sum", lambda self, *args, into=None, **more: given.append(into) or add(self, *args, into, **more)
+        Outer,
+        "weighted_sum",
+        lambda self, *args, into=None, **more: given.append(into) or add(self, *args, into, **more),
     )
     parts = clipped_sum(model, cross_entropy, batch, Flat(0.3), support, Runtime(microbatch=2)).grads._values
     assert relative_error(parts, whole) < 1e-12

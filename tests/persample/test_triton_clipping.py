@@ -63,7 +63,9 @@ class Short(Flat):
         return factors
 
 
-@pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (1 + 5e-7, False), (1 + 2e-6, True), (-2.0, True), (math.nan, True)])
+@pytest.mark.parametrize(
+    ("factor", "fails"), [(1.0, False), (1 + 5e-7, False), (1 + 2e-6, True), (-2.0, True), (math.nan, True)]
+)
 def test_a_unit_beyond_the_sensitivity_adds_nothing_and_it_is_written_down(factor, fails, interpreted, monkeypatch):
     clip = Short(0.25)
     monkeypatch.setattr(Short, "factor", factor)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from noisewise.persample.watch import Watch
 MANY = 64  # units at the most in a batch of the expected size, as far as behaviour is looked at
 TOLERANCE = 1e-5
 ANOTHER_SIZE = 1e-2  # batches of another size are computed by other kernels, and TF32 rounds at 1e-3
+BFLOAT16 = 8  # times as far: it has three bits less
 
 
 def check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, seeds: Iterable[int] = (1,)) -> None:
@@ -47,42 +48,72 @@ def check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, se
             _refuse_if_moved(
                 before, after, [j for j in range(count) if j != i], "another unit of the batch was replaced"
             )
-    with without_dropout(model):
-        alone = losses_of(model, loss_fn, units).detach()
-        if torch.equal(
-            alone, losses_of(model, loss_fn, units, seed=2).detach()
-        ):  # otherwise chance moves the losses too
-            fewer = losses_of(model, loss_fn, take(units, slice(0, count - 1))).detach()
-            _refuse_if_moved(alone, fewer, range(count - 1), "another unit was left out of the batch", ANOTHER_SIZE)
-            with suppress(NoisewiseError):  # a model that cannot take one unit is never asked to
-                singles = [losses_of(model, loss_fn, take(units, slice(i, i + 1))).detach() for i in range(count)]
-                fewer = torch.cat(singles)
-            if len(fewer) == count:
-                _refuse_if_moved(alone, fewer, range(count), "all other units were left out of the batch", ANOTHER_SIZE)
-            order = torch.arange(count - 1, -1, -1)
-            turned = losses_of(model, loss_fn, take(units, order)).detach()[order]
-            _refuse_if_moved(alone, turned, range(count), "the order of the units was reversed", ANOTHER_SIZE)
+    for precision, tolerance in _precisions():
+        with precision, without_dropout(model):
+            _check_other_batches(model, loss_fn, units, tolerance)
+
+
+def _check_other_batches(model: nn.Module, loss_fn: Any, units: Nest, tolerance: float) -> None:
+    """Fewer units, each one alone, all of them in another order: their losses stay the same but for rounding."""
+    count = length(units)
+    alone = losses_of(model, loss_fn, units).detach()
+    if not torch.equal(alone, losses_of(model, loss_fn, units, seed=2).detach()):
+        return  # chance moves the losses too
+    fewer = losses_of(model, loss_fn, take(units, slice(0, count - 1))).detach()
+    _refuse_if_moved(alone, fewer, range(count - 1), "another unit was left out of the batch", tolerance)
+    with suppress(NoisewiseError):  # a model that cannot take one unit is never asked to
+        singles = [losses_of(model, loss_fn, take(units, slice(i, i + 1))).detach() for i in range(count)]
+        fewer = torch.cat(singles)
+    if len(fewer) == count:
+        _refuse_if_moved(alone, fewer, range(count), "all other units were left out of the batch", tolerance)
+    order = torch.arange(count - 1, -1, -1)
+    turned = losses_of(model, loss_fn, take(units, order)).detach()[order]
+    _refuse_if_moved(alone, turned, range(count), "the order of the units was reversed", tolerance)
+
+
+def _precisions() -> list[tuple[AbstractContextManager[Any], float]]:
+    """In what precisions batches of other sizes are compared, and how far rounding alone may move losses in each.
+
+    Under an autocast to bfloat16 that is eight times as far, more than many a model that mixes units: so it is asked without
+    the autocast as well, with the usual tolerance.
+    """
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if all(torch.get_autocast_dtype(kind) != torch.bfloat16 for kind in kinds):
+        return [(nullcontext(), ANOTHER_SIZE)]
+    return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE), (_without_autocast(kinds), ANOTHER_SIZE)]
+
+
+@contextmanager
+def _without_autocast(kinds: Iterable[str]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def check_sizes(model: nn.Module, loss_fn: Any, like: Nest, classes: int | None, size: int | None) -> None:
     """A batch of about the expected size, and one with an extreme unit: the losses of the others must not move."""
     count = min(size or UNITS, MANY)
-    with without_dropout(model):
-        many = synthetic(like, max(count, UNITS), classes)
-        try:
-            losses = losses_of(model, loss_fn, many).detach()
-            if not torch.equal(losses, losses_of(model, loss_fn, many, seed=2).detach()):
-                return  # chance moves the losses too
-            few = losses_of(model, loss_fn, take(many, slice(0, UNITS))).detach()
-            wild = map_tensors(torch.clone, many)
-            for tensor in leaves(wild):
-                if tensor.is_floating_point():
-                    tensor[-1] *= 300.0
-            extreme = losses_of(model, loss_fn, wild).detach()
-        except PrivacyError:
-            return  # some inputs are out of the model's range: the units at hand were looked at
+    for precision, tolerance in _precisions():
+        with precision, without_dropout(model):
+            _check_many(model, loss_fn, synthetic(like, max(count, UNITS), classes), tolerance)
+
+
+def _check_many(model: nn.Module, loss_fn: Any, many: Nest, tolerance: float) -> None:
+    try:
+        losses = losses_of(model, loss_fn, many).detach()
+        if not torch.equal(losses, losses_of(model, loss_fn, many, seed=2).detach()):
+            return  # chance moves the losses too
+        few = losses_of(model, loss_fn, take(many, slice(0, UNITS))).detach()
+        wild = map_tensors(torch.clone, many)
+        for tensor in leaves(wild):
+            if tensor.is_floating_point():
+                tensor[-1] *= 300.0
+        extreme = losses_of(model, loss_fn, wild).detach()
+    except PrivacyError:
+        return  # some inputs are out of the model's range: the units at hand were looked at
     if bool(losses.isfinite().all()) and bool(few.isfinite().all()):
-        _refuse_if_moved(few, losses, range(UNITS), "more units were in the batch", ANOTHER_SIZE)
+        _refuse_if_moved(few, losses, range(UNITS), "more units were in the batch", tolerance)
         if bool(extreme[:-1].isfinite().all()):
             others = range(len(losses) - 1)
             _refuse_if_moved(losses, extreme, others, "another unit of the batch became extreme")

@@ -177,9 +177,7 @@ class Replay:
             measured = engines.measure(
                 self.model, self.loss_fn, self._batch, sums.live, sums.masks, self.layout, "auto", proofs
             )
-            part = _clip_and_add(
-                measured, sums.live, sums.clip, {}, self._present, None, sums.broken, out=sums.values
-            )
+            part = _clip_and_add(measured, sums.live, sums.clip, {}, self._present, None, sums.broken, out=sums.values)
         sums.take(part.grads._values)
         sums.mask()
         self.norms.copy_(part.norms)

@@ -42,9 +42,7 @@ def totals(squares: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     parts, units = squares.shape
     norms, counted = squares.new_empty(2, 1, units)
     keep = torch.empty(units, dtype=torch.uint8, device=squares.device)
-    _launch(
-        _totals, (triton.cdiv(units, BLOCK),), squares, present, norms, counted, keep, parts, units, BLOCK=BLOCK
-    )
+    _launch(_totals, (triton.cdiv(units, BLOCK),), squares, present, norms, counted, keep, parts, units, BLOCK=BLOCK)
     return norms, counted, keep.view(torch.bool)
 
 
@@ -63,7 +61,9 @@ def _held(factors, counted, keep, out, broken, limit, units, BLOCK: tl.constexpr
 def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: Tensor) -> Tensor:
     """Factors `[1, units]`, 0 where `factor norm` is beyond the limit, which is written into `broken`, or nobody counts."""
     out, units = torch.empty_like(factors), factors.shape[1]
-    (bits,) = struct.unpack("<q", struct.pack("<d", limit))  # numbers are handed to a kernel as float32, whole ones as they are
+    (bits,) = struct.unpack(
+        "<q", struct.pack("<d", limit)
+    )  # numbers are handed to a kernel as float32, whole ones as they are
     _launch(
         _held, (triton.cdiv(units, BLOCK),),
         factors, counted, keep.view(torch.uint8), out, broken, bits, units, BLOCK=BLOCK,
@@ -96,7 +96,9 @@ def _pair(
         _weighed(heavy, heavier, row, part - blocks, heavy_stride, heavy_entries, factor, scale, BLOCK)
 
 
-def weighted_pair(light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool) -> tuple[Tensor, Tensor]:
+def weighted_pair(
+    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool
+) -> tuple[Tensor, Tensor]:
     """`p f light` and `heavy / p` of `[batch, entries]`, p the powers of two above `sizes`; 0 where the factor is.
 
     `squared`: sizes are squares.
