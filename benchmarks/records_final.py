@@ -30,6 +30,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
 from noisewise.recipes.own_images import loss_of, views_of
+from noisewise.recipes.settings import fitting
 from noisewise.recipes.transform import Features, featured
 from noisewise.reproduce.running import commit
 from noisewise.runs.files import read_json, write_json
@@ -90,7 +91,7 @@ def _of_images(
     kind, given = parsed(text)
     raw = _raw(name, most)
     course = kind.course(len(raw.train), epsilon, int(raw.train.x.shape[1]), name)
-    features = kind.made(given, course)
+    features = kind.made({**fitting(course, raw.train.x.shape[1:]), **given}, course)
     train, test, meter = _features(name, features, kind.flat, device, most)
     settings = course.settings(len(train), epsilon)
     views = views_of(features)

@@ -292,8 +292,8 @@ search. The last column does: it composes every model that the search trained on
 use a recipe as it is (`noisewise recipes`), and nothing is searched.
 """
 LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise
-what clipping takes; the rest is noise. Held-out training images; the test part is not read. Plain steps have a learning rate of
-their own, since at that of the private ones they would diverge.
+what clipping takes; the rest is noise. Held-out training images; the test part is not read. Ordinary
+training has steps and a learning rate of its own, the best of six on another cut.
 """
 
 
@@ -311,7 +311,7 @@ def page(folder: Path = FOLDER) -> str:
         *([drawn, ""] if (folder / PLOT).exists() else []),
         *frontier_table(folder),
         "",
-        "Seconds are wall clock; a CPU's were shared with other work.",
+        "Seconds are wall clock, joules those of the whole GPU; other work shared the CPU and the H200 meanwhile.",
         "",
         "## The recipes",
         "",
@@ -338,7 +338,9 @@ def draw(folder: Path = FOLDER) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    made = [one for one in records(folder) if not one["cpu"]] or records(folder)
+    every = records(folder)
+    on_gpu = {one["data"] for one in every if not one["cpu"]}
+    made = [one for one in every if not one["cpu"] or one["data"] not in on_gpu]
     names = [name for name in NAMES if any(one["data"] == name for one in made)]
     if not names:
         return

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "recipes: scales that were found on larger images are taken for small ones",
+        "recipes/settings.py",
+        "if 2 * 2**scale <= min(shape[1:]))",
+        "if True)",
+        ("workflow/test_recipe_specs.py::test_what_was_found_on_larger_images_is_made_to_fit",),
+    ),
+    Mutant(
+        "recipes: what was found on larger images is taken as it is by the library",
+        "recipes/own_images.py",
+        "usual = {**fitting(course, parts.train.x.shape[1:]), **given}",
+        "usual = given",
+        ("recipes/test_centre.py::test_a_recipe_pays_for_its_centre_and_its_model_has_it",),
+    ),
+    Mutant(
         "centre: a long row counts in full",
         "recipes/centre.py",
         "rows * (LENGTH / lengths.clamp(min=LENGTH))",

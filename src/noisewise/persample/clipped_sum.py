@@ -234,8 +234,8 @@ def _judge(
 
     For a rule with one block, in a captured step, by two kernels in place of twenty operations, where there are any.
     """
-    one_block = broken is not None and present is not None and not any(blocks.values())
-    if one_block and kernels.usable(*squares.values(), kind=torch.float64):
+    by_kernels = not any(blocks.values()) and kernels.usable(*squares.values(), kind=torch.float64)
+    if broken is not None and present is not None and by_kernels:
         norms, counted, keep = kernels.totals(torch.stack(list(squares.values())), present)
         factors = asked_factors(clip, Samples(counted, groups))
         return norms, kernels.held(factors, counted, keep, most_allowed(clip), broken), keep

@@ -15,6 +15,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon
 from noisewise.recipes.base import NamedRecipe
 from noisewise.recipes.centre import centred, noised_centre, worth_it
+from noisewise.recipes.settings import fitting
 from noisewise.recipes.transform import Features, featured_parts
 from noisewise.sampling import Poisson
 
@@ -37,9 +38,10 @@ def ready(
     with noise, and in the recipe's ledger. `given`: settings of the features. `insecure_seed`: of that noise, for tests.
     """
     course = recipe.course(parts.train.units, epsilon, int(parts.train.x.shape[1]))
-    features = recipe.made(given, course)
+    usual = {**fitting(course, parts.train.x.shape[1:]), **given}
+    features = recipe.made(usual, course)
     if "centre" not in given and features.centre and not worth_it(features, parts.train.x.shape[1:], parts.train.units):
-        features = recipe.made({**given, "centre": 0.0}, course)
+        features = recipe.made({**usual, "centre": 0.0}, course)
     seen = featured_parts(parts, features, flat=recipe.flat, device=device, progress=progress)
     settings = course.settings(seen.train.units, epsilon)
     views = views_of(features)

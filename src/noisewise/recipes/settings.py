@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -63,6 +63,18 @@ class Course:
             "ema": ema_of(self.averaged, steps),
             "twin_lr": TWIN_LR,
         }
+
+
+def fitting(course: Course, shape: Sequence[int]) -> dict[str, Any]:
+    """What was found on larger images, or on three colours, made to fit images `[channels, height, width]`."""
+    made: dict[str, Any] = {}
+    found = course.features.get("scales", ())
+    scales = tuple(scale for scale in found if 2 * 2**scale <= min(shape[1:]))
+    if len(scales) < len(found):
+        made["scales"] = scales or (1,)
+    if shape[0] != 3 and course.features.get("chroma"):
+        made["chroma"] = 0.0
+    return made
 
 
 def ema_of(averaged: float, steps: int) -> float | None:

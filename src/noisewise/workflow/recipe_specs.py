@@ -11,6 +11,7 @@ from noisewise.data import Data
 from noisewise.errors import ConfigError
 from noisewise.recipes import RECIPES, Course, Features, NamedRecipe
 from noisewise.recipes.centre import worth_it
+from noisewise.recipes.settings import fitting
 from noisewise.workflow.written import converted, settings_of
 
 
@@ -54,23 +55,11 @@ def filled(text: str, data: Data, epsilon: float | None, name: str) -> tuple[str
         )
     course = kind.course(data.units, epsilon, int(data.x.shape[1]), name)
     shape = tuple(map(int, data.x.shape[1:]))
-    features = kind.made({"shape": shape, **_fitting(given, course, data)}, course)
+    features = kind.made({"shape": shape, **fitting(course, shape), **given}, course)
     features.check(shape)
     if "centre" not in given and features.centre and not worth_it(features, shape, data.units):
         features = replace(cast(Any, features), centre=0.0)
     return written(kind, features), course
-
-
-def _fitting(given: dict[str, Any], course: Course, data: Data) -> dict[str, Any]:
-    """What was found on larger images, or on three colours, made to fit others."""
-    side, channels = min(data.x.shape[2:]), int(data.x.shape[1])
-    scales = tuple(scale for scale in course.features.get("scales", ()) if 2 * 2**scale <= side)
-    usual: dict[str, Any] = {}
-    if "scales" in course.features and len(scales) < len(course.features["scales"]):
-        usual["scales"] = scales or (1,)
-    if channels != 3 and course.features.get("chroma"):
-        usual["chroma"] = 0.0
-    return {**usual, **given}
 
 
 def written(kind: type[NamedRecipe], features: Features) -> str:
