@@ -10,6 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from noisewise.persample import triton_clipping, triton_few, triton_outer
 from noisewise.persample import triton_kernels as tk
 
 made = []
@@ -29,7 +30,10 @@ def pretend():
 
 def kernels():
     """All of them, by name."""
-    return {name: value for name, value in vars(tk).items() if isinstance(value, tk.triton.JITFunction)}
+    rooms = (tk, triton_clipping, triton_few, triton_outer)
+    return {
+        name: value for room in rooms for name, value in vars(room).items() if isinstance(value, tk.triton.JITFunction)
+    }
 
 
 def compiled():
@@ -50,6 +54,17 @@ def step(units):
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
     tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
+    bytewise, present = torch.zeros(1, dtype=torch.uint8), torch.zeros(units, dtype=torch.uint8)
+    _, counted, keep = triton_clipping.totals(torch.empty(3, units, dtype=torch.float64), present)
+    triton_clipping.held(counted, counted, keep, 1.0, torch.zeros((), dtype=torch.int32))
+    triton_clipping.weighted_pair(rows, rows, factors, factors, squared=True)
+    few = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "precision": "tf32"}
+    for mask in (None, bytewise):
+        triton_few.gather_taps(grad, images[:, :3].contiguous(), mask=mask, **few)
+    words = triton_outer.narrowed(torch.empty(units, 32, 64), 4)
+    for mask in (None, bytewise):
+        triton_outer.outers(words, words, mask)
+    tk.weighted_sum(torch.empty(1, units, 64, dtype=torch.float16), factors)
 
 
 def look(units):

@@ -338,7 +338,7 @@ FAULTS = [
     Mutant(
         "grams: those of another factor are taken",
         "persample/gradients.py",
-        "if self._last is None or self._last[0] != memory:",
+        "if self._known is None or self._known[0] != memory:",
         "if self._last is None:",
         (
             "persample/test_gradients.py::test_factors_in_common_are_multiplied_once_and_give_the_same_norms",
@@ -824,6 +824,48 @@ FAULTS = [
         "        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)\n"
         "    tl.store(out + unit * outputs * columns + entries, total * 2, mask=counts)\n",
         ("persample/test_triton_few.py::test_gathered_gradients_are_those_of_unfolding",),
+    ),
+    Mutant(
+        "float16: norms of what is not stored",
+        "persample/triton_outer.py",
+        "exact = stored.to(tl.float32)  #",
+        "exact = total * 0.999  #",
+        ("persample/test_triton_outer.py::test_what_was_measured_is_what_is_summed",),
+    ),
+    Mutant(
+        "float16: all units are scaled as the first one",
+        "persample/triton_outer.py",
+        "tl.load(largest + unit * parts + several,",
+        "tl.load(largest + several,",
+        ("persample/test_triton_outer.py::test_a_unit_does_not_depend_on_who_else_is_there",),
+    ),
+    Mutant(
+        "float16: sums over positions overflow",
+        "persample/triton_outer.py",
+        "return (15 - math.ceil(math.log2(time))) // 2",
+        "return 8",
+        ("persample/test_triton_outer.py::test_factors_of_any_size_neither_overflow_nor_vanish",),
+    ),
+    Mutant(
+        "float16: masks are not laid",
+        "persample/triton_outer.py",
+        "total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)",
+        "pass",
+        ("persample/test_triton_outer.py::test_gradients_in_float16_are_as_exact_as_their_factors",),
+    ),
+    Mutant(
+        "float16: sums forget the powers of two",
+        "persample/formed.py",
+        "factors * self.scales)[0]",
+        "factors)[0]",
+        ("persample/test_triton_outer.py::test_gradients_in_float16_are_as_exact_as_their_factors",),
+    ),
+    Mutant(
+        "float16: in full precision too",
+        "persample/gradients.py",
+        "return fits and shortened(self.left) > 0",
+        "return fits",
+        ("persample/test_triton_outer.py::test_only_captured_steps_with_products_that_may_be_cut_are_narrow",),
     ),
     Mutant(
         "masked norms: sums that float16 rounds down",

@@ -10,7 +10,7 @@ from helpers.factored import CONVOLUTIONS, MASKED, check, convolution, mask_for,
 from noisewise.clipping import Automatic, Normalized, Samples
 from noisewise.persample.convolution import Convolution
 from noisewise.persample.formed import Formed
-from noisewise.persample.gradients import Outer, RecentGrams, Rows, join
+from noisewise.persample.gradients import Outer, Recent, Rows, join
 from noisewise.persample.layers import RULES
 
 
@@ -242,7 +242,7 @@ def test_factors_in_common_are_multiplied_once_and_give_the_same_norms():
     right, other = random(4, 6, 30, dtype=torch.float32), random(4, 6, 30, dtype=torch.float32, seed=5)
     lefts = [random(4, 6, 20, dtype=torch.float32, seed=seed) for seed in range(3)]
     for scale in (1.0, 1e-25):
-        recent = RecentGrams()
+        recent = Recent()
         for left, factor in zip(lefts, (right * scale, right * scale, other), strict=True):
             plain = Outer(left, factor)
             assert plain._few_positions
@@ -252,15 +252,15 @@ def test_factors_in_common_are_multiplied_once_and_give_the_same_norms():
 
 
 def test_gram_matrices_are_remembered_for_the_same_memory_only():
-    recent, factor = RecentGrams(), random(3, 4, 5)
-    first = recent.of(factor)
+    recent, factor = Recent(), random(3, 4, 5)
+    first = recent.grams.of(factor)
     assert torch.allclose(first, factor @ factor.transpose(1, 2))
-    assert recent.of(factor.detach()) is first
-    part = recent.of(factor[:2])
+    assert recent.grams.of(factor.detach()) is first
+    part = recent.grams.of(factor[:2])
     assert part is not first
     assert torch.allclose(part, first[:2])
     factor.mul_(2)
-    assert torch.allclose(recent.of(factor), 4 * first)
-    again = recent.of(factor)
+    assert torch.allclose(recent.grams.of(factor), 4 * first)
+    again = recent.grams.of(factor)
     recent.clear()
-    assert recent.of(factor) is not again
+    assert recent.grams.of(factor) is not again

@@ -340,6 +340,9 @@ def test_full_precision_has_small_tiles_outside_of_captured_steps(cut, captured,
     assert made == [tile]
 
 
+TWICE = ["_taps", "_gathered", "_outers", "_weighted"]  # with and without a mask, in float32 and in float16
+
+
 @pytest.fixture(scope="module")
 def absent(tmp_path_factory):
     """What is compiled for a GPU that is not there; in a process without the interpreter."""
@@ -353,11 +356,11 @@ def absent(tmp_path_factory):
 
 def test_kernels_are_compiled_once_whatever_the_number_of_units(absent):
     one, other = absent["steps"]
-    assert one == other == dict.fromkeys(one, 1) | {"_taps": 2}  # with and without a mask
+    assert one == other == dict.fromkeys(one, 1) | dict.fromkeys(TWICE, 2)
 
 
 def test_launchers_are_made_with_their_kernels(absent):
-    assert sorted(absent["launchers"]) == sorted([*absent["steps"][0], "_taps"])
+    assert sorted(absent["launchers"]) == sorted([*absent["steps"][0], *TWICE])
 
 
 def test_what_is_made_ready_at_the_start_serves_other_numbers_of_units_channels_and_strides(absent):

@@ -24,7 +24,7 @@ from noisewise.persample.chance import Drawing
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import StateChanged
 from noisewise.persample.formed import Formed, Grouped, PerSample, Summable
-from noisewise.persample.gradients import Outer, RecentGrams
+from noisewise.persample.gradients import Outer, Recent
 from noisewise.persample.held import changes, held, own_tensors, self_changing
 from noisewise.persample.images import with_channels_last
 from noisewise.persample.layers import at_least_float32
@@ -292,7 +292,7 @@ def _in_company_of_itself(
 Pieces = list[tuple[slice | None, PerSample]]
 
 
-def _pieces(uses: list[Use], live: Live, views: int, recent: RecentGrams) -> dict[str, Pieces]:
+def _pieces(uses: list[Use], live: Live, views: int, recent: Recent) -> dict[str, Pieces]:
     """The gradients of each parameter, one part for each of its uses, with the rows that it is of."""
     pieces: dict[str, Pieces] = {name: [] for name in live}
     for use in uses:
@@ -315,7 +315,7 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
 
     `uses` is empty afterwards.
     """
-    recent, measured = RecentGrams(), dict[str, tuple[Tensor, Summable]]()
+    recent, measured = Recent(), dict[str, tuple[Tensor, Summable]]()
     pieces = _pieces(uses, live, views, recent)
     uses.clear()
     measured |= measure_together({name: small for name in live if (small := _small(pieces[name]))}, masks)

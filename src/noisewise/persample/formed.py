@@ -249,6 +249,29 @@ class ByTap:
 
 
 @dataclass(frozen=True)
+class Narrow:
+    """Formed gradients in float16, each unit's divided by its own power of two: `g_i = scales_i grads_i`, made by kernels.
+
+    The numbers that were measured are those that are summed, so how they were rounded does not matter to the guarantee.
+    """
+
+    grads: Tensor  # [batch, entries]
+    scales: Tensor  # [batch] in float64
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Powers of two go into the factors, exactly; sums are in float32."""
+        return kernels.weighted_sum(self.grads.unsqueeze(0), factors * self.scales)[0]
+
+    def formed(self) -> Tensor:
+        """In float32."""
+        return (self.grads * self.scales.unsqueeze(1)).float()
+
+    def where(self, _: Tensor) -> Narrow:
+        """Sums leave rows of factor 0 out."""
+        return self
+
+
+@dataclass(frozen=True)
 class Kept:
     """Formed gradients in chunks of units: the numbers that were measured are those that are summed."""
 

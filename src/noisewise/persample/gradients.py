@@ -12,10 +12,10 @@ rounding (see `rounding`) may be large against the norm; gradients are then form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,11 +28,13 @@ from noisewise.persample.formed import (
     CUDA_FORMED,
     TRAFFIC,
     Formed,
+    Narrow,
     PerSample,
     RecentSquares,
     Summable,
     masked,
     measure_formed,
+    room_for,
     slices_of,
     zero_rows,
 )
@@ -43,34 +45,52 @@ from noisewise.persample.rounding import (
     magnitudes,
     roundoff,
     scaled,
+    shortened,
     squared,
     squared_lengths,
     toward_zero,
 )
-from noisewise.persample.steady import is_steady
+from noisewise.persample.steady import is_steady, most_units
+
+NARROW = 64  # rows and columns of a gradient that fill a kernel's tiles
+
+T = TypeVar("T")
 
 
-class RecentGrams:
-    """The Gram matrices that were asked for last: queries, keys and values have their input in common.
+class Last(Generic[T]):
+    """What was made of the tensor that was asked for last. Holds it, so that no other comes to lie in its place."""
 
-    Holds the factor too, so that no other tensor comes to lie in its place. `squares`: those of rows.
-    """
+    def __init__(self, make: Callable[[Tensor], T]) -> None:
+        self._make = make
+        self._known: tuple[Any, T, Tensor] | None = None
 
-    def __init__(self) -> None:
-        self._last: tuple[Any, Tensor, Tensor] | None = None
-        self.squares = RecentSquares()
-
-    def of(self, factor: Tensor) -> Tensor:
-        """`f f^T` of each unit."""
-        memory = (factor.data_ptr(), factor.shape, factor.stride(), factor.dtype, factor._version)
-        if self._last is None or self._last[0] != memory:
-            self._last = (memory, torch.bmm(factor, factor.transpose(1, 2)), factor)
-        return self._last[1]
+    def of(self, tensor: Tensor) -> T:
+        """Made, or remembered."""
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
+        if self._known is None or self._known[0] != memory:
+            self._known = (memory, self._make(tensor), tensor)
+        return self._known[1]
 
     def clear(self) -> None:
         """Nobody asks any more."""
-        self._last = None
-        self.squares.clear()
+        self._known = None
+
+
+class Recent:
+    """What was made of factors that others may have too: queries, keys and values have their input in common.
+
+    grams: `f f^T` of each unit. narrowed: in float16, for kernels. squares: of the lengths of rows.
+    """
+
+    def __init__(self) -> None:
+        self.grams = Last(lambda factor: torch.bmm(factor, factor.transpose(1, 2)))
+        self.narrowed = Last(kernels.narrowed)
+        self.squares = RecentSquares()
+
+    def clear(self) -> None:
+        """Nobody asks any more."""
+        for one in (self.grams, self.narrowed, self.squares):
+            one.clear()
 
 
 @dataclass(frozen=True)
@@ -80,7 +100,7 @@ class Outer:
     left: Tensor
     right: Tensor
     mask: Tensor | None = None  # laid on the sum
-    recent: RecentGrams | None = None  # those of the factor on the right, if others may have it too
+    recent: Recent | None = None  # of the factor on the right, if others may have it too
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """One position: a product of norms. Several: Gram matrices or formed gradients, whichever is cheaper."""
@@ -91,6 +111,8 @@ class Outer:
             if kernels.usable(self.left, self.right):  # squares of float32 neither vanish nor overflow in float64
                 return (self._squares[0] * self._squares[1]).mul_(longer**2 + 2.0**-50), self
             return squared(self._lengths[0] * self._lengths[1] * longer), self
+        if self._narrows:
+            return self._narrowed(mask)
         bounds = None
         if time == 1 and mask is not None and is_steady() and kernels.usable(self.left, self.right):
             return self._one_masked_roughly(mask), self.with_mask(mask)
@@ -115,6 +137,25 @@ class Outer:
         if is_steady() and kernels.usable(self.left, self.right) and size <= CUDA_FORMED:
             return False
         return time * time * (rows + self.right.shape[2]) < (time + TRAFFIC) * size
+
+    @property
+    def _narrows(self) -> bool:
+        """In a captured step: are gradients formed in float16, and kept so, whoever is drawn?
+
+        Where products may be cut to the ten bits of TF32, which is what float16 has, and fill a kernel's tiles. Half as much is
+        written and read, and norms are measured by the way.
+        """
+        _, time, rows = self.left.shape
+        columns = self.right.shape[2]
+        wide = time > 1 and min(rows, columns) >= NARROW and is_steady() and kernels.usable(self.left, self.right)
+        fits = wide and not self._few_positions and most_units() * rows * columns <= room_for(self)
+        return fits and shortened(self.left) > 0
+
+    def _narrowed(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
+        """Norms of gradients that are kept in float16."""
+        right = kernels.narrowed(self.right) if self.recent is None else self.recent.narrowed.of(self.right)
+        grads, scales, squares = kernels.outers(kernels.narrowed(self.left), right, mask)
+        return squares, Narrow(grads, scales)
 
     def with_mask(self, mask: Tensor | None) -> Outer:
         """The mask is laid on the sum; lengths that are known stay known."""
@@ -208,7 +249,7 @@ class Outer:
         """`right right^T` of some units: of the factor itself remembered, for others that share it; of a scaled one not."""
         if self.recent is None or right.untyped_storage()._cdata != self.right.untyped_storage()._cdata:
             return torch.bmm(right, right.transpose(1, 2))
-        return self.recent.of(right)
+        return self.recent.grams.of(right)
 
     def slices(self) -> list[slice]:
         """Units in chunks whose formed gradients fit."""

@@ -70,6 +70,11 @@ def _grams() -> Any:
 
 
 @cache
+def _outer() -> Any:
+    return importlib.import_module("noisewise.persample.triton_outer")
+
+
+@cache
 def get_ready(device: torch.device) -> None:
     """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
     if ENABLED and device.type == "cuda" and _there():
@@ -244,6 +249,23 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     units = len(given)
     sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
     return sums
+
+
+def narrowed(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor `[batch, time, entries]` of `outers` in float16, each unit's divided by a power of two; and those powers."""
+    made: tuple[Tensor, Tensor] = _outer().narrowed(factor, _outer().top_for(factor.shape[1]))
+    return made
+
+
+def outers(
+    left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Masked gradients `sum_t l_t r_t^T` of narrowed factors, `[batch, entries]` in float16 as well; powers of two; squares.
+
+    Squared norms in float64 are those of what is stored times its power of two, rounded up.
+    """
+    formed: tuple[Tensor, Tensor, Tensor] = _outer().outers(left, right, None if mask is None else _bytes(mask))
+    return formed
 
 
 def weighted_pair(

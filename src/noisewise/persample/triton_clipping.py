@@ -40,7 +40,7 @@ def totals(squares: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Units count that are `present` (bytes) and have a finite norm.
     """
     parts, units = squares.shape
-    norms, counted = squares.new_empty(2, 1, units)
+    norms, counted = (squares.new_empty(1, units) for _ in range(2))  # aligned alike whatever their number
     keep = torch.empty(units, dtype=torch.uint8, device=squares.device)
     _launch(_totals, (triton.cdiv(units, BLOCK),), squares, present, norms, counted, keep, parts, units, BLOCK=BLOCK)
     return norms, counted, keep.view(torch.bool)

@@ -409,7 +409,10 @@ def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
 
 
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
-    """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]`; factors in float64, rounded towards zero."""
+    """`sum_i factors_i rows_i` of `[taps, batch, entries]`, as `[taps, entries]` in float32.
+
+    Factors in float64, rounded towards zero; rows in float32 or a half.
+    """
     taps, batch, entries = rows.shape
     tall, block = FLAT if batch <= FEW and taps * entries >= MANY else (TALL, BROAD)
     columns = triton.cdiv(entries, block)
@@ -417,7 +420,7 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS // 8, columns * taps)))
     loops = triton.next_power_of_2(triton.cdiv(loops_in_all, splits))
     splits = triton.cdiv(loops_in_all, loops)
-    out = torch.empty(splits, taps, entries, dtype=rows.dtype, device=rows.device)
+    out = torch.empty(splits, taps, entries, dtype=torch.float32, device=rows.device)
     _launch(
         _weighted,
         (columns, splits, taps),
