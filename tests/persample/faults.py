@@ -339,7 +339,7 @@ FAULTS = [
         "grams: those of another factor are taken",
         "persample/gradients.py",
         "if self._known is None or self._known[0] != memory:",
-        "if self._last is None:",
+        "if self._known is None:",
         (
             "persample/test_gradients.py::test_factors_in_common_are_multiplied_once_and_give_the_same_norms",
             "persample/test_gradients.py::test_gram_matrices_are_remembered_for_the_same_memory_only",
