@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noisewise._moved import old_names
-from noisewise.persample import kernels
+from noisewise.persample import kernels, positions
 from noisewise.persample.bounds import SLACK, Bounds, dot_bounds, in_range
 from noisewise.persample.formed import (
     CUDA_FORMED,
@@ -55,6 +55,8 @@ from noisewise.persample.steady import is_steady, most_units
 NARROW = 64  # rows and columns of a gradient that fill a kernel's tiles
 
 T = TypeVar("T")
+
+KNOWN = ("_squares", "_lengths", "_count")  # of both factors, whatever the mask
 
 
 class Last(Generic[T]):
@@ -160,7 +162,7 @@ class Outer:
     def with_mask(self, mask: Tensor | None) -> Outer:
         """The mask is laid on the sum; lengths that are known stay known."""
         masked = replace(self, mask=mask)
-        masked.__dict__.update({name: known for name, known in vars(self).items() if name in ("_squares", "_lengths")})
+        masked.__dict__.update({name: known for name, known in vars(self).items() if name in KNOWN})
         return masked
 
     @property
@@ -231,7 +233,32 @@ class Outer:
         return kernels.masked_squares(left, right, mask.view(rows, -1), self._squares, longer, lost)
 
     def gram(self, rounding: float) -> Bounds:
-        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
+        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>; for `rounding` see `dot_bounds`.
+
+        Units with few positions that count have matrices of these alone.
+        """
+        if self._count is None:
+            return self._gram(rounding)
+        units, places = positions.in_front(self._count)
+        few = self._taken(units.unsqueeze(1), places)._gram(rounding)
+        if len(units) == self.units:
+            return few
+        others = self._count.all(1).nonzero().flatten()
+        pairs = zip(few, Outer(self.left[others], self.right[others])._gram(rounding), strict=True)
+        back = torch.cat([units, others]).argsort()
+        return Bounds(*(torch.cat(pair)[back] for pair in pairs))
+
+    @cached_property
+    def _count(self) -> Tensor | None:
+        """`positions.that_count`; the gradient of an output is on the left of linear layers."""
+        return positions.that_count(self.left, self.right)
+
+    def _taken(self, units: Tensor, places: Tensor) -> Outer:
+        """Some positions of some units."""
+        return Outer(self.left[units, places], self.right[units, places], self.mask)
+
+    def _gram(self, rounding: float) -> Bounds:
+        """With all positions, in chunks that fit."""
         lengths: list[tuple[Tensor, Tensor]] = []
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:
@@ -264,7 +291,11 @@ class Outer:
 
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
         `into`: a sum over other units, in whose memory this one is added to it. `out`: else the memory that it is to lie in.
+        Where half of all positions or fewer count, the product is over these.
         """
+        if self._count is not None and 2 * int(self._count.sum()) <= self._count.numel():
+            units, places = self._count.nonzero(as_tuple=True)
+            return self._taken(units.unsqueeze(1), places.unsqueeze(1)).weighted_sum(factors[units], into, out)
         left, right = self._weighted(factors)
         if left.stride(0) < left.stride(1):  # time first in memory: in that order nothing is copied
             left, right = left.transpose(0, 1), right.transpose(0, 1)
