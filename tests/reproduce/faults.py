@@ -82,6 +82,13 @@ FAULTS = [
          "reproduce/test_claims.py::test_verdicts_and_their_reasons"),
     ),
     Mutant(
+        "claims: runs that cannot show a claim contradict it",
+        "reproduce/claims.py",
+        "if lacking := [finding for finding in needed if not finding.holds]:",
+        "if lacking := []:",
+        ("reproduce/test_claims.py::test_a_claim_whose_runs_cannot_show_it_is_not_judged",),
+    ),
+    Mutant(
         "claims: three seeds are enough",
         "reproduce/claims.py",
         "LEAST_SEEDS = 5",

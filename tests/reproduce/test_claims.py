@@ -76,6 +76,18 @@ def test_what_theory_fixes_needs_no_seeds_and_what_cannot_be_compared_has_no_ver
     ]
 
 
+@pytest.mark.parametrize(("needed", "found"), [(0.5, "reproduced"), (1.5, "not-comparable")])
+def test_a_claim_whose_runs_cannot_show_it_is_not_judged(needed, found):
+    def learns(config, measured, level):
+        return [above("gain", measured.mean(level, "a", "value"), needed)]
+
+    claim = Claim("P", "positive", "", positive, needs=learns)
+    (judged,) = judge([claim], None, measured_of([1.0, 1.1, 0.9, 1.0, 1.05]))
+    assert judged.verdict == found
+    assert found == "reproduced" or "these runs cannot show it: gain 1.01" in judged.reason
+    assert judge([claim], None, measured_of([1.0] * 4))[0].verdict == "not-run"
+
+
 def test_more_claims_have_wider_intervals():
     """Bonferroni: with k claims the level is 1 - 0.05 / k."""
     levels = []

@@ -121,6 +121,8 @@ class Claim:
         theory: fixed by mathematics, so that small sizes and few seeds decide it too.
         incomparable: why our number and the published one do not speak of the same thing; then nothing is judged.
         control: not the paper's; what its reader would ask next. Controls are judged alike and counted apart.
+        needs: what must hold in our runs for the claim to mean anything, such as that the private model has learnt something;
+            where it does not, nothing is judged.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Claim:
     theory: bool = False
     incomparable: str = ""
     control: bool = False
+    needs: Check | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,10 @@ def _judged(claim: Claim, config: Any, measured: Measured, level: float, smoke: 
     seeds = len(measured.seeds)
     if seeds < LEAST_SEEDS and not claim.theory:
         return Judged(claim, "not-run", f"{seeds} of at least {LEAST_SEEDS} seeds are complete", findings)
+    needed = () if claim.needs is None else claim.needs(config, measured, level)
+    if lacking := [finding for finding in needed if not finding.holds]:
+        words = lacking[0].words.replace("claimed", "needed", 1)
+        return Judged(claim, "not-comparable", f"these runs cannot show it: {words}", findings)
     stricter = claim.check(config, measured, each(level, len(findings)))
     if wrong := [finding for finding in stricter if finding.contradicted]:
         return Judged(claim, "not-reproduced", f"contradicted: {wrong[0].words}", findings)

@@ -102,13 +102,14 @@ def _trained(
 
 
 def _seen(model: nn.Module, look: Data, train: Data) -> dict[str, float]:
-    """Loss, accuracy and calibration on texts that were not trained on, and the loss on some that were."""
+    """Loss, accuracy and calibration on texts that were not trained on, the commonest class's share, and the loss on some."""
     some = train.take(torch.arange(min(SHOWN, len(train)), device=train.y.device))
     (logits, y), fitted = ((outputs(model, part.x, BATCH), part.y.cpu()) for part in (look, some))
     return {
         "loss": float(nn.functional.cross_entropy(logits, y)),
         "accuracy": float((logits.argmax(1) == y).double().mean()),
         "train_loss": float(nn.functional.cross_entropy(*fitted)),
+        "commonest": float(y.bincount().max() / len(y)),
         **calibration_errors(logits, y),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from noisewise.reproduce.claims import Claim, Finding, above, within
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RUN = "texts:train_text"
 MIXED, THROUGHOUT, NOISE = "local, then global", "local throughout", "local, then noise alone"
+LEARNT = 0.05  # of accuracy beyond the commonest class's share
 NAMES = {"sick": "SICK", "sst2": "SST-2", "snli": "SNLI"}
 
 
@@ -131,7 +132,25 @@ def _price(name: str) -> Any:
     return check
 
 
+def _more_than_chance(row: Mapping[str, Any], name: str) -> float:
+    before = row[_private(name)]["before"]
+    return float(before["accuracy"] - before["commonest"])
+
+
+def _learns(name: str) -> Any:
+    def check(config: Texts, measured: Measured, level: float) -> list[Finding]:
+        gain = measured.each_seed(level, _more_than_chance, name)
+        return [above("accuracy of the private model - share of the commonest class", gain, LEARNT)]
+
+    return check
+
+
 def _claims(name: str) -> tuple[Claim, ...]:
+    """All of them need a private model that has learnt: of one that says the commonest class every ending is alike."""
+    return tuple(replace(claim, needs=_learns(name)) for claim in _statements(name))
+
+
+def _statements(name: str) -> tuple[Claim, ...]:
     on = "" if name == "snli" else " on SNLI"
     prefix = f"B3.{name}"
     return (
