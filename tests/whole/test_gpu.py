@@ -24,6 +24,8 @@ from noisewise.errors import ConfigError, DataError, NoisewiseError
 from noisewise.noise import CUDA_CHUNK, Piece, standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
 from noisewise.persample.convolution import Convolution
+from noisewise.persample.formed import Narrow
+from noisewise.persample.gradients import Outer
 from noisewise.persample.steady import steady
 from noisewise.randomness import Entropy
 from noisewise.repairs.random_sparsification import random_subset
@@ -390,6 +392,45 @@ def test_norms_of_convolutions_of_few_positions_are_never_short(channels, out, s
         squares, _ = layer.measure(None)
     assert (squares >= exact).all()
     assert (squares <= 1.1 * exact).all()
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(
+    ("units", "time", "rows", "columns"), [(6, 128, 768, 768), (5, 33, 130, 70), (3, 1024, 256, 512)]
+)
+def test_gradients_kept_in_float16_are_those_that_were_measured(units, time, rows, columns, masked, tf32):
+    """Linear layers over positions, also of units all of one sign, beside one that is a million times as large."""
+    torch.manual_seed(0)
+    left, right = torch.randn(units, time, rows, device="cuda"), torch.randn(units, time, columns, device="cuda")
+    left[0], right[0], left[1] = left[0].abs(), right[0].abs(), 1e6 * left[1]
+    mask = torch.rand(rows, columns, device="cuda") < 0.5 if masked else None
+    exact = torch.einsum("bti,btj->bij", left.double(), right.double()).mul(1 if mask is None else mask).flatten(1)
+    with steady(units):
+        squares, rest = Outer(left, right).measure(mask)
+    assert isinstance(rest, Narrow)
+    stored = rest.grads.double() * rest.scales.unsqueeze(1)
+    assert ((stored - exact).norm(dim=1) < 2.0**-9 * exact.norm(dim=1)).all()
+    assert (squares >= stored.square().sum(1)).all()
+    torch.testing.assert_close(squares, exact.square().sum(1), rtol=2e-3, atol=0)
+    for unit in range(units):
+        alone = torch.zeros(units, dtype=torch.float64, device="cuda")
+        alone[unit] = 1 / squares[unit].sqrt()
+        assert float(rest.weighted_sum(alone).double().norm()) <= 1
+
+
+def test_captured_steps_of_an_encoder_with_tf32_are_the_ordinary_ones_up_to_its_rounding(tf32):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 2, 128, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(50, 64), layer, nn.Flatten(), nn.Linear(64 * 16, 2)).cuda()
+    batch = torch.randint(0, 50, (20, 16), device="cuda"), torch.arange(20, device="cuda") % 2
+    ordinary = clipped_sum(model, cross_entropy, batch, Flat(0.1))
+    layout = examine(model, cross_entropy, batch)
+    captured = Captured().clipped(
+        model, cross_entropy, batch, Flat(0.1), {}, Runtime(), layout=layout, expected=20, seed=0, norms=True
+    )
+    torch.testing.assert_close(captured.norms, ordinary.norms, rtol=1e-2, atol=0)
+    one, other = (torch.cat([v.flatten() for v in reveal(c.grads).values()]) for c in (captured, ordinary))
+    assert float((one - other).norm()) < 1e-2 * float(other.norm())
 
 
 def test_pieces_of_a_tensor_have_noise_that_does_not_depend_on_the_cut():
