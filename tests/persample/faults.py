@@ -398,6 +398,21 @@ FAULTS = [
         ("persample/test_positions.py::test_norms_and_sums_are_those_of_all_positions[one-of-each-units-first-all]",),
     ),
     Mutant(
+        "positions: those that are in no norm are in the sum",
+        "persample/gradients.py",
+        "        if self._count is not None:\n            units, places = self._count.nonzero(as_tuple=True)",
+        "        if self._count is not None and 2 * int(self._count.sum()) <= self._count.numel():\n"
+        "            units, places = self._count.nonzero(as_tuple=True)",
+        ("persample/test_positions.py::test_a_huge_input_where_nothing_counts_changes_neither_norm_nor_sum",),
+    ),
+    Mutant(
+        "positions: convolutions are measured without those that their sum has",
+        "persample/convolution.py",
+        "self._patches()).gram(self._roundoff)",
+        "self._patches())._gram_of_few(self._roundoff)",
+        ("persample/test_positions.py::test_convolutions_are_measured_at_all_positions",),
+    ),
+    Mutant(
         "positions: those that do not count are multiplied all the same",
         "persample/gradients.py",
         "return positions.that_count(self.left, self.right)",
@@ -914,6 +929,13 @@ FAULTS = [
         "return (15 - math.ceil(math.log2(time))) // 2",
         "return 8",
         ("persample/test_triton_outer.py::test_factors_of_any_size_neither_overflow_nor_vanish",),
+    ),
+    Mutant(
+        "float16: over more positions than scales are for",
+        "persample/gradients.py",
+        "            1 < time <= LONGEST\n",
+        "            1 < time\n",
+        ("persample/test_triton_outer.py::test_only_captured_steps_with_products_that_may_be_cut_are_narrow",),
     ),
     Mutant(
         "float16: masks are not laid",
@@ -1642,8 +1664,8 @@ FAULTS = [
     Mutant(
         "fresh: examine: the expected size is not tried",
         "persample/behaviour.py",
-        "count = min(size or UNITS, MANY)",
-        "count = UNITS",
+        "max(min(size or UNITS, MANY), UNITS)",
+        "UNITS",
         ("persample/test_behaviour.py::test_models_that_mean_to_mix_units_are_refused_where_a_look_can_see_it",),
     ),
     Mutant(
@@ -1652,6 +1674,13 @@ FAULTS = [
         "return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE), (_without_autocast(kinds), ANOTHER_SIZE)]",
         "return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE)]",
         ("persample/test_behaviour.py::test_mixing_that_bfloat16_would_hide_is_seen_without_it",),
+    ),
+    Mutant(
+        "examine: what cannot do without an autocast is compared loosely",
+        "persample/behaviour.py",
+        "        return [(nullcontext(), ANOTHER_SIZE)]\n    return [(null",
+        "        return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE)]\n    return [(null",
+        ("persample/test_behaviour.py::test_a_model_that_needs_its_autocast_is_compared_within_it",),
     ),
     Mutant(
         "examine: mixing under an autocast alone is not looked for",

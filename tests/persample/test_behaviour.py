@@ -1,5 +1,7 @@
 """Models judged by what they do on made-up units: coupling, batch statistics, state."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -162,6 +164,14 @@ def test_rounding_of_bfloat16_in_batches_of_other_sizes_is_no_coupling():
 def test_mixing_that_bfloat16_would_hide_is_seen_without_it(cast):
     with torch.autocast("cpu", torch.bfloat16, enabled=cast), pytest.raises(CoupledSamples, match="all other units"):
         look(_moves_by_size(0.04, only_cast=False))
+
+
+@pytest.mark.parametrize(("by", "refused"), [(0.0, False), (0.04, True)])
+def test_a_model_that_needs_its_autocast_is_compared_within_it(by, refused):
+    """Weights of bfloat16 and inputs of float32: without the autocast it does not run, and nothing is excused."""
+    model = _moves_by_size(by, only_cast=False).to(torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(CoupledSamples) if refused else nullcontext():
+        assert look(model).examined
 
 
 def test_mixing_under_an_autocast_alone_is_refused():

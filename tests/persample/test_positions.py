@@ -5,6 +5,7 @@ import torch
 
 from helpers.factored import MASKED, check, mask_for, random
 from helpers.in_float64 import in_float64, length
+from noisewise.persample.convolution import Convolution
 from noisewise.persample.gradients import Outer
 from noisewise.persample.positions import FEW, in_front
 from noisewise.persample.positions import that_count as that_count_with
@@ -122,10 +123,39 @@ def test_norms_of_few_positions_are_long_enough():
     for seed in range(40):
         left = factor((SOME,), 300, torch.float32, seed).abs()
         gradient = Outer(left, random(1, TIME, 200, dtype=torch.float32, seed=seed + 1).abs())
-        exact, bounds = length(in_float64(gradient).formed()), gradient.gram(0.0)
+        exact, bounds = length(in_float64(gradient).formed()), gradient._gram_of_few(0.0)
         assert float(bounds.least) <= exact <= float(bounds.most) <= 1.01 * exact, seed
         added = gradient.weighted_sum(torch.ones(1, dtype=torch.float64))
         assert length(added) <= float(gradient.measure(None)[0].sqrt())
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-10, 1.001 * 2.0**-24])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (128, 64), (64, 128)])
+@pytest.mark.parametrize("company", [0, 1, 3, 9])
+def test_a_huge_input_where_nothing_counts_changes_neither_norm_nor_sum(company, rows, columns, scale):
+    """It would decide how the others are scaled, and these would be rounded up below the range of float32, or overflow."""
+    left, right = torch.zeros(1, 8, rows), torch.zeros(1, 8, columns)
+    left[0, 0], right[0, 0], right[0, 5, 0] = 1 / scale, scale, 2.0**127
+    others = [random(company, 8, width, dtype=torch.float32, seed=width) for width in (rows, columns)]
+    gradient = Outer(torch.cat([left, others[0]]), torch.cat([right, others[1]]))
+    for bound in (1.0, 2.0**-20, 1e4):
+        squares, rest = gradient.measure(None)
+        factors = torch.zeros(company + 1, dtype=torch.float64)
+        factors[0] = bound / squares[0].sqrt()
+        total = rest.weighted_sum(factors).double()
+        assert 0.99 * bound <= float(total.norm()) <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20, 1.001 * 2.0**-24])
+def test_convolutions_are_measured_at_all_positions(scale):
+    """Their sum is over all of them."""
+    x, grad = torch.zeros(2, 8, 10, 10), torch.zeros(2, 64, 4, 4)
+    grad[:, :, 0, 0] = 1.0
+    x[0, :, :3, :3], x[0, 0, 8, 8], x[1, :, :3, :3] = scale, 2.0**127, 1.0
+    squares, rest = Convolution(x, grad, (3, 3), (2, 2), ((0, 0),) * 2, (1, 1), 1).measure(None)
+    for bound in (1.0, 2.0**-20):
+        factors = torch.tensor([bound, 0.0], dtype=torch.float64) / squares.sqrt()
+        assert float(rest.weighted_sum(factors).double().norm()) <= bound * (1 + 1e-6)
 
 
 def test_positions_that_do_not_count_are_not_multiplied(monkeypatch):

@@ -95,6 +95,16 @@ def test_units_that_are_not_finite_have_no_finite_norm_and_add_nothing(value, cu
     torch.testing.assert_close(total.double(), exact[0] + exact[2], rtol=1e-2, atol=1e-2)
 
 
+def test_factors_of_any_size_fit_however_many_positions_there_are(cut):
+    """Over the most of them, entries near the largest number beside ordinary ones."""
+    one = Outer(torch.full((2, gradients.LONGEST, 4), 3e38), torch.ones(2, gradients.LONGEST, 4))
+    one.left[1] = 1.0
+    with steady(2):
+        squares, rest = one.measure(None)
+    assert rest.grads.isfinite().all()
+    torch.testing.assert_close(squares, exactly(one).square().sum(1), rtol=1e-2, atol=0)
+
+
 @pytest.mark.parametrize(("size", "rounding"), [(0.0, 0.0), (1e-44, 0.5), (1e-38, 1e-2), (3e38, 1e-2)])
 def test_factors_of_any_size_neither_overflow_nor_vanish(size, rounding, cut):
     """Below 2^-119 fewer bits are left."""
@@ -124,6 +134,8 @@ def test_only_captured_steps_with_products_that_may_be_cut_are_narrow(cut, monke
     with steady(3):
         assert one._narrows
         assert not layer(1, 64, 64)._narrows  # one position is a product of norms
+        assert layer(2048, 64, 64, units=1)._narrows
+        assert not layer(2049, 64, 64, units=1)._narrows
         monkeypatch.setattr(gradients, "NARROW", 65)
         assert not one._narrows
         monkeypatch.setattr(gradients, "NARROW", 64)

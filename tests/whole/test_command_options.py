@@ -450,7 +450,7 @@ def test_recipe_of_train(noisewise) -> None:
     assert noisewise("train", *line, "--recipe", "scattering-linear:scales=1,angles=2")[0] == 0
     config = Path("a/config.toml").read_text()
     assert 'recipe = "scattering-linear:scales=1,angles=2,' in config
-    assert 'model = "linear-head"' in config
+    assert 'model = "linear-head' in config
 
 
 def test_jobs_and_ray_of_train(noisewise, monkeypatch) -> None:

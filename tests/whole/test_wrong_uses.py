@@ -282,9 +282,7 @@ RUNS = {
     "state of a sampler": Use(lambda _: nw.State.start(nw.Poisson(40, 8)), ("a Poisson", "noisewise.Mechanism")),
     "runtime as a text": Use(lambda _: go(runtime="ghost"), ("'ghost'", "noisewise.Runtime(engine='ghost'")),
     "ledger as a list": Use(lambda _: go(ledger=[]), ("a list", "noisewise.Ledger")),
-    "recorder without a list": Use(
-        lambda _: go(recorders=print), ("builtin_function_or_method", "recorders=[function]")
-    ),
+    "recorder without a list": Use(lambda _: go(recorders=len), ("builtin_function_or_method", "recorders=[function]")),
     "recorder as a text": Use(lambda _: go(recorders=["tb"]), ("'tb'", "each must be a function")),
     "scheduler class": Use(
         lambda _: go(scheduler=torch.optim.lr_scheduler.StepLR), ("the class StepLR", "CosineAnnealingLR(optimizer")

@@ -48,7 +48,7 @@ def check_coupling(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, se
             _refuse_if_moved(
                 before, after, [j for j in range(count) if j != i], "another unit of the batch was replaced"
             )
-    for precision, tolerance in _precisions():
+    for precision, tolerance in _precisions(model, loss_fn, units):
         with precision, without_dropout(model):
             _check_other_batches(model, loss_fn, units, tolerance)
 
@@ -71,14 +71,19 @@ def _check_other_batches(model: nn.Module, loss_fn: Any, units: Nest, tolerance:
     _refuse_if_moved(alone, turned, range(count), "the order of the units was reversed", tolerance)
 
 
-def _precisions() -> list[tuple[AbstractContextManager[Any], float]]:
+def _precisions(model: nn.Module, loss_fn: Any, units: Nest) -> list[tuple[AbstractContextManager[Any], float]]:
     """In what precisions batches of other sizes are compared, and how far rounding alone may move losses in each.
 
     Under an autocast to bfloat16 that is eight times as far, more than many a model that mixes units: so it is asked without
-    the autocast as well, with the usual tolerance.
+    the autocast as well, with the usual tolerance. A model that cannot do without has that tolerance alone.
     """
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     if all(torch.get_autocast_dtype(kind) != torch.bfloat16 for kind in kinds):
+        return [(nullcontext(), ANOTHER_SIZE)]
+    try:
+        with _without_autocast(kinds):
+            losses_of(model, loss_fn, units)
+    except PrivacyError:
         return [(nullcontext(), ANOTHER_SIZE)]
     return [(nullcontext(), BFLOAT16 * ANOTHER_SIZE), (_without_autocast(kinds), ANOTHER_SIZE)]
 
@@ -93,10 +98,10 @@ def _without_autocast(kinds: Iterable[str]) -> Iterator[None]:
 
 def check_sizes(model: nn.Module, loss_fn: Any, like: Nest, classes: int | None, size: int | None) -> None:
     """A batch of about the expected size, and one with an extreme unit: the losses of the others must not move."""
-    count = min(size or UNITS, MANY)
-    for precision, tolerance in _precisions():
+    many = synthetic(like, max(min(size or UNITS, MANY), UNITS), classes)
+    for precision, tolerance in _precisions(model, loss_fn, many):
         with precision, without_dropout(model):
-            _check_many(model, loss_fn, synthetic(like, max(count, UNITS), classes), tolerance)
+            _check_many(model, loss_fn, many, tolerance)
 
 
 def _check_many(model: nn.Module, loss_fn: Any, many: Nest, tolerance: float) -> None:

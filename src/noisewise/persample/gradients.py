@@ -53,6 +53,7 @@ from noisewise.persample.rounding import (
 from noisewise.persample.steady import is_steady, most_units
 
 NARROW = 64  # rows and columns of a gradient that fill a kernel's tiles
+LONGEST = 2048  # positions over which sums of float16 are formed whatever the scale of their factors is
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class Outer:
         if time == 1 and mask is not None:
             bounds = self._one_masked(mask)
         elif mask is None and self._few_positions:
-            bounds = self.gram(roundoff(self.left, time))
+            bounds = self._gram_of_few(roundoff(self.left, time))
         if bounds is not None and bounds.certain():
             return squared(bounds.most), self if mask is None else self.with_mask(mask)
         squares, gradients = measure_formed(self, mask, rows * columns)
@@ -149,7 +150,12 @@ class Outer:
         """
         _, time, rows = self.left.shape
         columns = self.right.shape[2]
-        wide = time > 1 and min(rows, columns) >= NARROW and is_steady() and kernels.usable(self.left, self.right)
+        wide = (
+            1 < time <= LONGEST
+            and min(rows, columns) >= NARROW
+            and is_steady()
+            and kernels.usable(self.left, self.right)
+        )
         fits = wide and not self._few_positions and most_units() * rows * columns <= room_for(self)
         return fits and shortened(self.left) > 0
 
@@ -232,19 +238,16 @@ class Outer:
         longer, lost = sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21), sums * (rows + 1) * 2.0**-37
         return kernels.masked_squares(left, right, mask.view(rows, -1), self._squares, longer, lost)
 
-    def gram(self, rounding: float) -> Bounds:
-        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>; for `rounding` see `dot_bounds`.
-
-        Units with few positions that count have matrices of these alone.
-        """
+    def _gram_of_few(self, rounding: float) -> Bounds:
+        """`gram`, where units with few positions that count have matrices of these alone; `weighted_sum` takes no others."""
         if self._count is None:
-            return self._gram(rounding)
+            return self.gram(rounding)
         units, places = positions.in_front(self._count)
-        few = self._taken(units.unsqueeze(1), places)._gram(rounding)
+        few = self._taken(units.unsqueeze(1), places).gram(rounding)
         if len(units) == self.units:
             return few
         others = self._count.all(1).nonzero().flatten()
-        pairs = zip(few, Outer(self.left[others], self.right[others])._gram(rounding), strict=True)
+        pairs = zip(few, Outer(self.left[others], self.right[others]).gram(rounding), strict=True)
         back = torch.cat([units, others]).argsort()
         return Bounds(*(torch.cat(pair)[back] for pair in pairs))
 
@@ -257,8 +260,8 @@ class Outer:
         """Some positions of some units."""
         return Outer(self.left[units, places], self.right[units, places], self.mask)
 
-    def _gram(self, rounding: float) -> Bounds:
-        """With all positions, in chunks that fit."""
+    def gram(self, rounding: float) -> Bounds:
+        """||sum_t l_t r_t^T||^2 = sum_ts <l_t, l_s> <r_t, r_s>, in chunks that fit; for `rounding` see `dot_bounds`."""
         lengths: list[tuple[Tensor, Tensor]] = []
 
         def bounds(left: Tensor, right: Tensor) -> Bounds:
@@ -291,9 +294,10 @@ class Outer:
 
         One factor is scaled to entries near 1, the other takes the weights: neither can vanish against the other.
         `into`: a sum over other units, in whose memory this one is added to it. `out`: else the memory that it is to lie in.
-        Where half of all positions or fewer count, the product is over these.
+        Positions that do not count are in no norm, so they must not be here either: a huge input at one of them would decide
+        how the others are scaled.
         """
-        if self._count is not None and 2 * int(self._count.sum()) <= self._count.numel():
+        if self._count is not None:
             units, places = self._count.nonzero(as_tuple=True)
             return self._taken(units.unsqueeze(1), places.unsqueeze(1)).weighted_sum(factors[units], into, out)
         left, right = self._weighted(factors)
