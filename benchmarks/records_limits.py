@@ -28,7 +28,9 @@ SEEDS = (200, 201, 202)  # of cuts and noise
 MODES = ("plain", "clip-only", "private")
 TUNING_SEED = 199  # of the cut on which ordinary training is chosen
 PLAINS = [
-    {"share": 1 / 32, "epochs": epochs, "lr": lr} for lr in (TWIN_LR / 10, TWIN_LR / 3, TWIN_LR) for epochs in (20, 60)
+    {"share": 1 / 32, "epochs": epochs, "lr": lr}
+    for lr in (TWIN_LR / 30, TWIN_LR / 10, TWIN_LR / 3)
+    for epochs in (20, 60)
 ]
 
 

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "recipes: the twin hardly moves",
+        "recipes/settings.py",
+        "TWIN_LR = 0.03",
+        "TWIN_LR = 2e-4",
+        ("recipes/test_settings.py::test_the_twin_of_a_recipe_learns",),
+    ),
+    Mutant(
+        "recipes: with momentum the twin leaps",
+        "recipes/settings.py",
+        "TWIN_LR * (1 - self.momentum)",
+        "TWIN_LR",
+        ("recipes/test_settings.py::test_the_twin_steps_as_far_with_momentum_as_without",),
+    ),
+    Mutant(
         "recipes: scales that were found on larger images are taken for small ones",
         "recipes/settings.py",
         "if 2 * 2**scale <= min(shape[1:]))",

@@ -1,9 +1,15 @@
 """How recipes learn: found at the nearest signal, slower where it is weaker."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from noisewise.data import load
 from noisewise.errors import ConfigError
-from noisewise.recipes import RECIPES, settings
+from noisewise.evaluation import outputs
+from noisewise.recipe import fit
+from noisewise.recipes import RECIPES, ready, settings
 from noisewise.recipes.settings import Course, course_for, courses, ema_of
 
 COURSE = Course(
@@ -22,6 +28,24 @@ def test_a_weaker_signal_has_a_lower_rate_in_proportion():
     assert COURSE.settings(100, 1.0)["lr"] == pytest.approx(0.025)
     assert COURSE.settings(500, 0.5)["lr"] == pytest.approx(0.0625)
     assert COURSE.settings(3, 1.0)["batch_size"] == 1
+
+
+@pytest.mark.parametrize(("momentum", "expected"), [(0.0, 0.03), (0.9, 0.003)])
+def test_the_twin_steps_as_far_with_momentum_as_without(momentum, expected):
+    assert replace(COURSE, momentum=momentum).settings(1000, 1.0)["twin_lr"] == expected
+
+
+@pytest.mark.parametrize("name", ["scattering-linear", "scattering-cnn"])
+def test_the_twin_of_a_recipe_learns(name):
+    """A twin below its private model would say that privacy helps."""
+    parts = load("digits")
+    made = ready(parts, RECIPES[name], epsilon=3, delta=1e-4, angles=4)
+    course = RECIPES[name].course(parts.train.units, 3, 1)
+    chosen = course.settings(parts.train.units, 3)
+    twin = replace(made, optimizer=lambda p: torch.optim.SGD(p, chosen["twin_lr"], chosen["momentum"]))
+    trained = fit(twin, ablation="plain", seed=0, delta=1e-4, progress=False)
+    held = made.data.valid
+    assert float((outputs(trained.model.eval(), held.x).argmax(1) == held.y).double().mean()) > 0.9
 
 
 def test_averages_of_a_step_or_two_are_none():

@@ -16,7 +16,7 @@ from typing import Any
 
 from noisewise.errors import ConfigError
 
-TWIN_LR = 2e-4  # of plain steps on rows of length 100, where 4 / 100^2 is the edge of stability without momentum
+TWIN_LR = 0.03  # of plain steps on rows of length 100, without momentum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Course:
             "momentum": self.momentum,
             "schedule": None if self.schedule == "constant" else self.schedule,
             "ema": ema_of(self.averaged, steps),
-            "twin_lr": TWIN_LR,
+            "twin_lr": float(f"{TWIN_LR * (1 - self.momentum):.4g}"),
         }
 
 
