@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +39,7 @@ from noisewise.bounded import release
 from noisewise.clipping import Clip, Flat, Global
 from noisewise.persample import clipped_sum, examine
 from noisewise.randomness import Entropy
+from noisewise.repairs.random_sparsification import masks_from_flat, random_subset
 from noisewise.training.captured import Captured
 from noisewise.training.moves import Moves
 
@@ -67,16 +68,29 @@ STEPS = {
 
 
 def private(
-    model: nn.Module, x: Tensor, y: Tensor, *, capture: bool, clip: Clip = Flat(1.0), masked: bool = False
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    capture: bool,
+    clip: Clip = Flat(1.0),
+    masked: bool = False,
+    renewed: bool = False,
 ) -> Callable[[], Any]:
-    """A private step; `masked`: a random half of the coordinates learns."""
+    """A private step; `masked`: a random half of the coordinates learns, another one in every epoch if `renewed`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     layout = examine(model, unit_losses, (x, y))
     sampler, ledger, entropy, captured = Poisson(N, len(x)), Ledger(), Entropy.fresh(), Captured()
     count, weights, moves = iter(range(1 << 30)), dict(model.named_parameters()), Moves()
-    support = {name: torch.rand_like(p) < 0.5 for name, p in weights.items()} if masked else {}
+    everything = torch.ones(sum(p.numel() for p in weights.values()), dtype=torch.bool, device=x.device)
+
+    @lru_cache(maxsize=1)
+    def support_of(epoch: int) -> dict[str, Tensor]:
+        return masks_from_flat(random_subset(everything, len(everything) // 2, epoch), weights) if masked else {}
 
     def step() -> None:
+        number = next(count)
+        support = support_of(number * len(x) // N if renewed else 0)
         if capture:
             clipped = captured.clipped(
                 model, unit_losses, (x, y), clip, support, Runtime(),
@@ -85,7 +99,7 @@ def private(
         else:
             clipped = clipped_sum(model, unit_losses, (x, y), clip, support, layout=layout)
         grads = release(
-            {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=next(count)
+            {"gradient": (clipped.grads, 1.0)}, sampler=sampler, ledger=ledger, entropy=entropy, step=number
         )
         moves.move(weights, grads, len(x), optimizer, observed=False)  # as in training that nobody watches
 
@@ -201,6 +215,7 @@ WAYS: dict[str, Callable[[nn.Module, Tensor, Tensor], Callable[[], Any]]] = {
     "noisewise": partial(private, capture=True),
     "global clipping": partial(private, capture=True, clip=Global(1.0, 10.0)),
     "elementwise masks": partial(private, capture=True, masked=True),
+    "random sparsification": partial(private, capture=True, masked=True, renewed=True),
     "Opacus hooks": opacus_hooks,
     "Opacus ghost": opacus_ghost,
     "vmap(grad)": vmap,
