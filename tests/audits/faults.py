@@ -391,7 +391,7 @@ FAULTS = [
             'training diverge?")'
         ),
         "        pass",
-        ("audits/test_disparity.py::test_a_model_that_diverged_decides_nothing",),
+        ("audits/test_disparity.py::test_a_model_whose_outputs_are_not_finite_decides_nothing",),
     ),
     Mutant(
         "price: a twin's result is called private",

@@ -248,6 +248,24 @@ def test_a_model_that_diverged_decides_nothing(value: float) -> None:
         disparity(Table(torch.full((80, 1), value)), Data(data.x, torch.zeros(80)))
 
 
+class Overflowing(torch.nn.Module):
+    """Its weights are finite, what it says is not."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight, self.value = torch.nn.Parameter(torch.ones(1, 2)), value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight.expand(len(x), 2) * self.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_whose_outputs_are_not_finite_decides_nothing(value: float) -> None:
+    data = people([40, 40])
+    with pytest.raises(DataError, match="decides nothing"):
+        disparity(Overflowing(value), data)
+
+
 def test_nobody_is_worst_where_all_are_alike() -> None:
     data = people([40, 40])
     said = disparity(model_with(data, {}), data).sentences()
