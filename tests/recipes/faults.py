@@ -83,8 +83,8 @@ FAULTS = [
     Mutant(
         "recipes: likeness to a patch counts how bright an image is",
         "recipes/patches.py",
-        "level = kernels - kernels.mean(1, keepdim=True)",
-        "level = kernels",
+        "centred = patches - patches.mean(1, keepdim=True)",
+        "centred = patches",
         ("recipes/test_patches.py::test_likeness_is_the_product_of_standard_patches_written_out",),
     ),
     Mutant(

@@ -16,6 +16,7 @@ def test_likeness_is_the_product_of_standard_patches_written_out():
     images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     made = _alike(images, "leaves", 5, 3, 0.25, 1)
     kernels, shift = _kernels("leaves", 5, 3, 1)
+    assert float(kernels.flatten(1).mean(1).abs().max()) < 1e-6 * float(kernels.abs().mean())
     for image, row in zip(images, made, strict=True):
         sums = torch.zeros(10)
         for top in range(6):

@@ -103,7 +103,10 @@ def _standard(patches: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _kernels(kind: str, count: int, side: int, channels: int) -> tuple[Tensor, Tensor]:
-    """Kernels `[count, channels, side, side]` and numbers `[count]`: r of a patch p is `<kernel, p> / deviation - number`."""
+    """Kernels `[count, channels, side, side]` and numbers `[count]`: r of a patch p is `<kernel, p> / deviation - number`.
+
+    Kernels are made of centred patches and are centred themselves, so that a patch's own mean does not count.
+    """
     generator = torch.Generator().manual_seed(SEED)
     images = made_up.images(kind, 2 * MADE_UP, (channels, 32, 32), seed=SEED)
     rows = F.unfold(images, side).movedim(1, 2).flatten(0, 1)
@@ -113,8 +116,7 @@ def _kernels(kind: str, count: int, side: int, channels: int) -> tuple[Tensor, T
     pulled = (rows - mean) @ pulling
     found = F.normalize(pulled[:count], dim=1)
     kernels = found @ pulling / (pulled[: SEEN // 10] @ found.T).std()
-    level = kernels - kernels.mean(1, keepdim=True)  # the patch's own mean does not count
-    return level.float().view(len(found), channels, side, side), (kernels @ mean).float()
+    return kernels.float().view(len(found), channels, side, side), (kernels @ mean).float()
 
 
 @lru_cache(maxsize=8)
