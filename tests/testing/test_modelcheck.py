@@ -26,7 +26,9 @@ def with_batch_norm():
     return nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.Linear(32, 2))
 
 
-@pytest.mark.parametrize("name", ["linear-2d", "bare-parameters", "positions", "lstm", "dicts", "frozen"])
+@pytest.mark.parametrize(
+    "name", ["linear-2d", "bare-parameters", "positions", "lstm", "dicts", "frozen", "layers-without-rules"]
+)
 def test_the_engine_of_each_parameter_is_told(name):
     problem = PROBLEMS[name]
     model, loss_fn, batch = problem.make()

@@ -65,9 +65,9 @@ FAULTS = [
     Mutant(
         "capture: sums of the step before stay",
         "training/captured.py",
-        "        sums.zero()\n",
-        "",
-        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones[linear-None]",),
+        "                sums.zero()\n",
+        "                pass\n",
+        ("training/test_captured.py::test_captured_runs_are_the_ordinary_ones",),
     ),
     Mutant(
         "moves: another learning rate is not noticed",
@@ -825,7 +825,7 @@ FAULTS = [
         "training/loop.py",
         "for at, epsilon in self._readings.items() if at >= step)",
         "for at, epsilon in self._readings.items())",
-        ("training/test_run.py::test_epsilon_in_the_history_is_that_of_its_step",),
+        ("training/test_run.py::test_epsilon_that_callbacks_are_told_is_that_of_its_step",),
     ),
     Mutant(
         "fresh: a second phase is resumed with its own ledger only",

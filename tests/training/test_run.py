@@ -21,6 +21,15 @@ def test_epsilon_in_the_history_is_that_of_its_step():
     assert history[-1]["epsilon"] == tiny.mechanism().epsilon(DELTA)
 
 
+def test_epsilon_that_callbacks_are_told_is_that_of_its_step():
+    told = []
+    tiny.run(delta=DELTA, callbacks=[lambda one: told.append((one.step, one.epsilon))])
+    assert [step for step, epsilon in told if epsilon is not None] == [5, 10, 12]
+    for step, epsilon in told:
+        exact = tiny.mechanism(steps=step).epsilon(DELTA)
+        assert epsilon is None or exact * (1 - 1e-6) <= epsilon <= 1.05 * exact
+
+
 def test_long_runs_read_epsilon_twenty_times_and_at_the_end():
     history = tiny.run(plan=tiny.mechanism(sampler=FullBatch(tiny.N), steps=50, noise_multiplier=50.0)).history
     assert len(history) == 50
