@@ -241,7 +241,7 @@ def tiles(shapes: list[tuple[int, ...]], until: float) -> list[dict[str, Any]]:
         across = -(-inputs // inside)
         count = across * -(-outputs // out)
         args = (*args[:11], across, *args[12:-2], count, -(-positions // block))
-        squares = torch.empty(grid[0], grid[1] * count, dtype=torch.float64, device=DEVICE)
+        squares = torch.empty(grid[0], grid[1] * settings["TAPS"] * count, dtype=torch.float64, device=DEVICE)
         args = (*args[:3], squares, *args[4:])
         settings |= {"OUT": out, "IN": inside, "BLOCK": block, "num_warps": warps, "num_stages": stages}
         return given(kernel, (grid[0], grid[1], count), *args, **settings)

@@ -11,6 +11,7 @@ anew. Writes gpu.json; `python benchmarks/pages.py` makes README's table and gpu
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import platform
@@ -19,7 +20,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -223,6 +224,11 @@ WAYS: dict[str, Callable[[nn.Module, Tensor, Tensor], Callable[[], Any]]] = {
 PEERS = ("Opacus hooks", "Opacus ghost", "vmap(grad)")
 
 
+def precision(kind: torch.dtype | None) -> AbstractContextManager[Any]:
+    """An autocast, or nothing."""
+    return nullcontext() if kind is None else torch.autocast("cuda", kind)
+
+
 def measured(name: str, ways: list[str], repeats: int, kind: torch.dtype | None) -> dict[str, Any]:
     """Medians, ratios and peak memory of some ways that take turns; a way that fails is left out, with its reason."""
     make, inputs, classes, size, usual = WORKLOADS[name]
@@ -230,8 +236,9 @@ def measured(name: str, ways: list[str], repeats: int, kind: torch.dtype | None)
     x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
     ready: dict[str, Callable[[], Any]] = {}
     failed, memory = {}, {}
-    with nullcontext() if kind is None else torch.autocast("cuda", kind):
+    with precision(kind):
         for way in ways:
+            gc.collect()  # what an earlier way leaves behind in circles would be freed meanwhile
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
@@ -261,7 +268,7 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS), help="separated by commas")
     parser.add_argument("--no-train", action="store_true")
     parser.add_argument("--no-bf16", action="store_true")
-    parser.add_argument("--profile", type=Path, default=None, help="file for the kernels of a captured step")
+    parser.add_argument("--profile", type=Path, default=None, help="file for the kernels of captured steps")
     parser.add_argument("--commit", default="", help="of the code, where it is no git folder")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
@@ -297,8 +304,11 @@ def main() -> None:
             torch.cuda.empty_cache()
             file.write_text(json.dumps(result, indent=1) + "\n")
         if args.profile:
-            x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
-            profile(private(make().cuda(), x, y, capture=True), args.profile, name)
+            for kind in [None] if args.no_bf16 else [None, torch.bfloat16]:
+                x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
+                for way in ("plain captured", "noisewise"):
+                    with precision(kind):
+                        profile(WAYS[way](make().cuda(), x, y), args.profile, f"{name}, {way}, {kind or 'float32'}")
         print(name, json.dumps(row), flush=True)
     ratios = [row["step"]["ratio"]["noisewise"] for row in result["rows"].values() if "ratio" in row.get("step", {})]
     print(f"geometric mean of {len(ratios)}: {math.prod(ratios) ** (1 / len(ratios)):.2f} x plain")

@@ -83,7 +83,7 @@ AXES: dict[str, tuple[tuple[int, ...], Callable[[int], tuple[nn.Module, Tensor]]
 CUDA_AXES: dict[str, tuple[tuple[int, ...], Callable[[int], tuple[nn.Module, Tensor]]]] = {
     "batch size, CNN": ((256, 512, 1024, 2048), lambda size: (convolutions(32), torch.randn(size, 3, 32, 32))),
     "batch size, encoder": ((16, 32, 64, 128), lambda size: (Words(256, 2, 64), words(size, 64))),
-    "width, CNN": ((16, 32, 64, 128), lambda size: (convolutions(size), torch.randn(256, 3, 32, 32))),
+    "width, CNN": ((32, 64, 128, 256, 512), lambda size: (convolutions(size), torch.randn(256, 3, 32, 32))),
     "depth, encoder": ((2, 4, 8, 16), lambda size: (Words(256, size, 64), words(64, 64))),
     "sequence length, encoder": ((64, 128, 256, 512, 1024), lambda size: (Words(256, 2, size), words(16, size))),
     "width, MLP (parameters: its square)": (

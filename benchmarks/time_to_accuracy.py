@@ -6,7 +6,7 @@ Both draw Poisson batches of the same rate, clip at the same bound, add noise of
 SGD on the same model: the noise multiplier is the smallest for epsilon 3 at delta 1e-5. Opacus as its documentation has it:
 `PrivacyEngine.make_private` with its own loader, data in a TensorDataset. Accuracy is read on the test part after every epoch,
 which is not timed; settings are those of a paper (Zhu & Blaschko 2023) or of `benchmarks/repairs.py`, none were searched here.
-Writes time_to_accuracy.json, run by run.
+Writes time_to_accuracy.json, run by run, each with its commit; runs of other data sets that are there stay.
 """
 
 from __future__ import annotations
@@ -130,13 +130,16 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     hardware = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
     result: dict[str, Any] = {
-        "command": "python benchmarks/time_to_accuracy.py", "commit": args.commit, "epsilon": EPSILON, "delta": DELTA,
+        "command": "python benchmarks/time_to_accuracy.py", "epsilon": EPSILON, "delta": DELTA,
         "hardware": hardware, "versions": {"python": platform.python_version(), "torch": torch.__version__,
         "opacus": version("opacus")}, "runs": [],
     }  # fmt: skip
-    for task in TASKS:
-        if args.only and task.data not in args.only.split(","):
-            continue
+    file = args.out / "time_to_accuracy.json"
+    tasks = [task for task in TASKS if not args.only or task.data in args.only.split(",")]
+    if file.exists():
+        others = json.loads(file.read_text())["runs"]
+        result["runs"] = [run for run in others if run["data"] not in {task.data for task in tasks}]
+    for task in tasks:
         parts = load(task.data)
         test = Data(parts.test.x.to(args.device), parts.test.y.to(args.device), classes=parts.test.classes, public=True)
         sampler = Poisson(len(parts.train), task.batch)
@@ -148,8 +151,9 @@ def main() -> None:
             for way, run in WAYS.items():
                 torch.manual_seed(seed)
                 found = run(task, parts.train, test, plan, seed, args.device)
-                result["runs"].append({"data": task.data, "goal": task.goal, "way": way, "seed": seed, **found})
-                (args.out / "time_to_accuracy.json").write_text(json.dumps(result, indent=1) + "\n")
+                known = {"data": task.data, "goal": task.goal, "way": way, "seed": seed, "commit": args.commit}
+                result["runs"].append(known | found)
+                file.write_text(json.dumps(result, indent=1) + "\n")
                 print(task.data, way, seed, found["seconds"], found["epochs"], found["curve"][-1], flush=True)
 
 

@@ -462,11 +462,73 @@ FAULTS = [
         ("persample/test_kernels.py::test_sums_leave_out_rows_of_factor_0_whatever_they_hold",),
     ),
     Mutant(
+        "triton: sums row by row read rows of factor 0",
+        "persample/triton_kernels.py",
+        "mask=(weight != 0) & (places < entries), other=0.0)",
+        "mask=places < entries, other=0.0)",
+        ("persample/test_kernels.py::test_sums_leave_out_rows_of_factor_0_whatever_they_hold",),
+    ),
+    Mutant(
+        "triton: sums row by row begin every part at the first row",
+        "persample/triton_kernels.py",
+        "one = (split * loops + k) * ROWS + r + tl.arange(0, 1)",
+        "one = split * loops * ROWS + r + tl.arange(0, 1)",
+        ("persample/test_triton_outer.py::test_sums_of_halves_are_those_of_float64_whatever_rows_of_factor_0_hold",),
+    ),
+    Mutant(
         "capture: taps without the border",
         "persample/triton_kernels.py",
         "inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)",
         "inside = there",
         ("persample/test_kernels.py::test_convolutions_by_tap_are_autograds",),
+    ),
+    Mutant(
+        "capture: the second of three taps sees what the first sees",
+        "persample/triton_kernels.py",
+        "y, x + dilation_x, tall",
+        "y, x, tall",
+        ("persample/test_kernels.py::test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time",),
+    ),
+    Mutant(
+        "capture: the third of three taps without dilation",
+        "persample/triton_kernels.py",
+        "x + 2 * dilation_x",
+        "x + 2",
+        ("persample/test_kernels.py::test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time",),
+    ),
+    Mutant(
+        "capture: the third of three taps is stored, and masked, as the second",
+        "persample/triton_kernels.py",
+        "mask, tap + 2, unit",
+        "mask, tap + 1, unit",
+        ("persample/test_kernels.py::test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time",),
+    ),
+    Mutant(
+        "capture: squares of the second of three taps lie where those of the first do",
+        "persample/triton_kernels.py",
+        "place += tiles\n        _finished(second",
+        "_finished(second",
+        ("persample/test_kernels.py::test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time",),
+    ),
+    Mutant(
+        "capture: three taps of any tile",
+        "persample/triton_kernels.py",
+        " and tile_out * tile_in <= ROW_TILE",
+        "",
+        (
+            "persample/test_kernels.py::"
+            "test_programs_make_three_taps_where_their_sums_fit_and_products_are_compiled_quickly",
+        ),
+    ),
+    Mutant(
+        "capture: three taps in full precision",
+        "persample/triton_kernels.py",
+        "kernel[1] == 3 and quick and",
+        "kernel[1] == 3 and",
+        (
+            "persample/test_kernels.py::"
+            "test_programs_make_three_taps_where_their_sums_fit_and_products_are_compiled_quickly",
+        ),
     ),
     Mutant(
         "capture: kernels run in a rehearsal",
@@ -478,8 +540,8 @@ FAULTS = [
     Mutant(
         "capture: sums are compiled for every number of units",
         "persample/triton_kernels.py",
-        '@triton.jit(do_not_specialize=["batch", "loops"])',
-        '@triton.jit(do_not_specialize=["loops"])',
+        '@triton.jit(do_not_specialize=["batch", "loops"])\ndef _weighted(',
+        '@triton.jit(do_not_specialize=["loops"])\ndef _weighted(',
         ("persample/test_kernels.py::test_kernels_are_compiled_once_whatever_the_number_of_units",),
     ),
     Mutant(
@@ -889,9 +951,30 @@ FAULTS = [
     Mutant(
         "clipping kernels: rows that do not count are read",
         "persample/triton_clipping.py",
-        "mask=(places < entries) & (factor != 0), other=0.0)",
-        "mask=places < entries, other=0.0)",
+        "mask=(factor != 0)[:, None] & within, other=0.0)",
+        "mask=(rows >= 0)[:, None] & within, other=0.0)",
         ("persample/test_triton_clipping.py::test_rows_of_factor_0_are_0_in_both_factors",),
+    ),
+    Mutant(
+        "triton: both factors take the weight",
+        "persample/triton_clipping.py",
+        "heavy_row, heavy_apart, factor, scale, BLOCK",
+        "heavy_row, heavy_apart, factor, scale * factor, BLOCK",
+        ("persample/test_triton_clipping.py::test_both_factors_of_a_sum_are_those_of_two_operations",),
+    ),
+    Mutant(
+        "triton: turned factors are as long as there are units",
+        "persample/triton_clipping.py",
+        "    return lighter, heavier\n",
+        "    return lighter[:batch], heavier[:batch]\n",
+        ("persample/test_triton_clipping.py::test_turned_factors_are_the_same_numbers_with_units_side_by_side",),
+    ),
+    Mutant(
+        "triton: factors are turned in ordinary steps too",
+        "persample/gradients.py",
+        "turned = is_steady() and shortened(light) > 0",
+        "turned = shortened(light) > 0",
+        ("persample/test_triton_clipping.py::test_sums_of_linear_layers_are_the_same_however_their_factors_lie",),
     ),
     Mutant(
         "few channels: what lies right of an image is its next row",
@@ -903,11 +986,44 @@ FAULTS = [
     Mutant(
         "few channels: more is summed than was measured",
         "persample/triton_few.py",
-        "        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)\n"
-        "    tl.store(out + unit * outputs * columns + entries, total, mask=counts)\n",
-        "        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)\n"
-        "    tl.store(out + unit * outputs * columns + entries, total * 2, mask=counts)\n",
+        "    tl.store(out + unit * outputs * columns + entries, kept, mask=counts)\n",
+        "    tl.store(out + unit * outputs * columns + entries, kept * 2, mask=counts)\n",
         ("persample/test_triton_few.py::test_gathered_gradients_are_those_of_unfolding",),
+    ),
+    Mutant(
+        "bfloat16: few channels are measured before they are rounded",
+        "persample/triton_few.py",
+        "tl.where(counts, kept.to(tl.float32), 0.0)",
+        "tl.where(counts, total, 0.0)",
+        ("persample/test_kernels.py::test_what_is_made_of_bfloat16_is_measured_as_it_is_kept",),
+    ),
+    Mutant(
+        "bfloat16: taps are measured before they are rounded",
+        "persample/triton_kernels.py",
+        "tl.where(counts, kept.to(tl.float32), 0.0)",
+        "tl.where(counts, total, 0.0)",
+        ("persample/test_kernels.py::test_what_is_made_of_bfloat16_is_measured_as_it_is_kept",),
+    ),
+    Mutant(
+        "bfloat16: sums without kernels are those of eight bits",
+        "persample/formed.py",
+        "flat = self._wide.flatten(2)",
+        "flat = self.grads.flatten(2)",
+        ("persample/test_kernels.py::test_what_is_made_of_bfloat16_is_measured_as_it_is_kept",),
+    ),
+    Mutant(
+        "bfloat16: rows are widened before they are added up",
+        "persample/kernels.py",
+        "return rows.dtype in (torch.float32, torch.bfloat16) and usable(rows, kind=rows.dtype)",
+        "return usable(rows)",
+        ("persample/test_kernels.py::test_what_is_made_of_bfloat16_is_measured_as_it_is_kept",),
+    ),
+    Mutant(
+        "bfloat16: what is made of float16 is kept in it",
+        "persample/convolution.py",
+        "return torch.bfloat16 if self.grad.dtype == torch.bfloat16 else torch.float32",
+        "return self.grad.dtype",
+        ("persample/test_kernels.py::test_convolutions_of_halves_are_read_as_they_are",),
     ),
     Mutant(
         "float16: norms of what is not stored",

@@ -69,7 +69,7 @@ def test_masked_rows_are_measured_and_summed_under_the_mask(interpreted):
     torch.testing.assert_close(total, expected_sum(rows, factors) * mask, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(5, 1), (70, 65), (130, 200)])
+@pytest.mark.parametrize("shape", [(5, 1), (70, 65), (130, 200), (5, 8200), (17, 9216)])
 def test_sums_leave_out_rows_of_factor_0_whatever_they_hold(shape, interpreted):
     torch.manual_seed(0)
     rows, factors = with_bad_rows(torch.randn(shape))
@@ -133,6 +133,73 @@ def test_convolutions_by_tap_are_autograds(channels, out, size, kernel, stride, 
     ones = rest.weighted_sum(torch.ones(3, dtype=torch.float64)).flatten()
     total = by_tap.double().sum(1).permute(1, 2, 0).flatten()
     assert ((ones - total).norm() / total.norm()).item() < 1e-5
+
+
+@pytest.fixture
+def taps_of_programs(monkeypatch):
+    """How many taps a program of each launch made."""
+    launch, made = kernels._kernels()._launch, []
+
+    def noted(kernel, grid, *args, **settings):
+        made.append(settings["TAPS"])
+        launch(kernel, grid, *args, **settings)
+
+    monkeypatch.setattr(kernels._kernels(), "_launch", noted)
+    return made
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "kernel", "stride", "padding", "dilation"),
+    [
+        (8, 20, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1)),
+        (17, 70, (7, 9), (2, 3), (2, 2), (0, 2), (1, 1)),
+        (70, 16, (9, 9), (3, 3), (1, 1), (2, 2), (2, 2)),
+        (12, 3, (40,), (3,), (2,), (1,), (3,)),
+    ],
+)
+def test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time(
+    channels, out, size, kernel, stride, padding, dilation, kind, masked, interpreted, monkeypatch, taps_of_programs
+):
+    """And those of unfolding in float64; sums of squares are added up in the same order too."""
+    torch.manual_seed(0)
+    convolve = F.conv2d if len(kernel) == 2 else F.conv1d
+    given, weight = torch.randn(3, channels, *size).to(kind), torch.randn(out, channels, *kernel)
+    mask = torch.rand(weight.shape) < 0.5 if masked else None
+    sides = convolve(given.float(), weight, stride=stride, padding=padding, dilation=dilation).shape
+    grad, pads = torch.randn(sides).to(kind), tuple((pad, pad) for pad in padding)
+    setup = (grad, given, kernel, stride, pads, dilation, mask)
+    cut = kind == torch.float32
+    monkeypatch.setattr(kernels._kernels(), "TILE_OUT", 64)
+    with steady(3):
+        grads, squares = kernels.form_taps(*setup, cut=cut, kind=kind)
+        _, measured = kernels.form_taps(*setup, cut=cut, stored=False)
+        monkeypatch.setattr(kernels._kernels(), "ROW_OF_TAPS", False)
+        others, their_squares = kernels.form_taps(*setup, cut=cut, kind=kind)
+        _, their_measured = kernels.form_taps(*setup, cut=cut, stored=False)
+    assert taps_of_programs == [3, 3, 1, 1]
+    assert torch.equal(grads, others)
+    assert torch.equal(squares, their_squares)
+    assert torch.equal(measured, their_measured)
+    exact = Convolution(given.double(), grad.double(), kernel, stride, pads, dilation, 1)._unfolded(slice(None))
+    exact = exact.view(3, *weight.shape) * (1 if mask is None else mask)
+    exact = exact.flatten(3).permute(3, 0, 1, 2)
+    tolerance = 1e-5 if kind == torch.float32 else 2.0**-8
+    torch.testing.assert_close(grads.double(), exact, rtol=1.01 * tolerance, atol=1e-5)
+    torch.testing.assert_close(measured, exact.square().sum((0, 2, 3)), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("width", "out", "cut", "taps"), [(3, 64, True, 3), (3, 65, True, 1), (2, 64, True, 1), (3, 64, False, 1)]
+)
+def test_programs_make_three_taps_where_their_sums_fit_and_products_are_compiled_quickly(
+    width, out, cut, taps, interpreted, taps_of_programs
+):
+    given, grad = torch.randn(1, 64, 2), torch.randn(1, out, 4 - width)
+    with steady(1):
+        kernels.form_taps(grad, given, (width,), (1,), ((0, 1),), (1,), None, cut=cut)
+    assert taps_of_programs == [taps]
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -267,7 +334,7 @@ def test_measured_gradients_have_the_norms_and_sums_of_the_portable_way(interpre
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_convolutions_of_halves_are_read_as_they_are_and_equal_those_of_float32(masked, kind, interpreted, monkeypatch):
+def test_convolutions_of_halves_are_read_as_they_are(masked, kind, interpreted, monkeypatch):
     torch.manual_seed(0)
     given, grad = torch.randn(3, 8, 6, 6).to(kind), torch.randn(3, 9, 6, 6).to(kind)
     mask = torch.rand(9, 8, 3, 3) < 0.5 if masked else None
@@ -281,9 +348,74 @@ def test_convolutions_of_halves_are_read_as_they_are_and_equal_those_of_float32(
         assert "wide" not in vars(half)
         expected, plain = half.wide.measure(mask)
         total = rest.weighted_sum(factors)
-    assert all(part.grads.dtype == torch.float32 for part in rest.chunks)
-    torch.testing.assert_close(squares, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(total, plain.weighted_sum(factors), rtol=1e-5, atol=1e-5)
+    kept = torch.bfloat16 if kind == torch.bfloat16 else torch.float32  # float16 has too small a range
+    assert all(part.grads.dtype == kept for part in rest.chunks)
+    tolerance = 2.0**-8 if kind == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(squares, expected, rtol=tolerance, atol=0)
+    assert total.dtype == torch.float32
+    far = (total - plain.weighted_sum(factors)).norm() / total.norm()
+    assert far < tolerance
+
+
+def kept_in_bfloat16(given, grad, kernel, mask=None):
+    """Of a captured step that forms and keeps: squares, what is left to sum, and the gradients in float64."""
+    pads = tuple((side // 2,) * 2 for side in kernel)
+    narrow = Convolution(given, grad, kernel, (1,) * len(kernel), pads, (1,) * len(kernel), 1)
+    with steady(len(grad)):
+        assert narrow.keeps_what_it_forms
+        squares, rest = HalfConvolution(narrow).measure(mask)
+    whole = replace(narrow, input=given.double(), grad=grad.double())._unfolded(slice(None))
+    return squares, rest, whole if mask is None else whole * mask.flatten()
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("channels", [3, 9], ids=["gathered", "walked"])
+def test_what_is_made_of_bfloat16_is_measured_as_it_is_kept(channels, masked, interpreted, monkeypatch):
+    """Rounded to the nearest; squares and sums are those of the rounded numbers, and a unit is within its bound."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(Convolution, "_few_positions", False)
+    given, grad = torch.randn(4, channels, 6, 6).bfloat16(), torch.randn(4, 40, 6, 6).bfloat16()
+    mask = torch.rand(40, channels, 3, 3) < 0.5 if masked else None
+    squares, rest, exact = kept_in_bfloat16(given, grad, (3, 3), mask)
+    (part,) = rest.chunks
+    assert part.grads.dtype == torch.bfloat16
+    assert kernels.adds(part.grads)
+    kept = part.formed().double()
+    off = (kept - exact).abs() / exact.abs().clamp(min=1e-3)
+    assert off.max() <= 1.01 * 2.0**-8  # half of the last of eight bits
+    own = kept.square().sum(1)
+    assert (squares >= own).all()
+    torch.testing.assert_close(squares, own, rtol=1e-11, atol=0)
+    factors = torch.tensor([0.5, 0.0, 1e-3, 0.25], dtype=torch.float64)
+    total = rest.where(factors != 0).weighted_sum(factors)
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double().flatten(), expected_sum(kept, factors), rtol=1e-5, atol=1e-6)
+    for unit in range(4):
+        alone = torch.zeros(4, dtype=torch.float64)
+        alone[unit] = 1 / squares[unit].sqrt()
+        assert rest.weighted_sum(alone).double().norm() <= 1 + 1e-7
+    monkeypatch.setattr(kernels, "ENABLED", False)
+    portable = rest.where(factors != 0).weighted_sum(factors)
+    torch.testing.assert_close(portable.flatten(), total.flatten(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [3, 9], ids=["gathered", "walked"])
+def test_what_rounding_to_bfloat16_makes_infinite_does_not_count(channels, interpreted, monkeypatch):
+    """2^127 (2 - 2^-10) is finite in float32, and infinite rounded to eight bits; just below, and tiny ones, stay."""
+    monkeypatch.setattr(Convolution, "_few_positions", False)
+    given, grad = torch.zeros(4, channels, 2), torch.zeros(4, 8, 2)
+    given[0, 0], grad[0, 0] = torch.tensor([1.9921875 * 2.0**64, 2.0**60]), torch.tensor([2.0**63, 0.875 * 2.0**60])
+    given[1, 0, 0], grad[1, 0, 0] = 1.9921875 * 2.0**64, 2.0**63
+    given[2, 0, 0], grad[2, 0, 0] = 2.0**-60, 2.0**-60
+    given[3, 0, 0] = float("nan")
+    squares, rest, exact = kept_in_bfloat16(given.bfloat16(), grad.bfloat16(), (1,))
+    assert exact[0].max() < torch.finfo(torch.float32).max
+    assert squares.isfinite().tolist() == [False, True, True, False]
+    torch.testing.assert_close(squares[1:3], exact[1:3].square().sum(1), rtol=1e-12, atol=0)
+    keep = squares.isfinite()
+    factors = torch.where(keep, 2.0**-100, torch.zeros((), dtype=torch.float64))
+    total = rest.where(keep).weighted_sum(factors)
+    torch.testing.assert_close(total.double().flatten(), expected_sum(exact, factors).flatten(), rtol=1e-6, atol=0)
 
 
 def test_halves_are_widened_where_what_is_formed_is_not_kept(interpreted):
@@ -340,7 +472,7 @@ def test_full_precision_has_small_tiles_outside_of_captured_steps(cut, captured,
     assert made == [tile]
 
 
-TWICE = ["_taps", "_gathered", "_outers", "_weighted"]  # with and without a mask, in float32 and in float16
+TWICE = ["_taps", "_gathered", "_outers", "_weighted", "_weighted_by_row", "_pair"]  # masks, halves, turned or not
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import torch
 
 from helpers.interpreted import interpret
 from noisewise.clipping import Automatic, Flat, Global, Normalized
-from noisewise.persample import kernels
+from noisewise.persample import gradients, kernels
 from noisewise.persample.clipped_sum import _judge
-from noisewise.persample.gradients import weighted
+from noisewise.persample.gradients import Outer, weighted
 from noisewise.persample.steady import steady
 from noisewise.promises import most_allowed
 
@@ -99,7 +99,56 @@ def test_both_factors_of_a_sum_are_those_of_two_operations(widths, squared, inte
         torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
 
 
-def test_rows_of_factor_0_are_0_in_both_factors(interpreted):
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize(("units", "widths"), [(5, (3, 200)), (70, (65, 64)), (32, (64, 1))], ids=str)
+def test_turned_factors_are_the_same_numbers_with_units_side_by_side(units, widths, squared, interpreted):
+    torch.manual_seed(0)
+    scales = 10.0 ** torch.linspace(-17, 17, units).view(-1, 1, 1)
+    light, heavy = (torch.randn(units, 1, width) * scales for width in widths)
+    sizes = heavy.flatten(1).double().norm(dim=1)
+    factors = torch.rand(units, dtype=torch.float64) * (torch.arange(units) % 4 > 0)
+    heavy[0] = math.inf
+    given = light, heavy, sizes.square() if squared else sizes, factors
+    for one, other in zip(
+        kernels.weighted_pair(*given, squared=squared, turned=True),
+        kernels.weighted_pair(*given, squared=squared),
+        strict=True,
+    ):
+        assert torch.equal(one[:units], other)
+        assert not one[units:].any()
+        assert len(one) == -(-units // 32) * 32
+        assert other.is_contiguous()
+        assert one.squeeze(1).T.is_contiguous()
+
+
+@pytest.mark.parametrize("cut", [0.0, 2.0**-9], ids=["whole", "cut"])
+@pytest.mark.parametrize("shape", [(40, 3), (3, 40)], ids=str)
+def test_sums_of_linear_layers_are_the_same_however_their_factors_lie(shape, cut, interpreted, monkeypatch):
+    """Units side by side where products may be cut; into memory that is given, and added to what is there."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(gradients, "shortened", lambda tensor: cut)
+    monkeypatch.setattr(gradients, "roundoff", lambda tensor, terms: 1e-6)
+    rows, columns = shape
+    one = Outer(torch.randn(70, 1, rows), torch.randn(70, 1, columns))
+    with steady(70):
+        check_sums(one, cut, shape)
+    light, _ = one._weighted(torch.ones(70, dtype=torch.float64))
+    assert light.squeeze(1).is_contiguous()  # in ordinary steps as it comes
+
+
+def check_sums(one, cut, shape):
+    _, measured = one.measure(None)
+    factors = torch.rand(70, dtype=torch.float64) * (torch.arange(70) % 5 > 0)
+    light, heavy = one._weighted(factors)
+    assert light.squeeze(1).T.is_contiguous() == heavy.squeeze(1).T.is_contiguous() == (cut > 0)
+    expected = torch.einsum("b,bi,bj->ij", factors, one.left[:, 0].double(), one.right[:, 0].double()).float()
+    torch.testing.assert_close(measured.weighted_sum(factors), expected)
+    torch.testing.assert_close(measured.weighted_sum(factors, out=torch.empty(shape)), expected)
+    torch.testing.assert_close(measured.weighted_sum(factors, torch.ones(shape)), expected + 1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_factor_0_are_0_in_both_factors(turned, interpreted):
     light, heavy = torch.full((2, 1, 4), math.inf), torch.full((2, 1, 5), math.nan)
     sizes, factors = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    assert all(not part.any() for part in kernels.weighted_pair(light, heavy, sizes, factors))
+    assert all(not part.any() for part in kernels.weighted_pair(light, heavy, sizes, factors, turned=turned))

@@ -69,6 +69,19 @@ def test_what_was_measured_is_what_is_summed(shape, cut):
         assert float(rest.weighted_sum(alone).double().norm()) <= 1
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("programs", [8, 4096], ids=["few programs", "many"])
+@pytest.mark.parametrize("shape", [(1, 9, 100), (1, 33, 8200), (9, 20, 1000)], ids=str)
+def test_sums_of_halves_are_those_of_float64_whatever_rows_of_factor_0_hold(shape, programs, kind, cut, monkeypatch):
+    """Whether one program takes all rows or several share them."""
+    monkeypatch.setattr(kernels._kernels(), "PROGRAMS", programs)
+    torch.manual_seed(0)
+    rows, factors = torch.randn(shape).to(kind), torch.rand(shape[1], dtype=torch.float64)
+    expected = torch.einsum("tbe,b->te", rows[:, 1:].double(), factors[1:])
+    rows[:, 0], factors[0] = math.inf, 0.0
+    torch.testing.assert_close(kernels.weighted_sum(rows, factors).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_unit_does_not_depend_on_who_else_is_there(cut):
     one = layer(9, 20, 30)
     wild = Outer(one.left.clone(), one.right.clone())

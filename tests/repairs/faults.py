@@ -351,6 +351,20 @@ FAULTS = [
         ("repairs/test_options.py::test_every_option_of_a_repair_acts[RandomSparsification-cooling]",),
     ),
     Mutant(
+        "repairs: random masks, keys of one upper half are taken as they come",
+        "repairs/random_sparsification.py",
+        "return whole.sort().values[count - 1 - first]",
+        "return whole[count - 1 - first]",
+        ("repairs/test_masks.py::test_the_key_at_a_place_is_that_of_sorting_all_of_them",),
+    ),
+    Mutant(
+        "repairs: random masks, the largest keys are taken for excluded ones",
+        "repairs/random_sparsification.py",
+        "(keys >> 32).clamp_(max=2**31 - 2)",
+        "(keys >> 32)",
+        ("repairs/test_masks.py::test_the_key_at_a_place_is_that_of_sorting_all_of_them",),
+    ),
+    Mutant(
         "seen: a new head ignores its seed",
         "repairs/public.py",
         "torch.default_generator.manual_seed(seed)",

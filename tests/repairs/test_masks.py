@@ -17,7 +17,7 @@ from noisewise.randomness import Entropy
 from noisewise.recipe import fit, with_support
 from noisewise.repairs import MovingAverage, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.repairs.freezing import PruningStages, Stages, smallest
-from noisewise.repairs.random_sparsification import RandomMasks, keys_of, keys_on_gpu, random_subset
+from noisewise.repairs.random_sparsification import RandomMasks, key_at, keys_of, keys_on_gpu, random_subset
 from noisewise.repairs.ranked_sparsification import RankedMasks
 from noisewise.support import Fixed, Observed, Released, together
 from noisewise.training.course import Course
@@ -141,6 +141,26 @@ def test_keys_are_those_of_splitmix64_here_and_on_a_gpu(start):
     chosen = random_subset(among, 12, start)
     order = sorted(among.nonzero().squeeze(1).tolist(), key=lambda place: signed[place].item())
     assert chosen.nonzero().squeeze(1).tolist() == sorted(order[:12])
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 300_000])
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("excluded", [False, True])
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_key_at_a_place_is_that_of_sorting_all_of_them(size, share, excluded, alike):
+    """By their upper halves first; also where a few keys have the same one, and where the largest belong to the excluded."""
+    among = (
+        (torch.arange(size) % 3 > 0) | (torch.arange(size) == size - 1)
+        if excluded
+        else torch.ones(size, dtype=torch.bool)
+    )
+    keys = keys_on_gpu(size, 11, torch.device("cpu"))
+    if alike:  # runs of twenty with one upper half
+        keys = (keys[torch.arange(size) // 20 * 20] & ~(2**32 - 1)) | torch.arange(size)
+    keys[among.nonzero()[-1]] = 2**63 - 5
+    left = keys[among].numpy()
+    count = max(1, round(share * len(left)))
+    assert key_at(keys, among, count) == np.sort(left)[count - 1]
 
 
 def test_masks_follow_from_the_public_seed_alone():

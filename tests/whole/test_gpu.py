@@ -23,7 +23,7 @@ from noisewise.distributed import end, team_of
 from noisewise.errors import ConfigError, DataError, NoisewiseError
 from noisewise.noise import CUDA_CHUNK, Piece, standard_normal
 from noisewise.persample import clipped_sum, examine, formed, kernels
-from noisewise.persample.convolution import Convolution
+from noisewise.persample.convolution import Convolution, HalfConvolution
 from noisewise.persample.formed import Narrow
 from noisewise.persample.gradients import Outer
 from noisewise.persample.steady import steady
@@ -355,9 +355,10 @@ def test_experiments_run_on_a_gpu(name, tmp_path):
     assert result_path(tmp_path, *name.split("."), "quick").exists()
 
 
-def test_kernels_agree_with_plain_arithmetic():
+@pytest.mark.parametrize(("entries", "out"), [(5000, 72), (9000, 48)], ids=["tiles, one tap", "rows, three taps"])
+def test_kernels_agree_with_plain_arithmetic(entries, out):
     torch.manual_seed(0)
-    rows = torch.randn(300, 5000, device="cuda")
+    rows = torch.randn(300, entries, device="cuda")
     factors = torch.rand(300, device="cuda", dtype=torch.float64)
     rows[5], factors[5] = float("nan"), 0.0
     assert kernels.usable(rows)
@@ -367,11 +368,11 @@ def test_kernels_agree_with_plain_arithmetic():
     assert ((got - exact).norm() / exact.norm()).item() < 1e-6
     lengths = kernels.squares(rows)[keep].sqrt()
     torch.testing.assert_close(lengths, rows[keep].double().norm(dim=1), rtol=1e-12, atol=0)
-    given, grad = torch.randn(6, 40, 14, 14, device="cuda"), torch.randn(6, 72, 14, 14, device="cuda")
+    given, grad = torch.randn(6, 40, 14, 14, device="cuda"), torch.randn(6, out, 14, 14, device="cuda")
     for cut, error in ((False, 1e-5), (True, 2e-3)):
         formed, squares = kernels.form_taps(grad, given, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), None, cut=cut)
         for unit in (0, 5):
-            weight = torch.zeros(72, 40, 3, 3, dtype=torch.float64, device="cuda").requires_grad_()
+            weight = torch.zeros(out, 40, 3, 3, dtype=torch.float64, device="cuda").requires_grad_()
             (F.conv2d(given[unit : unit + 1].double(), weight, padding=1) * grad[unit]).sum().backward()
             exact = weight.grad.flatten(2).permute(2, 0, 1)
             assert ((formed[:, unit] - exact).norm() / exact.norm()).item() < error
@@ -416,6 +417,64 @@ def test_gradients_kept_in_float16_are_those_that_were_measured(units, time, row
         alone = torch.zeros(units, dtype=torch.float64, device="cuda")
         alone[unit] = 1 / squares[unit].sqrt()
         assert float(rest.weighted_sum(alone).double().norm()) <= 1
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(("channels", "out", "size"), [(3, 32, 32), (32, 32, 32), (64, 64, 16), (64, 128, 8)])
+def test_gradients_kept_in_bfloat16_are_those_that_were_measured(channels, out, size, masked):
+    """Convolutions, also of units all of one sign: three taps at once or one, rounded before they are measured."""
+    torch.manual_seed(0)
+    given = torch.randn(9, channels, size, size, device="cuda").bfloat16()
+    grad = torch.randn(9, out, size, size, device="cuda").bfloat16()
+    given[:3], grad[:3] = given[:3].abs(), grad[:3].abs()
+    mask = torch.rand(out, channels, 3, 3, device="cuda") < 0.5 if masked else None
+    layer = Convolution(given, grad, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), 1)
+    with steady(9):
+        squares, rest = HalfConvolution(layer).measure(mask)
+    (part,) = rest.chunks
+    assert part.grads.dtype == torch.bfloat16
+    kept = part.formed().double().flatten(1)
+    exact = replace(layer, input=given.double(), grad=grad.double()).formed().flatten(1)
+    exact = exact if mask is None else exact * mask.flatten()
+    assert ((kept - exact).norm(dim=1) < 2.0**-8 * exact.norm(dim=1)).all()
+    assert (squares >= kept.square().sum(1)).all()
+    torch.testing.assert_close(squares, kept.square().sum(1), rtol=1e-11, atol=0)
+    for unit in range(9):
+        alone = torch.zeros(9, dtype=torch.float64, device="cuda")
+        alone[unit] = 1 / squares[unit].sqrt()
+        assert float(rest.weighted_sum(alone).double().norm()) <= 1 + 1e-7
+
+
+def test_sums_of_linear_layers_are_those_of_float64_however_their_factors_lie(tf32):
+    torch.manual_seed(0)
+    left, right = torch.randn(70, 1, 130, device="cuda"), torch.randn(70, 1, 257, device="cuda") * 1e5
+    left[3], right[5] = torch.inf, torch.nan
+    factors = torch.rand(70, device="cuda", dtype=torch.float64) * 1e-5
+    factors[[3, 5]] = 0
+    with steady(70):
+        _, rest = Outer(left, right).measure(None)
+        total = rest.where(factors != 0).weighted_sum(factors)
+    some = factors != 0
+    expected = torch.einsum("b,bi,bj->ij", factors[some], left[some, 0].double(), right[some, 0].double())
+    assert float((total - expected).norm()) < 2.0**-8 * float(expected.norm())
+
+
+@pytest.mark.parametrize("units", [2000, 2016, 1023])
+def test_a_unit_more_that_does_not_count_moves_nobody_else(units, tf32):
+    """Units that are nearly alike, whose products are cut alike: another kernel for another number would move the sum."""
+    torch.manual_seed(0)
+    left, right = (
+        torch.rand(1, 1, size, device="cuda") + 1e-3 * torch.rand(units + 1, 1, size, device="cuda")
+        for size in (256, 300)
+    )
+    factors = torch.full((units + 1,), 1e-3, device="cuda", dtype=torch.float64)
+    factors[-1] = 0
+    sums = []
+    for count in (units, units + 1):
+        with steady(count):
+            _, rest = Outer(left[:count].contiguous(), right[:count].contiguous()).measure(None)
+            sums.append(rest.where(factors[:count] != 0).weighted_sum(factors[:count]))
+    assert float((sums[0] - sums[1]).norm()) < 1e-5 * float(sums[0].norm())
 
 
 def test_captured_steps_of_an_encoder_with_tf32_are_the_ordinary_ones_up_to_its_rounding(tf32):

@@ -152,6 +152,11 @@ class Convolution:
         return roundoff(self.grad, math.prod(self.grad.shape[2:]), convolution=True)
 
     @property
+    def _kept_as(self) -> torch.dtype:
+        """What kernels store: bfloat16 has the range of float32, float16 has not."""
+        return torch.bfloat16 if self.grad.dtype == torch.bfloat16 else torch.float32
+
+    @property
     def _shifts(self) -> bool:
         """Is a tap an offset into the flattened input, and are there channels enough for products over them?"""
         return set(self.stride) == {1} and self.groups == 1 and self.input.shape[1] >= 8
@@ -316,11 +321,12 @@ class Convolution:
         """By a kernel that walks over positions, by shifting, one batched product per tap, or by unfolding."""
         setup = (self.kernel, self.stride, self.padding, self.dilation)
         if self._gathers:
-            grads, squares = kernels.gather_taps(self.grad[chunk], self.input[chunk], *setup, mask)
+            grads, squares = kernels.gather_taps(self.grad[chunk], self.input[chunk], *setup, mask, self._kept_as)
             return ByTap(grads.unsqueeze(0), squares)  # as one tap of many channels
         if self._walks:
             cut = shortened(self.grad, convolution=True) > 0
-            return ByTap(*kernels.form_taps(self.grad[chunk], self.input[chunk], *setup, mask, cut=cut))
+            grad, given = self.grad[chunk], self.input[chunk]
+            return ByTap(*kernels.form_taps(grad, given, *setup, mask, cut=cut, kind=self._kept_as))
         if self._lies_last:
             return self._by_rows(chunk, mask)
         if self._widens:
@@ -454,7 +460,8 @@ class Convolution:
 class HalfConvolution:
     """A convolution with input and gradient in one half precision, whose products are exact in float32.
 
-    Read as they are where the kernel forms gradients that are kept: the sums are those of float32. Else widened first.
+    Read as they are where the kernel forms gradients that are kept, else widened first. Those of float16 are kept in float32;
+    those of bfloat16 are rounded to it and measured as they are kept: what was measured is what is summed.
     """
 
     narrow: Convolution

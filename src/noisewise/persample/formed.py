@@ -203,7 +203,7 @@ class ByTap:
     """Formed gradients of a convolution, `[taps, batch, out, in]`; `squares [batch]`: those of their norms, if known.
 
     Of kernels with two axes the first may stand for the taps, and the second in front of the inputs: `[rows, batch, out,
-    columns * in]`; several rows may be one stretch of columns.
+    columns * in]`; several rows may be one stretch of columns. In bfloat16 they are what was measured and is summed.
     """
 
     grads: Tensor
@@ -228,24 +228,33 @@ class ByTap:
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """A product of a matrix and a vector per tap."""
         taps, _, out, channels = self.grads.shape
-        if kernels.usable(self.grads) and self.columns == 1:
+        if self._added_by_kernel:
             return kernels.weighted_sum(self.grads.flatten(2), factors).view(taps, out, channels).permute(1, 2, 0)
-        weights, flat = toward_zero(factors, self.grads.dtype), self.grads.flatten(2)
+        flat = self._wide.flatten(2)
+        weights = toward_zero(factors, flat.dtype)
         cut = shortened(flat) > 0  # which a product with several matrices at once would be
         total = torch.stack([torch.mv(grads.T, weights) for grads in flat]) if cut else weights @ flat
         return total.view(taps, out, self.columns, -1).permute(1, 3, 0, 2)
 
     def formed(self) -> Tensor:
         """In the parameter's order."""
-        by_column: Tensor = self.grads.unflatten(3, (self.columns, -1))
+        by_column: Tensor = self._wide.unflatten(3, (self.columns, -1))
         return by_column.permute(1, 2, 4, 0, 3).flatten(1)
 
     def where(self, keep: Tensor) -> ByTap:
         """Zero rows, unless sums leave rows of factor 0 out anyway."""
-        if kernels.usable(self.grads) and self.columns == 1:
+        if self._added_by_kernel:
             return self
         grads = torch.where(keep.view(1, -1, 1, 1), self.grads, self.grads.new_zeros(()))
         return ByTap(grads, columns=self.columns)
+
+    @property
+    def _added_by_kernel(self) -> bool:
+        return self.columns == 1 and kernels.adds(self.grads)
+
+    @property
+    def _wide(self) -> Tensor:
+        return self.grads.float() if self.grads.dtype == torch.bfloat16 else self.grads
 
 
 @dataclass(frozen=True)

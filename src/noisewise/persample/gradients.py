@@ -205,7 +205,9 @@ class Outer:
         light, heavy = (self.right, self.left) if swapped else (self.left, self.right)
         heavier = 0 if swapped else 1
         if "_squares" in vars(self):  # of one position, by kernels
-            light, heavy = kernels.weighted_pair(light, heavy, self._squares[heavier], factors, squared=True)
+            turned = is_steady() and shortened(light) > 0  # which products of TF32 want
+            size = self._squares[heavier]
+            light, heavy = kernels.weighted_pair(light, heavy, size, factors, squared=True, turned=turned)
         else:
             light, heavy = weighted(light, heavy, self._entries[heavier], factors)
         return (heavy, light) if swapped else (light, heavy)

@@ -1,4 +1,4 @@
-"""Kernels of its own, where there are any: on a GPU with Triton. Each has a portable way beside it, with equal results."""
+"""Kernels of its own, where there are any: on a GPU with Triton. Each has a portable way beside it, equal up to rounding."""
 
 from __future__ import annotations
 
@@ -133,6 +133,11 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     return total
 
 
+def adds(rows: Tensor) -> bool:
+    """Is `weighted_sum` for these? Gradients that are kept lie in float32, or in bfloat16."""
+    return rows.dtype in (torch.float32, torch.bfloat16) and usable(rows, kind=rows.dtype)
+
+
 def _of_two_axes(
     grad: Tensor,
     given: Tensor,
@@ -160,18 +165,20 @@ def form_taps(
     *,
     cut: bool,
     stored: bool = True,
+    kind: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight over one or two axes, `[taps, batch, out, in]`, and their squared norms in float64.
 
     `cut`: products may be of TF32 factors; those of factors in half precision are exact. Not `stored`: only the norms.
-    Products in full precision take seconds to compile in large tiles, which a captured step is worth and a look at a few
-    made-up units is not.
+    Stored in some `kind`, and measured so. Products in full precision take seconds to compile in large tiles, which a
+    captured step is worth and a look at a few made-up units is not.
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_tap = None if mask is None else laid.form(laid.by_tap, mask)
     formed: tuple[Tensor, Tensor] = _kernels().form_taps(
-        *setup, by_tap, precision="tf32" if cut else "ieee", stored=stored, small=not cut and not is_steady()
-    )
+        *setup, by_tap,
+        precision="tf32" if cut else "ieee", stored=stored, small=not cut and not is_steady(), kind=kind,
+    )  # fmt: skip
     return formed
 
 
@@ -183,13 +190,15 @@ def gather_taps(
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
     mask: Tensor | None,
+    kind: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight with few channels, `[batch, out, in * taps]`, and their squared norms in float64.
 
-    Products may be of TF32 factors; those of factors in half precision are exact.
+    Products may be of TF32 factors; those of factors in half precision are exact. Of some `kind`, and measured so.
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
-    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, None if mask is None else _bytes(mask), precision="tf32")
+    laid_bytes = None if mask is None else _bytes(mask)
+    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, laid_bytes, precision="tf32", kind=kind)
     return formed
 
 
@@ -269,16 +278,16 @@ def outers(
 
 
 def weighted_pair(
-    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool = False
+    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool = False, turned: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`gradients.weighted`: scaled by powers of two near `sizes`; rows of factor 0 are 0 in both, whatever they hold.
 
-    `squared`: sizes are squares.
+    `squared`: sizes are squares. `turned`: the same numbers with units side by side in memory, and some rows of zeros more.
     """
     one, other = _clipping().weighted_pair(
-        light.flatten(1), heavy.flatten(1), sizes.contiguous(), factors.contiguous(), squared=squared
+        light.flatten(1), heavy.flatten(1), sizes.contiguous(), factors.contiguous(), squared=squared, turned=turned
     )
-    return one.view(light.shape), other.view(heavy.shape)
+    return one.unflatten(1, light.shape[1:]), other.unflatten(1, heavy.shape[1:])
 
 
 def totals(squares: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ from noisewise.persample.triton_kernels import _launch, _power, _toward_zero
 
 BLOCK = 256  # units of a program
 WIDE = 1024  # entries of a program
+TURNED = 32, 64  # rows and entries of a tile that is turned
 
 
 @triton.jit(do_not_specialize=["parts", "units"])
@@ -72,43 +73,59 @@ def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: T
 
 
 @triton.jit
-def _weighed(x, out, row, part, stride, entries, factor, scale, BLOCK: tl.constexpr):
+def _weighed(x, out, rows, part, stride, entries, row_apart, apart, factor, scale, BLOCK: tl.constexpr):
     places = part * BLOCK + tl.arange(0, BLOCK)
-    values = tl.load(x + row * stride + places, mask=(places < entries) & (factor != 0), other=0.0)
-    tl.store(out + row * entries + places, values * scale, mask=places < entries)
+    within = (places < entries)[None, :]
+    at = x + rows.to(tl.int64)[:, None] * stride + places[None, :]
+    values = tl.load(at, mask=(factor != 0)[:, None] & within, other=0.0) * scale[:, None]
+    at = out + rows.to(tl.int64)[:, None] * row_apart + places.to(tl.int64)[None, :] * apart
+    tl.store(at, values, mask=within)
 
 
-@triton.jit(do_not_specialize=["blocks"])
+@triton.jit(do_not_specialize=["batch", "blocks", "parts"])
 def _pair(
-    light, heavy, sizes, factors, lighter, heavier, light_stride, heavy_stride, light_entries, heavy_entries, blocks,
-    SQUARED: tl.constexpr, BLOCK: tl.constexpr,
+    light, heavy, sizes, factors, lighter, heavier, light_stride, heavy_stride, light_entries, heavy_entries,
+    light_row, light_apart, heavy_row, heavy_apart, batch, blocks, parts,
+    SQUARED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row, some entries of one of the two: the light one with weight and scale, the heavy one brought into range."""
-    row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    one = row + tl.arange(0, 1)
-    factor, size = tl.load(factors + one), tl.load(sizes + one).to(tl.float64)
+    """Some rows and entries of one of the two: the light one with weight and scale, the heavy one brought into range.
+
+    Rows behind the last of the batch, of which there may be some in the last tile, are zeros.
+    """
+    rows = (tl.program_id(0) // parts) * ROWS + tl.arange(0, ROWS)
+    part = tl.program_id(0) % parts
+    factor = tl.load(factors + rows, mask=rows < batch, other=0.0)
+    size = tl.load(sizes + rows, mask=rows < batch, other=1.0).to(tl.float64)
     power = _power(tl.sqrt(size) if SQUARED else size)
     if part < blocks:
-        _weighed(light, lighter, row, part, light_stride, light_entries, factor, _toward_zero(factor * power), BLOCK)
+        weight = _toward_zero(factor * power)
+        _weighed(light, lighter, rows, part, light_stride, light_entries, light_row, light_apart, factor, weight, BLOCK)
     else:
+        part -= blocks
         scale = (1.0 / power).to(tl.float32)
-        _weighed(heavy, heavier, row, part - blocks, heavy_stride, heavy_entries, factor, scale, BLOCK)
+        _weighed(heavy, heavier, rows, part, heavy_stride, heavy_entries, heavy_row, heavy_apart, factor, scale, BLOCK)
 
 
 def weighted_pair(
-    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool
+    light: Tensor, heavy: Tensor, sizes: Tensor, factors: Tensor, *, squared: bool, turned: bool
 ) -> tuple[Tensor, Tensor]:
     """`p f light` and `heavy / p` of `[batch, entries]`, p the powers of two above `sizes`; 0 where the factor is.
 
-    `squared`: sizes are squares.
+    `squared`: sizes are squares. `turned`: rows lie side by side, as tensor cores want what they sum over, and there are a
+    multiple of `TURNED[0]`, the last of them zeros: how a product is aligned must not follow from how many units there are.
     """
     batch = len(light)
-    lighter, heavier = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (light, heavy))
-    blocks = triton.cdiv(light.shape[1], WIDE)
+    tall, wide = TURNED if turned else (1, WIDE)
+    room = triton.cdiv(batch, tall) * tall
+    shapes = [(x.shape[1], room) if turned else x.shape for x in (light, heavy)]
+    lighter, heavier = (torch.empty(shape, dtype=light.dtype, device=light.device) for shape in shapes)
+    if turned:
+        lighter, heavier = lighter.T, heavier.T
+    blocks = triton.cdiv(light.shape[1], wide)
+    parts = blocks + triton.cdiv(heavy.shape[1], wide)
     _launch(
-        _pair, (batch, blocks + triton.cdiv(heavy.shape[1], WIDE)),
+        _pair, (room // tall * parts,),
         light, heavy, sizes, factors, lighter, heavier, light.stride(0), heavy.stride(0), light.shape[1], heavy.shape[1],
-        blocks, SQUARED=squared, BLOCK=WIDE,
+        *lighter.stride(), *heavier.stride(), batch, blocks, parts, SQUARED=squared, ROWS=tall, BLOCK=wide,
     )  # fmt: skip
     return lighter, heavier

@@ -58,8 +58,9 @@ def _gathered(
     entries = rows[:, None] * columns + column[None, :]
     if MASKED:
         total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)
-    tl.store(out + unit * outputs * columns + entries, total, mask=counts)
-    exact = tl.where(counts, total, 0.0).to(tl.float64)
+    kept = total.to(out.dtype.element_ty)
+    tl.store(out + unit * outputs * columns + entries, kept, mask=counts)
+    exact = tl.where(counts, kept.to(tl.float32), 0.0).to(tl.float64)  # of what is stored
     tl.store(squares + unit * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
 
 
@@ -73,8 +74,9 @@ def gather_taps(
     mask: Tensor | None,
     *,
     precision: str,
+    kind: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of a convolution's weight `[batch, out, in * taps]` in its order, and their squared norms in float64.
+    """Gradients of a convolution's weight `[batch, out, in * taps]` in its order, of some `kind`; squared norms in float64.
 
     grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask` of bytes in the weight's order.
     """
@@ -85,7 +87,7 @@ def gather_taps(
     broad = max(16, triton.next_power_of_2(columns))
     tile = min(max(16, triton.next_power_of_2(outputs)), max(16, ENTRIES // broad))
     tiles = triton.cdiv(outputs, tile)
-    out = torch.empty(batch, outputs, columns, dtype=torch.float32, device=grad.device)
+    out = torch.empty(batch, outputs, columns, dtype=kind, device=grad.device)
     squares = torch.empty(batch, tiles, dtype=torch.float64, device=grad.device)
     _launch(
         _gathered, (batch, tiles),

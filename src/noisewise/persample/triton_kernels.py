@@ -28,8 +28,10 @@ from triton.runtime import driver
 
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
-FLAT, MANY = (8, 512), 1 << 18  # a tile of few rows of so many entries
+LOW, LONG, MANY = 8, 1024, 1 << 13  # the same where there are so many entries, row after row
 TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
+ROW_OF_TAPS = True  # does a program make three taps that lie side by side?
+ROW_TILE = 1 << 12  # entries of a tile up to which three are held in registers
 FEW = 64  # positions up to which steps are longer
 SMALL = 32  # channels of a tile, and positions of a step, whose products in full precision are compiled quickly
 
@@ -98,7 +100,7 @@ def _first_calls() -> list[Callable[[], object]]:
     plain = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "mask": None}
     return [
         *(partial(form_taps, part, part, **plain, precision="ieee", stored=True, small=True) for part in images),
-        *(partial(weighted_sum, torch.empty(1, 3, width), factors) for width in (256, 10)),
+        *(partial(weighted_sum, torch.empty(1, 3, width), factors) for width in (MANY, 256, 10)),
         *(partial(squares, torch.empty(3, width), 1.0, None) for width in (2048, 512, 256, 128, 10)),
         *(
             partial(scaled, torch.empty(3, 256), torch.empty(3, dtype=kind), factors, light=light)
@@ -143,7 +145,25 @@ def _weighted(x, factors, out, batch, entries, row, tap, loops, ROWS: tl.constex
         weights = _toward_zero(tl.load(factors + rows, mask=rows < batch, other=0.0))
         counts = (weights != 0)[:, None] & (places < entries)[None, :]
         at = x + number.to(tl.int64) * tap + rows.to(tl.int64)[:, None] * row + places[None, :]
-        total += tl.sum(tl.load(at, mask=counts, other=0.0) * weights[:, None], axis=0)
+        total += tl.sum(tl.load(at, mask=counts, other=0.0).to(tl.float32) * weights[:, None], axis=0)
+    tl.store(out + (split * tl.num_programs(2) + number).to(tl.int64) * entries + places, total, mask=places < entries)
+
+
+@triton.jit(do_not_specialize=["batch", "loops"])
+def _weighted_by_row(x, factors, out, batch, entries, row, tap, loops, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """`_weighted` where every thread has entries of its own: a few rows are read at once, and nothing is passed on."""
+    split = tl.program_id(1)
+    number = tl.program_id(2)
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in range(loops):
+        part = tl.zeros([BLOCK], tl.float32)
+        for r in tl.static_range(ROWS):
+            one = (split * loops + k) * ROWS + r + tl.arange(0, 1)
+            weight = _toward_zero(tl.load(factors + one, mask=one < batch, other=0.0))
+            at = x + number.to(tl.int64) * tap + one.to(tl.int64) * row + places
+            part += tl.load(at, mask=(weight != 0) & (places < entries), other=0.0).to(tl.float32) * weight
+        total += part
     tl.store(out + (split * tl.num_programs(2) + number).to(tl.int64) * entries + places, total, mask=places < entries)
 
 
@@ -217,6 +237,31 @@ def masked_squares(
     return out[:, 0] if parts == 1 else out.sum(1)
 
 
+@triton.jit
+def _under(channels, counts, there, y, x, tall, wide, WIDENED: tl.constexpr):
+    """What lies under a tap at some positions, of some channels; 0 beside the image."""
+    inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
+    # positions in front: threads side by side read what lies side by side, whatever stride and width are
+    at = channels[None, :] + (y * wide + x)[:, None]
+    right = tl.load(at, mask=counts[None, :] & inside[:, None], other=0.0)
+    return right.to(tl.float32) if WIDENED else right
+
+
+@triton.jit
+def _finished(
+    total, out, squares, mask, tap, unit, entries, counts, size, batch, place,
+    MASKED: tl.constexpr, STORED: tl.constexpr,
+):  # fmt: skip
+    """A tap's tile under its mask: store it or not, and the sum of its squares."""
+    if MASKED:
+        total = tl.where(tl.load(mask + tap * size + entries, mask=counts, other=0) != 0, total, 0.0)
+    kept = total.to(out.dtype.element_ty)
+    if STORED:
+        tl.store(out + (tap.to(tl.int64) * batch + unit) * size + entries, kept, mask=counts)
+    exact = tl.where(counts, kept.to(tl.float32), 0.0).to(tl.float64)  # of what is stored
+    tl.store(squares + place, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+
+
 @triton.jit(
     do_not_specialize=[
         "width", "tall", "wide", "across", "kernel", "stride_y", "stride_x", "pad_y", "pad_x", "dilation_y", "dilation_x",
@@ -228,40 +273,48 @@ def _taps(
     grad, given, out, squares, outputs, inputs, positions, width, area, tall, wide, across, kernel, mask,
     stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, batch, tiles, loops,
     OUT: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr,
+    PRECISION: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr, TAPS: tl.constexpr,
 ):  # fmt: skip
-    """One unit, one tap, one tile of out x in: walk over positions, store the tile or not, and the sum of its squares."""
+    """One unit, one tap or three side by side, one tile of out x in: walk over positions, store the tile or not, square it.
+
+    Three taps read the gradient once. Each has a sum of its own, in the order in which it would be alone.
+    """
     unit = tl.program_id(0).to(tl.int64)
-    tap = tl.program_id(1)
+    tap = tl.program_id(1) * TAPS
     tile = tl.program_id(2)
     rows = (tile // across) * OUT + tl.arange(0, OUT)
     columns = (tile % across) * IN + tl.arange(0, IN)
+    channels = given + (unit * inputs + columns) * area
     tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
     total = tl.zeros([OUT, IN], tl.float32)
+    if TAPS == 3:
+        second, third = tl.zeros([OUT, IN], tl.float32), tl.zeros([OUT, IN], tl.float32)
     for k in range(loops):
         places = k * BLOCK + tl.arange(0, BLOCK)
         y, x = (places // width) * stride_y + tap_y, (places % width) * stride_x + tap_x
         there = places < positions
-        inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
         left = tl.load(
             grad + (unit * outputs + rows)[:, None] * positions + places[None, :],
             mask=(rows < outputs)[:, None] & there[None, :], other=0.0,
         )  # fmt: skip
-        right = tl.load(
-            given + (unit * inputs + columns)[None, :] * area + (y * wide + x)[:, None],
-            mask=(columns < inputs)[None, :] & inside[:, None], other=0.0,
-        )  # positions in front: threads side by side read what lies side by side, whatever stride and width are  # fmt: skip
         if WIDENED:
-            left, right = left.to(tl.float32), right.to(tl.float32)
+            left = left.to(tl.float32)
+        right = _under(channels, columns < inputs, there, y, x, tall, wide, WIDENED)
         total += tl.dot(left, right, input_precision=PRECISION)
+        if TAPS == 3:
+            right = _under(channels, columns < inputs, there, y, x + dilation_x, tall, wide, WIDENED)
+            second += tl.dot(left, right, input_precision=PRECISION)
+            right = _under(channels, columns < inputs, there, y, x + 2 * dilation_x, tall, wide, WIDENED)
+            third += tl.dot(left, right, input_precision=PRECISION)
     counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
-    entries = rows[:, None] * inputs + columns[None, :]
-    if MASKED:
-        total = tl.where(tl.load(mask + tap * outputs * inputs + entries, mask=counts, other=0) != 0, total, 0.0)
-    if STORED:
-        tl.store(out + (tap.to(tl.int64) * batch + unit) * outputs * inputs + entries, total, mask=counts)
-    exact = tl.where(counts, total, 0.0).to(tl.float64)
-    tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
+    entries, size = rows[:, None] * inputs + columns[None, :], outputs * inputs
+    place = unit * (tl.num_programs(1) * TAPS * tiles) + tap * tiles + tile
+    _finished(total, out, squares, mask, tap, unit, entries, counts, size, batch, place, MASKED, STORED)
+    if TAPS == 3:
+        place += tiles
+        _finished(second, out, squares, mask, tap + 1, unit, entries, counts, size, batch, place, MASKED, STORED)
+        place += tiles
+        _finished(third, out, squares, mask, tap + 2, unit, entries, counts, size, batch, place, MASKED, STORED)
 
 
 @triton.jit
@@ -328,19 +381,9 @@ def layer_norm(grad: Tensor, given: Tensor, eps: float) -> tuple[Tensor, Tensor]
     splits = triton.cdiv(time, loops)
     weights, biases = (torch.empty(batch, splits, width, dtype=grad.dtype, device=grad.device) for _ in range(2))
     _launch(
-        _layer_norm,
-        (batch, splits),
-        grad,
-        given,
-        weights,
-        biases,
-        time,
-        width,
-        eps,
-        splits,
-        LOOPS=loops,
-        BLOCK=triton.next_power_of_2(width),
-    )
+        _layer_norm, (batch, splits), grad, given, weights, biases, time, width, eps, splits,
+        LOOPS=loops, BLOCK=triton.next_power_of_2(width),
+    )  # fmt: skip
     return weights.sum(1), biases.sum(1)
 
 
@@ -356,12 +399,14 @@ def form_taps(
     precision: str,
     stored: bool,
     small: bool,
+    kind: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
 
     grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [taps, out, in]` of bytes. Not
-    `stored`: there are none of the first. `small`: in tiles that are compiled sooner and computed later. Triton's interpreter
-    takes bfloat16 for whole numbers in products: widened there.
+    `stored`: there are none of the first. Else of some `kind`, and squares are those of what was rounded to it. `small`: in
+    tiles that are compiled sooner and computed later. Triton's interpreter takes bfloat16 for whole numbers in products:
+    widened there.
     """
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]
@@ -373,15 +418,18 @@ def form_taps(
     block = SMALL if long else max(16, triton.next_power_of_2(positions))
     across = triton.cdiv(inputs, tile_in)
     tiles = across * triton.cdiv(outputs, tile_out)
-    out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=torch.float32, device=grad.device)
+    quick = precision == "tf32" or grad.dtype != torch.float32  # three products in full precision are compiled for long
+    row = ROW_OF_TAPS and kernel[1] == 3 and quick and tile_out * tile_in <= ROW_TILE
+    out = torch.empty(taps if stored else 0, batch, outputs, inputs, dtype=kind, device=grad.device)
     squares = torch.empty(batch, taps * tiles, dtype=torch.float64, device=grad.device)
     _launch(
-        _taps, (batch, taps, tiles),
+        _taps, (batch, taps // 3 if row else taps, tiles),
         grad, given, out, squares, outputs, inputs, positions, width, tall * wide, tall, wide, across, kernel[1],
         out if mask is None else mask, *stride, *padding, *dilation, batch, tiles, triton.cdiv(positions, block),
         OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
-        PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda,
-        num_warps=4, num_stages=2 if long else 3,
+        PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda, TAPS=3 if row else 1,
+        num_warps=8 if row and grad.dtype != torch.float32 and tile_out * tile_in == ROW_TILE else 4,
+        num_stages=2 if long else 3,
     )  # fmt: skip
     return out, squares.sum(1)
 
@@ -414,7 +462,7 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     Factors in float64, rounded towards zero; rows in float32 or a half.
     """
     taps, batch, entries = rows.shape
-    tall, block = FLAT if batch <= FEW and taps * entries >= MANY else (TALL, BROAD)
+    kernel, tall, block = (_weighted_by_row, LOW, LONG) if taps * entries >= MANY else (_weighted, TALL, BROAD)
     columns = triton.cdiv(entries, block)
     loops_in_all = triton.cdiv(batch, tall)
     splits = max(1, min(loops_in_all, triton.cdiv(PROGRAMS // 8, columns * taps)))
@@ -422,19 +470,9 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     splits = triton.cdiv(loops_in_all, loops)
     out = torch.empty(splits, taps, entries, dtype=torch.float32, device=rows.device)
     _launch(
-        _weighted,
-        (columns, splits, taps),
-        rows,
-        factors,
-        out,
-        batch,
-        entries,
-        rows.stride(1),
-        rows.stride(0),
-        loops,
-        ROWS=tall,
-        BLOCK=block,
-    )
+        kernel, (columns, splits, taps),
+        rows, factors, out, batch, entries, rows.stride(1), rows.stride(0), loops, ROWS=tall, BLOCK=block,
+    )  # fmt: skip
     return out[0] if splits == 1 else out.sum(0)
 
 
