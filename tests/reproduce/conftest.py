@@ -1,4 +1,4 @@
-"""A toy paper among the others."""
+"""A toy paper among the others; what experiments keep in the user's cache is kept elsewhere."""
 
 import pytest
 
@@ -10,3 +10,8 @@ from noisewise.reproduce.papers import PAPERS
 def toy(monkeypatch):
     monkeypatch.setitem(PAPERS, "toy", toy_paper.PAPER)
     return toy_paper.COIN
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("NOISEWISE_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -5,9 +5,13 @@ import torch
 from torch import nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from noisewise import Mechanism, Poisson
 from noisewise.clipping import Flat, Global, PerLayer
 from noisewise.data.scatter import scatter
+from noisewise.data.statistics import noised_statistics
 from noisewise.errors import ConfigError
+from noisewise.recipe import train_openly
+from noisewise.reproduce import images
 from noisewise.reproduce.images import (
     _turned,
     calibration_errors,
@@ -18,6 +22,7 @@ from noisewise.reproduce.images import (
     scattered_of,
     train_images,
 )
+from noisewise.reproduce.tables import noise_for, release_of_statistics
 
 QUICK = {
     "device": "cpu",
@@ -167,3 +172,57 @@ def test_scattered_images_are_those_of_the_scattering():
     assert torch.equal(features.test.y, pixels.test.y)
     seen = train_images(seed=0, scattered=True, **QUICK)
     assert seen["loss"] != train_images(seed=0, **QUICK)["loss"]
+
+
+def test_statistics_of_features_are_noised_and_paid_for():
+    """What is shown is the epsilon of one ledger of both releases; what is asked for is met by both together."""
+    given = {**QUICK, "model": "h-cnn", "scattered": True, "normalised": 2.0, "tuning": True}
+    alone, seen, again, other = (
+        train_images(seed=seed, **(given | more))
+        for seed, more in ((0, {"normalised": None}), (0, {}), (0, {}), (0, {"normalised": 3.0}))
+    )
+    train = scattered_of("digits", 60, 0.0, "cpu").train
+    told = noised_statistics(train, (1.0, 1.0), noise_multiplier=2.0)
+    assert told.ledger.lines[0].event == release_of_statistics(len(train), 2.0)
+    plan = Mechanism(
+        sampler=Poisson(len(train), 64), clip=Flat(1.0), steps=seen["steps"], noise_multiplier=seen["noise_multiplier"]
+    )
+    for event, count in plan.events():
+        for step in range(count):
+            told.ledger.record(event, "gradient", step)
+    assert seen["epsilon"] == pytest.approx(told.ledger.epsilon(1e-5), rel=1e-3)
+    assert seen["epsilon"] > alone["epsilon"]
+    assert seen["loss"] == again["loss"] != other["loss"]
+    met = train_images(seed=0, **(given | {"sigma": None, "epsilon": 3.0}))
+    assert 2.98 < met["epsilon"] <= 3.0
+    assert met["noise_multiplier"] > noise_for(len(train), 64, met["steps"], 3.0)
+
+
+def test_public_starts_are_trained_once(monkeypatch):
+    """The same run from a start that was kept; another seed, another number of epochs or of images is another start."""
+    made = []
+    monkeypatch.setattr(
+        images, "train_openly", lambda *args, **given: made.append(given) or train_openly(*args, **given)
+    )
+    given = {**QUICK, "turned": {"degrees": 90.0, "rows": 200}, "start": {"epochs": 1, "batch": 64, "lr": 0.5}}
+    first, again = (train_images(seed=0, **given) for _ in range(2))
+    assert len(made) == 1
+    assert first["loss"] == again["loss"]
+    scratch = train_images(seed=0, **{**given, "start": None})
+    assert scratch["loss"] != first["loss"]
+    assert train_images(seed=1, **given)["loss"] != first["loss"]
+    assert train_images(seed=0, **{**given, "start": given["start"] | {"epochs": 2}})["loss"] != first["loss"]
+    assert train_images(seed=0, tuning=True, **given)["n"] < first["n"]
+    assert len(made) == 4
+
+
+def test_parameters_of_a_public_start_lie_apart():
+    """As those of any model: pieces of one memory would be one thing to whoever looks where tensors lie."""
+    public = parts_of("digits", 0, 0.0, "cpu").train
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
+    began = nn.utils.parameters_to_vector(model.parameters()).clone()
+    images._pretrained(model, "digits", public, {"epochs": 1, "batch": 64, "lr": 0.5}, 0)
+    assert len({parameter.untyped_storage().data_ptr() for parameter in model.parameters()}) == 4
+    assert not torch.equal(nn.utils.parameters_to_vector(model.parameters()), began)
+    with pytest.raises(ConfigError, match="has buffers"):
+        images._pretrained(nn.BatchNorm1d(3), "digits", public, {"epochs": 1, "batch": 64, "lr": 0.5}, 0)

@@ -12,25 +12,31 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 import noisewise as nw
 from noisewise import audits, repairs
+from noisewise.accounting.accountants import pld_epsilon
 from noisewise.attacks.pgd import Space, pgd
 from noisewise.clipping import Clip, Flat, Global, per_layer
-from noisewise.data import Data, Splits
+from noisewise.data import Data, Splits, made_up
+from noisewise.data.cached import kept
 from noisewise.data.images import SCALES, black
 from noisewise.data.scatter import scatter
+from noisewise.data.statistics import bounds_of, noised_statistics
 from noisewise.data.transforms import pad_and_resize, rotate, subsample_class
 from noisewise.errors import ConfigError
 from noisewise.evaluation import outputs
 from noisewise.losses import cross_entropy
 from noisewise.models import build
 from noisewise.recipe import Recipe, train_openly
-from noisewise.reproduce.tables import noise_for
+from noisewise.reproduce.tables import noise_for, release_of_statistics
 
 DELTA = 1e-5
 BATCH = 2000  # images at a time, when nothing is learnt
 SHOWN = 5000  # training images whose loss a curve shows
+MADE_UP = 1000  # images whose features bound those of private ones
+APART = 1_000_000  # seeds of statistics begin there: their noise is not that of a first step
 
 
 def train_images(
@@ -50,6 +56,7 @@ def train_images(
     sizes: dict[str, int] | None = None,
     padding: float = 0.0,
     scattered: bool = False,
+    normalised: float | None = None,
     rule: dict[str, Any] | None = None,
     sigma: float | None = None,
     epsilon: float | None = None,
@@ -84,6 +91,7 @@ def train_images(
         sizes: of classes, others in full.
         padding: share of the side that is border.
         scattered: scattering features in place of pixels.
+        normalised: noise multiplier of their statistics, by which the model normalises; they are part of the budget.
         rule: of clipping, see `rule_of`.
         sigma: noise multiplier; without one, that of `epsilon` at delta 1e-5.
         epsilon: see sigma; 3 by default.
@@ -114,15 +122,17 @@ def train_images(
         train = train.take(
             torch.from_numpy(np.random.default_rng(seed).permutation(len(train))[:rows]).to(train.y.device)
         )
+    if normalised is not None:
+        options = {**(options or {}), "statistics": _statistics(data, train, normalised, seed, device)}
     network = build(model, tuple(train.x.shape[1:]), len(train.classes), seed, **(options or {})).to(device)
     if start is not None:
-        network = _pretrained(network, public, start, seed)
+        network = _pretrained(network, data, public, start, seed)
     n, size = len(train), min(batch, len(train))
     steps = nw.steps_for(epochs, n, size)
     if ablation in ("plain", "clip-only"):
         sigma = 0.0
     elif sigma is None:
-        sigma = noise_for(n, size, steps, 3.0 if epsilon is None else epsilon, DELTA)
+        sigma = noise_for(n, size, steps, 3.0 if epsilon is None else epsilon, DELTA, statistics=normalised)
     plan = nw.Mechanism(
         sampler=nw.Poisson(n, size), clip=rule_of(rule or {}, network), steps=steps, noise_multiplier=sigma
     )
@@ -141,7 +151,8 @@ def train_images(
     seen["train_accuracy"] = scores_of(trained, watched.fitted)["accuracy"]
     seen |= {"steps": plan.steps, "noise_multiplier": float(plan.noise_at(0)), "n": n, "curve": watched.points}
     if ablation == "private" and plan.noise_at(0) > 0:
-        seen["epsilon"] = plan.epsilon(DELTA)
+        before = [] if normalised is None else [(release_of_statistics(n, normalised), 1)]
+        seen["epsilon"] = pld_epsilon([*before, *plan.events()], DELTA, plan.adjacency)
     if members:
         seen["auc"] = _auc(trained, look, train, seed)
     return seen
@@ -194,6 +205,15 @@ def scattered_of(data: str, valid: int, padding: float, device: str) -> Splits:
     return Splits(*(replace(part, x=scatter(part.x, device=device)) for part in parts_of(data, valid, padding, device)))
 
 
+def _statistics(data: str, train: Data, noise: float, seed: int, device: str) -> tuple[Tensor, Tensor]:
+    """Means and deviations of channels, released with noise; their bounds are those of made-up images, which are free."""
+    colours, height, width = parts_of(data, 0, 0.0, device).train.x.shape[1:]
+    made = scatter(made_up.images("spectrum", MADE_UP, (colours, height, width), device=device), device=device)
+    public = Data(made, made.new_zeros(len(made), dtype=torch.int64), classes=("made up",), public=True)
+    told = noised_statistics(train, bounds_of(public), noise_multiplier=noise, insecure_seed=APART + seed)
+    return told.mean, told.std
+
+
 def _turned(name: str, parts: Splits, turned: dict[str, Any], tuning: bool) -> tuple[Data, Data]:
     """Turned test images: some are trained on, the others are the test part; while tuning a fifth of the first."""
     whole = parts.test
@@ -208,11 +228,26 @@ def _turned(name: str, parts: Splits, turned: dict[str, Any], tuning: bool) -> t
     return moved.take(order[held:count]), moved.take(order[:held])
 
 
-def _pretrained(model: nn.Module, public: Data, start: dict[str, Any], seed: int) -> nn.Module:
-    trained = train_openly(
-        model, public, cross_entropy, epochs=start["epochs"], batch_size=start["batch"], lr=start["lr"], seed=seed
-    )
-    model.load_state_dict({name: value.clone() for name, value in trained.state_dict().items()})
+def _pretrained(model: nn.Module, data: str, public: Data, start: dict[str, Any], seed: int) -> nn.Module:
+    """Trained openly, once for all runs that begin so: kept in the user's cache, by weights at the start and settings."""
+
+    def train() -> Tensor:
+        trained = train_openly(
+            model, public, cross_entropy, epochs=start["epochs"], batch_size=start["batch"], lr=start["lr"], seed=seed
+        )
+        return parameters_to_vector(trained.parameters()).detach()
+
+    if any(True for _ in model.buffers()):
+        raise ConfigError(
+            f"start={start!r}: a public start keeps parameters only, this model has buffers. Use another one."
+        )
+    first = parameters_to_vector(model.parameters()).detach()
+    about = f"{data} {len(public)} {sorted(start.items())} {seed} {first.device.type} {torch.__version__}"
+    trained = kept(first, about, train, public=True, name="pretrained")
+    parts = trained.split([parameter.numel() for parameter in model.parameters()])
+    with torch.no_grad():
+        for parameter, part in zip(model.parameters(), parts, strict=True):
+            parameter.copy_(part.view_as(parameter))  # into memory of its own
     return model
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 import noisewise as nw
+from noisewise.accounting import smallest_noise
+from noisewise.accounting.events import gaussian, joint_multiplier
 from noisewise.clipping import Clip, Flat, Global
 from noisewise.data import Data, Splits
 from noisewise.data.synthetic import SignalNoise, signal_noise
@@ -20,6 +22,9 @@ from noisewise.losses import squared_error
 from noisewise.models import build, linear_minimum
 from noisewise.theory import watson2023, zhu2023
 from noisewise.theory.bu2022 import tables
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 REGRESSIONS: dict[str, Callable[[], Splits]] = {
     "wine": lambda: wine_quality(colour="red"),
@@ -205,10 +210,23 @@ def _ratio(first: torch.Tensor, second: torch.Tensor, kept: torch.Tensor, x: tor
 
 
 @cache
-def noise_for(n: int, batch: int | None, steps: int, epsilon: float, delta: float = 1e-5) -> float:
-    """The least noise multiplier that meets epsilon; found once for each plan. No batch: all rows in every step."""
-    sampler = nw.FullBatch(n) if batch is None else nw.Poisson(n, batch)
-    return float(nw.Mechanism(sampler=sampler, steps=steps).calibrated(epsilon, delta).noise_at(0))
+def noise_for(
+    n: int, batch: int | None, steps: int, epsilon: float, delta: float = 1e-5, *, statistics: float | None = None
+) -> float:
+    """The least noise multiplier that meets epsilon; found once for each plan. No batch: all rows in every step.
+
+    `statistics`: noise multiplier of means and squares of features that are released before.
+    """
+    plan = nw.Mechanism(sampler=nw.FullBatch(n) if batch is None else nw.Poisson(n, batch), steps=steps)
+    if statistics is None:
+        return float(plan.calibrated(epsilon, delta).noise_at(0))
+    before = [(release_of_statistics(n, statistics), 1)]
+    return smallest_noise(lambda noise: [*before, *plan.scaled(noise).events()], epsilon, delta, plan.adjacency)
+
+
+def release_of_statistics(n: int, noise: float) -> DpEvent:
+    """The event of `noised_statistics` on n rows: two Gaussians of all of them."""
+    return gaussian(nw.FullBatch(n), joint_multiplier([noise, noise]))
 
 
 def train_regression(
