@@ -84,6 +84,7 @@ PATCHED: dict[str, Sequence[Any]] = {
     "kind": ("patchwork", "woven", "textured"),
     "threshold": (0.5, 0.0, 1.0),
     "grid": (4, 3, 2),
+    "whiten": (0.5, 0.25, 0.75, 0.0),
     "scattering": (0.0, 0.5, 1.0, 2.0),
 }
 
@@ -113,6 +114,7 @@ def drawn_features(
     """Those of the recipe as it is at first; then anything, or more often the best so far with one or two choices changed."""
     if best is None:
         return features_from({name: usual.get(name, values[0]) for name, values in space.items()})
+    best = described(features_from(best))  # a line that is older than a setting has its usual value
     chosen = {name: rng.choice(values) for name, values in space.items()}
     if rng.random() < 0.6:
         changed = rng.sample(sorted(space), rng.choice((1, 2)))

@@ -95,6 +95,20 @@ FAULTS = [
         ("recipes/test_patches.py::test_features_are_made_row_by_row",),
     ),
     Mutant(
+        "recipes: likenesses are pulled apart by what goes together over the records",
+        "recipes/patches.py",
+        "_pulling(*look, shape, self.whiten).to(made), made",
+        "apart(covariance_of(made), self.whiten).to(made), made",
+        ("recipes/test_patches.py::test_features_are_made_row_by_row",),
+    ),
+    Mutant(
+        "recipes: likenesses are pulled apart as a whole, whatever share is wanted",
+        "recipes/patches.py",
+        "- mean) / deviation), share)",
+        "- mean) / deviation), 1.0)",
+        ("recipes/test_patches.py::test_pulled_apart_channels_hardly_go_together_over_other_made_up_images",),
+    ),
+    Mutant(
         "recipes: learned channels are not pulled apart",
         "recipes/learned.py",
         'made.append(torch.einsum("kc,nchw->nkhw", pulling.to(part), part) if self.whiten else part)',

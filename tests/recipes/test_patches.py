@@ -37,15 +37,33 @@ def test_over_made_up_patches_likeness_has_deviation_one_and_pixels_are_pulled_a
     assert abs(float(r.mean())) < 0.1
 
 
-@pytest.mark.parametrize("scattering", [0.0, 2.0])
-def test_features_are_made_row_by_row(scattering):
-    features = Patches(count=5, side=3, grid=2, kind="leaves", scattering=scattering)
+@pytest.mark.parametrize(("scattering", "whiten"), [(0.0, 0.0), (2.0, 0.0), (0.0, 0.5)])
+def test_features_are_made_row_by_row(scattering, whiten):
+    features = Patches(count=5, side=3, grid=2, kind="leaves", scattering=scattering, whiten=whiten)
     images = torch.randn(4, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     parts = features.maps(images)
     assert parts[0].shape == (4, 10, 2, 2)
     assert len(parts) == (2 if scattering else 1)
     for part, one in zip(parts, features.maps(images[2:3]), strict=True):
         torch.testing.assert_close(part[2:3], one, rtol=1e-4, atol=1e-4)
+
+
+def test_pulled_apart_channels_hardly_go_together_over_other_made_up_images():
+    """The largest variance of any mixture: as it is, its square root, or one."""
+    images = made_up.images("leaves", 400, (1, 16, 16), seed=SEED + 5)
+
+    def together(whiten):
+        (maps,) = Patches(count=20, side=3, grid=4, kind="leaves", whiten=whiten).maps(images)
+        rows = maps.movedim(1, 3).flatten(0, 2).double()
+        return torch.cov(rows.T)
+
+    def largest(covariance):
+        return float(torch.linalg.eigvalsh(covariance)[-1])
+
+    raw, half, whole = (together(share) for share in (0.0, 0.5, 1.0))
+    assert largest(raw) > 3
+    assert 0.8 * largest(raw) ** 0.5 < largest(half) < 1.25 * largest(raw) ** 0.5
+    assert largest(whole) < 1.5
 
 
 def test_what_holds_no_patch_is_refused():
@@ -56,7 +74,16 @@ def test_what_holds_no_patch_is_refused():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"count": 0}, {"side": 0}, {"grid": 1.5}, {"kind": "cats"}, {"threshold": -1.0}, {"scattering": 1e9}]
+    "settings",
+    [
+        {"count": 0},
+        {"side": 0},
+        {"grid": 1.5},
+        {"kind": "cats"},
+        {"threshold": -1.0},
+        {"scattering": 1e9},
+        {"whiten": 1.5},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(settings):
     with pytest.raises(ConfigError, match="|".join(settings)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
-from noisewise.recipes.scattered import MADE_UP, SEED, Scattering, apart, levels_of
+from noisewise.recipes.scattered import MADE_UP, SEED, Scattering, apart, covariance_of, levels_of
 from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
 
 FLAT = 0.01  # added to a patch's variance: noise of a flat one is not enlarged
 SEEN = 50_000  # patches that show which pixels go together
-ROWS = {"cpu": 64, "cuda": 256}  # images at a time: maps of all patches are large
+ROWS = {"cpu": 4, "cuda": 256}  # images at a time: maps of all patches are large, those of four stay in a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,14 @@ class Patches:
 
     r_k is the product of patch k of made-up images with a patch of the image, both centred, divided by their deviation and
     with pixels pulled apart (`apart`); in units of its deviation. count: how many k. side: of a patch, in pixels. kind: of
-    made-up images. grid: places on a side. scattering: above 0, scattering features at two scales stand beside, multiplied by
-    it. views, average, shape, centre: as in `Scattering`.
+    made-up images. grid: places on a side. whiten: channels that go together over made-up images are pulled apart, as in
+    `Scattering`. scattering: above 0, scattering features at two scales stand beside, multiplied by it. views, average, shape,
+    centre: as in `Scattering`.
 
-    Guarantee: patches, means and deviations follow from made-up images alone: row i of the result is a function of public
-    numbers and record i. Reference: Coates, Ng, Lee 2011, An analysis of single-layer networks in unsupervised feature
-    learning. Deviation: patches and whitening of made-up images in place of the records'.
+    Guarantee: patches, means, deviations and what goes together follow from made-up images alone: row i of the result is a
+    function of public numbers and record i. Reference: Coates, Ng, Lee 2011, An analysis of single-layer networks in
+    unsupervised feature learning. Deviation: patches and whitening of made-up images in place of the records'; channels are
+    pulled apart as well.
     """
 
     count: int = 512
@@ -44,6 +47,7 @@ class Patches:
     average: bool = True
     shape: tuple[int, ...] = ()
     centre: float = 0.0
+    whiten: float = 0.0
     version: ClassVar[str] = "patches 1"
 
     def __post_init__(self) -> None:
@@ -59,6 +63,8 @@ class Patches:
         for name in ("threshold", "scattering"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be in [0, 100].")
+        if not 0 <= self.whiten <= 1:
+            raise ConfigError(f"whiten={self.whiten!r}: must be in [0, 1], e.g. 0.5.")
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Images that hold a patch for each place of the grid, of the shape that is known."""
@@ -78,6 +84,8 @@ class Patches:
         look = (self.kind, self.count, self.side, self.threshold, self.grid)
         mean, deviation = (value.to(images) for value in _levels(*look, shape))
         made = (_alike(images, *look) - mean) / deviation
+        if self.whiten:
+            made = torch.einsum("kc,nchw->nkhw", _pulling(*look, shape, self.whiten).to(made), made)
         beside = [self.scattering * part for part in Scattering(whiten=1.0).maps(images)] if self.scattering else []
         return [made, *beside]
 
@@ -86,12 +94,13 @@ def _alike(images: Tensor, kind: str, count: int, side: int, threshold: float, g
     """Likeness above the threshold to each patch and to its opposite, on the grid."""
     kernels, shift = (value.to(images) for value in _kernels(kind, count, side, int(images.shape[1])))
     made = []
-    for rows in images.split(ROWS.get(images.device.type, 64)):
+    for rows in images.split(ROWS.get(images.device.type, 4)):
         mean, square = (F.avg_pool2d(part.mean(1, keepdim=True), side, 1) for part in (rows, rows.square()))
         variance = (square - mean.square()).clamp(min=0)
-        alike = F.conv2d(rows, kernels) * (variance + FLAT).rsqrt() - shift[:, None, None]
-        both = torch.cat([alike, -alike], 1).sub_(threshold).clamp_(min=0)
-        made.append(F.adaptive_avg_pool2d(both, grid))
+        alike = F.conv2d(rows, kernels).mul_((variance + FLAT).rsqrt()).sub_(shift[:, None, None])
+        above = F.adaptive_avg_pool2d((alike - threshold).clamp_(min=0), grid)
+        below = F.adaptive_avg_pool2d(alike.neg_().sub_(threshold).clamp_(min=0), grid)
+        made.append(torch.cat([above, below], 1))
     return torch.cat(made)
 
 
@@ -126,3 +135,14 @@ def _levels(
     """Mean and deviation of each channel over made-up images, on the CPU."""
     images = made_up.images(kind, MADE_UP, shape, seed=SEED + 1)
     return levels_of(_alike(images, kind, count, side, threshold, grid))[:2]
+
+
+@lru_cache(maxsize=8)
+def _pulling(
+    kind: str, count: int, side: int, threshold: float, grid: int, shape: tuple[int, int, int], share: float
+) -> Tensor:
+    """What pulls channels apart: more channels are seen on more made-up images, eight places of the grid or more for each."""
+    look = (kind, count, side, threshold, grid)
+    mean, deviation = _levels(*look, shape)
+    images = made_up.images(kind, max(MADE_UP, math.ceil(16 * count / grid**2)), shape, seed=SEED + 1)
+    return apart(covariance_of((_alike(images, *look).double() - mean) / deviation), share)

@@ -128,8 +128,14 @@ def levels_of(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and deviation of each channel of maps `[n, channels, height, width]`, and the covariance of scaled channels."""
     features = maps.double()
     mean, deviation = features.mean((0, 2, 3)), features.std((0, 2, 3)).clamp(min=LEAST)
-    flat = ((features - mean[:, None, None]) / deviation[:, None, None]).movedim(1, 3).flatten(0, 2)
-    return mean[:, None, None], deviation[:, None, None], flat.T @ flat / len(flat)
+    mean, deviation = mean[:, None, None], deviation[:, None, None]
+    return mean, deviation, covariance_of((features - mean) / deviation)
+
+
+def covariance_of(maps: Tensor) -> Tensor:
+    """Of centred channels, over images and places."""
+    flat = maps.movedim(1, 3).flatten(0, 2)
+    return flat.T @ flat / len(flat)
 
 
 def apart(covariance: Tensor, share: float) -> Tensor:
