@@ -74,7 +74,8 @@ SMALL = {"digits"}  # embedded images of 8x8 pixels: two scales and a view each 
 LEARNED: dict[str, Sequence[Any]] = {
     "stages": ((3,), (3, 4), (2, 3), (2, 3, 4), (1, 2, 3, 4)),
     "grid": (2, 4, 4, 8),
-    "whiten": (0.0, 0.5, 1.0),
+    "whiten": (0.5, 0.0, 1.0),
+    "patches": (0.0, 0.5, 1.0, 2.0),
 }
 
 

@@ -9,7 +9,9 @@ from safetensors.torch import save_file
 
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
+from noisewise.recipes import learned as module
 from noisewise.recipes.learned import Learned
+from noisewise.recipes.patches import Patches
 from noisewise.recipes.pretraining import (
     TEMPERATURE,
     Pretraining,
@@ -59,6 +61,22 @@ def test_versions_of_an_image_follow_from_it_and_chance():
 
 def test_time_can_end_it():
     assert pretrain(Pretraining(**{**vars(HOW), "steps": 100_000}), seconds=0.3)[1] < 100_000
+
+
+def test_likeness_to_patches_may_stand_beside(tmp_path, monkeypatch):
+    assert module.BESIDE.whiten == 0.5
+    monkeypatch.setattr(module, "BESIDE", few := Patches(count=5, kind="spectrum", whiten=0.5))
+    how = Pretraining(shape=(1, 12, 12), images=4, steps=1, batch=2, width=2, kind="spectrum")
+    save_encoder(pretrain(how)[0], how, 1, path := tmp_path / "encoder.safetensors")
+    images = torch.randn(3, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    alone, beside = (Learned(weights=str(path), stages=(1,), patches=share).maps(images) for share in (0.0, 2.0))
+    torch.testing.assert_close(beside[0], alone[0])
+    (likeness,) = few.maps(images)
+    torch.testing.assert_close(beside[1], 2 * likeness)
+    assert len(beside) == len(alone) + 1
+    Learned(weights=str(path)).check((1, 8, 8))
+    with pytest.raises(DataError, match="9x9"):
+        Learned(weights=str(path), patches=1.0).check((1, 8, 8))
 
 
 def test_files_say_how_they_were_made(weights):
@@ -120,7 +138,9 @@ def test_settings_that_mean_nothing_are_refused(settings):
         Pretraining(**{**vars(HOW), **settings})
 
 
-@pytest.mark.parametrize("settings", [{"stages": (5,)}, {"stages": ()}, {"grid": 0}, {"whiten": 2.0}])
+@pytest.mark.parametrize(
+    "settings", [{"stages": (5,)}, {"stages": ()}, {"grid": 0}, {"whiten": 2.0}, {"patches": -1.0}]
+)
 def test_features_that_do_not_exist_are_refused(weights, settings):
     with pytest.raises(ConfigError, match="|".join(settings)):
         Learned(weights=str(weights), **settings)

@@ -15,9 +15,12 @@ from torch import Tensor
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
 from noisewise.recipes.encoder import WIDTHS, Encoder
+from noisewise.recipes.patches import Patches
 from noisewise.recipes.pretraining import read_encoder
 from noisewise.recipes.scattered import MADE_UP, SEED, apart, levels_of
 from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+
+BESIDE = Patches(whiten=0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,8 @@ class Learned:
 
     weights: a file that `noisewise pretrain` wrote. digest: its SHA-256, once it is known; another file is then refused.
     stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
-    learned on. whiten, views, average, shape, centre: as in `Scattering`.
+    learned on. patches: above 0, likeness to patches of made-up images (`Patches`, half whitened) stands beside, multiplied by
+    it. whiten, views, average, shape, centre: as in `Scattering`.
 
     Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
     is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.
@@ -41,6 +45,7 @@ class Learned:
     average: bool = True
     shape: tuple[int, ...] = ()
     centre: float = 0.0
+    patches: float = 0.0
     version: ClassVar[str] = "learned 1"
 
     def __post_init__(self) -> None:
@@ -53,6 +58,8 @@ class Learned:
             raise ConfigError(f"grid={self.grid!r}: must be a whole number of at least 1, e.g. 4.")
         if not 0 <= self.whiten <= 1:
             raise ConfigError(f"whiten={self.whiten!r}: must be in [0, 1], e.g. 0.5.")
+        if not 0 <= self.patches <= 100:
+            raise ConfigError(f"patches={self.patches!r}: must be in [0, 100], e.g. 1, or 0 for none.")
         digest = digest_of(self.weights)
         if self.digest and self.digest != digest:
             raise DataError(
@@ -70,9 +77,11 @@ class Learned:
                 f"inputs of shape {list(shape)}: {self.weights} makes features of images with {channels} channels and at least "
                 "8x8 pixels. Learn one on made-up images of your shape with noisewise pretrain, or use another recipe."
             )
+        if self.patches:
+            BESIDE.check(shape)
 
     def maps(self, images: Tensor) -> list[Tensor]:
-        """For each stage, features `[n, channels, grid, grid]` of images, on their device."""
+        """For each stage, features `[n, channels, grid, grid]` of images, on their device; then likeness to patches."""
         shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         parts = _mapped(_encoder(self.weights, self.digest, images.device), images, self.stages, self.grid)
         levels = _levels(self.weights, self.digest, self.stages, self.grid, shape, self.whiten)
@@ -80,7 +89,8 @@ class Learned:
         for part, (mean, deviation, pulling) in zip(parts, levels, strict=True):
             part = (part - mean.to(part)) / deviation.to(part)
             made.append(torch.einsum("kc,nchw->nkhw", pulling.to(part), part) if self.whiten else part)
-        return made
+        beside = [self.patches * part for part in BESIDE.maps(images)] if self.patches else []
+        return [*made, *beside]
 
 
 def digest_of(path: str) -> str:
