@@ -173,8 +173,8 @@ def test_the_random_state_of_the_user_is_left_alone():
 
 
 def test_without_a_generator_the_noise_is_fresh_and_with_it_the_same():
-    one, other = (engine_epsilon(trials=2000).values.statistics["step"].errors for _ in range(2))
-    assert one != other
+    fresh = {engine_epsilon(trials=2000).values.statistics["step"].errors for _ in range(3)}
+    assert len(fresh) > 1  # two of them have the same counts in one of 10^5 runs, all three in one of 10^9
     assert audit(trials=2000) == audit(trials=2000)
 
 

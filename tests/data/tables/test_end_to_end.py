@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+import dp_accounting  # noqa: F401  loaded here: it takes most of a second, which is not what a test below times
 import pandas as pd
 import pytest
 import torch
