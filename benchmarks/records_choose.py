@@ -107,10 +107,14 @@ def settings_of(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def finalists(lines: Sequence[dict[str, Any]], top: int, sets: int) -> list[dict[str, Any]]:
-    """The best settings, none twice, with at most so many sets of features."""
+    """The best settings, none twice, with at most so many sets of features.
+
+    Lines with an entry `other`, which says what was tried beyond any setting, count as trials and are not among them.
+    """
     made: dict[str, dict[str, Any]] = {}
     features: dict[str, None] = {}
-    for line in sorted(lines, key=lambda line: -line["accuracy"]):
+    known = [line for line in lines if "other" not in line]
+    for line in sorted(known, key=lambda line: -line["accuracy"]):
         looks = json.dumps(line["features"], sort_keys=True)
         if looks not in features and len(features) >= sets:
             continue

@@ -124,6 +124,22 @@ def test_the_winner_is_trained_again_and_goes_into_the_recipes_file(results):
     assert record["paid_epsilon"] > 3.0 * 2  # four models at 3 each, composed
 
 
+def test_what_no_setting_says_is_counted_and_not_chosen(results):
+    lines = [line for line in search.lines_of(results[0] / "digits.lines") if line["accuracy"] is not None]
+    by_hand = {**lines[0], "accuracy": 1.0, "rate": 0.5, "other": "places pulled apart"}
+    assert choose.finalists([*lines, by_hand], 5, 5) == choose.finalists(lines, 5, 5)
+    assert choose.price([*lines, by_hand]) > choose.price(lines)
+
+
+def test_older_lines_have_the_usual_values_of_later_settings():
+    raw = {"count": 64, "side": 4, "kind": "leaves", "views": ["same"]}
+    rng = search.random.Random(0)
+    space = search.space_of("digits", 1, 8, "patches-linear")
+    drawn = {search.drawn_features(rng, space, raw, {}).whiten for _ in range(40)}
+    assert 0.0 in drawn
+    assert drawn <= set(space["whiten"])
+
+
 def test_a_final_run_spends_what_it_says_and_repeats(results):
     folder = results[0]
     path = folder / "digits.scattering-linear.3.cpu.json"
