@@ -274,11 +274,22 @@ def _draw_basins(config: Basins, measured: Measured) -> Figure:
         value = measured.column(arm, "segments", BETWEEN, "instability")
         axes[1].plot(value, [place] * len(value), "o", color=COLOURS[place % len(COLOURS)], alpha=0.6)
     random = measured.arms[_copies(config.switches[-1])][measured.seeds[0]]["random"][BETWEEN]["losses"]
-    axes[0].plot([1.08] * len(random), random, "_", color=INK, alpha=0.4, label="random directions")
+    axes[0].plot([1.08] * len(random), random, "_", color=INK, alpha=0.4)
+    axes[0].annotate(
+        "random\ndirections",
+        (1.08, max(random)),
+        (0, 6),
+        textcoords="offset points",
+        color=INK,
+        fontsize="small",
+        ha="center",
+    )
     axes[1].set_yticks(range(len(arms)), labels=arms, fontsize="small")
     axes[1].set_xscale("symlog", linthresh=0.01)
-    dress(axes[0], "from one end to the other", "training loss")
+    dress(axes[0], "from one end to the other", "training loss", legend=False)
     dress(axes[1], "instability, one dot for each seed", "", legend=False)
+    for place, label in enumerate(axes[1].get_yticklabels()):  # which name the curves beside them
+        label.set_color(COLOURS[place % len(COLOURS)])
     return figure
 
 
