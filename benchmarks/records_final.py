@@ -225,7 +225,7 @@ def _summed(record: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
         "accuracy": statistics.mean(scores), "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
         "worst_class": [worst["classes"], together["classes"].get(worst["classes"])],
         "worst_group": [worst["groups"], together["groups"].get(worst["groups"])],
-        "seconds": statistics.mean(run["seconds"] for run in runs),
+        "seconds": statistics.median(run["seconds"] for run in runs),  # one may have waited for other work
         "joules": statistics.mean(joules) if joules else None,
         "runs": runs,
     }  # fmt: skip
