@@ -5,11 +5,13 @@ import json
 import pytest
 
 from noisewise.errors import ConfigError
+from noisewise.reproduce.claims import judge
 from noisewise.reproduce.experiment import config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find, names
 from noisewise.reproduce.running import reproduce, result_path
 from noisewise.reproduce.tiers import TIERS
+from noisewise.reproduce.zhu2023.training import DENSE, SPARSE, arm
 
 EVERY = [(paper, experiment) for paper in PAPERS.values() for experiment in paper.experiments]
 
@@ -72,6 +74,19 @@ def test_runs_that_count_never_share_a_seed_with_those_that_choose():
             cells = experiment.stages[0](experiment.tiers["full"], Measured({}, {}))
             assert all(cell.tuning and cell.seed >= 1000 for cell in cells)
             assert all(cell.settings.get("tuning") for cell in cells)
+
+
+@pytest.mark.parametrize("name", ["table2", "table2_cifar", "table2_hcnn", "table2_hcnn_cifar", "table2_svhn"])
+@pytest.mark.parametrize(("tier", "verdict"), [("standard", "not-comparable"), ("full", "reproduced")])
+def test_published_accuracies_are_compared_where_all_images_are_trained_on(name, tier, verdict):
+    _, experiment = find(f"zhu2023.{name}")
+    config = experiment.tiers[tier]
+    arms = {
+        arm(e, kind): {s: {"accuracy": 0.99} for s in range(5)} for e in config.epsilons for kind in (DENSE, SPARSE)
+    }
+    judged = {each.claim.name.rpartition(".")[2]: each for each in judge(experiment.claims, config, Measured(arms, {}))}
+    assert {judged[kind].verdict for kind in ("dense", "sparse")} == {verdict}
+    assert judged["gain1"].verdict == "not-reproduced"  # what is compared within our runs is judged in both
 
 
 def test_no_torch_is_imported_to_list_papers():
