@@ -210,8 +210,8 @@ TABLE2 = Experiment(
     claims=_table_claims("Z3.fmnist", "86.6 and 83.2", "87.4 and 84.5", ("+0.8", "+1.3")),
     draw=_draw_table,
     settings="26,010 weights, batch 2048, 40 epochs (as Tramer, Boneh), clip bound 1, no momentum, epsilon 3 and 1 at "
-    "delta 1e-5 by PLD; the paper's sigma for this set is not stated. The standard tier: 10,000 images, batch 512, 10 epochs, five "
-    "seeds." + CHOSEN,
+    "delta 1e-5 by PLD; the paper's sigma for this set is not stated. The standard tier: 10,000 images, batch 512, 10 epochs, "
+    "five seeds." + CHOSEN,
     left_out="H-CNN/S and the search over clip bounds and epochs",
     minutes={"quick": 0.1, "standard": 30, "full": 8},
 )
@@ -290,8 +290,8 @@ HCNN = Experiment(
     claims=_table_claims("Z3.hcnn", "88.9 and 85.8", "89.2 and 87.0", ("+0.3", "+1.2")),
     draw=_draw_table,
     settings="33,066 weights on 81 scattering channels, GroupNorm with 27 groups, batch 2048, 40 epochs, clip bound 1, no "
-    "momentum (Tramer, Boneh: C 0.1, momentum 0.9), epsilon 3 and 1 at delta 1e-5 by PLD. The standard tier: 5,000 images, batch "
-    "250, 8 epochs, five seeds." + CHOSEN,
+    "momentum (Tramer, Boneh: C 0.1, momentum 0.9), epsilon 3 and 1 at delta 1e-5 by PLD. The standard tier: 5,000 images, "
+    "batch 250, 8 epochs, five seeds." + CHOSEN,
     left_out="the search over clip bounds and epochs",
     minutes={"quick": 0.1, "standard": 30, "full": 8},
 )
