@@ -120,8 +120,12 @@ def _raw(name: str, most: int | None) -> Splits:
 
 @lru_cache(maxsize=1)
 def _features(name: str, features: Features, flat: bool, device: str, most: int | None) -> tuple[Data, Data, Meter]:
-    """Features of training and test images on the device, once for all epsilons that share them."""
+    """Features of training and test images on the device, once for all epsilons that share them.
+
+    They are computed, not read from the user's cache: their seconds count.
+    """
     raw = _raw(name, most)
+    raw = Splits(*(replace(part, public=False) for part in raw))
     with metered(device) as meter:
         seen = [featured(part, features, flat=flat, device=device, keep=device) for part in (raw.train, raw.test)]
     train, test = (replace(part, y=part.y.to(device)) for part in seen)

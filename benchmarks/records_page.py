@@ -311,7 +311,8 @@ def page(folder: Path = FOLDER) -> str:
         *([drawn, ""] if (folder / PLOT).exists() else []),
         *frontier_table(folder),
         "",
-        "Seconds are wall clock, medians over seeds; joules are means, those of the whole GPU; other work shared the CPU and the H200 meanwhile.",
+        "Seconds are wall clock, medians over seeds; joules are means, those of the whole GPU; other work shared the CPU and "
+        "the H200 meanwhile.",
         "",
         "## The recipes",
         "",

@@ -63,7 +63,7 @@ def test_mislabelled_rows_are_found_where_a_model_learns_by_heart():
     data = Data(torch.randn(200, 300, generator=generator), torch.arange(200) % 3)
     bounds = [
         one_run(
-            nn.Linear(300, 3),
+            linear_map(300, 3),
             data,
             mechanism=Mechanism(sampler=FullBatch(200), steps=30, noise_multiplier=sigma),
             canary="mislabelled",

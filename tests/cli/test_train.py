@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,27 +80,34 @@ def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
     assert "finish it with noisewise train --resume --out a" in found.words
 
 
-def stopped_when(condition, out: Path, *arguments: str, by: signal.Signals) -> int:
-    """Start the command in a process of its own, stop it as soon as the condition holds, return its exit code."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "noisewise", "train", "--out", str(out), "--quiet", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
+WATCHED = """
+import os, runpy, sys, threading, time
+
+def stop():
+    while not os.path.exists(file):
+        time.sleep(0.001)
+    os.kill(os.getpid(), int(number))
+
+file, number, *sys.argv[1:] = sys.argv[1:]
+threading.Thread(target=stop, daemon=True).start()
+runpy.run_module("noisewise", run_name="__main__", alter_sys=True)
+"""
+
+
+def stopped_when(file: Path, out: Path, *arguments: str, by: signal.Signals) -> int:
+    """Run the command in a process of its own, which gets the signal as soon as the file is there; its exit code.
+
+    A thread of that process looks for the file: on a busy machine another process may see it only after the run.
+    """
+    watched = [sys.executable, "-c", WATCHED, str(file), str(by.value)]
+    command = [*watched, "train", "--out", str(out), "--quiet", *arguments]
+    ended = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600, check=False
     )
-    try:
-        deadline = time.monotonic() + 120
-        while not condition() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert process.poll() is None, f"it was over before it could be stopped: {process.communicate()}"
-        process.send_signal(by)
-        _, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
     if by is signal.SIGINT:
-        assert f"Go on with: noisewise train --resume --out {out}" in err
-        assert "Traceback" not in err
-    return process.returncode
+        assert f"Go on with: noisewise train --resume --out {out}" in ended.stderr
+        assert "Traceback" not in ended.stderr
+    return ended.returncode
 
 
 def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewise, tmp_path) -> None:
@@ -119,10 +125,10 @@ def test_stopped_twice_and_resumed_a_run_ends_as_if_nothing_had_happened(noisewi
         "1",
     )
     out = RunFolder(tmp_path / "a")
-    assert stopped_when(out.metrics.exists, out.path, *settings, by=signal.SIGINT) == 130
+    assert stopped_when(out.metrics, out.path, *settings, by=signal.SIGINT) == 130
     assert read_json(out.run)["state"] == "interrupted"
     twin = RunFolder(out.sensitive / "twin")
-    code = stopped_when(twin.metrics.exists, out.path, "--resume", *settings, by=signal.SIGKILL)
+    code = stopped_when(twin.metrics, out.path, "--resume", *settings, by=signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert out.complete
     assert not twin.complete

@@ -42,12 +42,12 @@ def stop(trace: str) -> None:
 
 
 def slow(trace: str, number: int) -> int:
-    """Half a minute, unless somebody stops it."""
+    """Five minutes, unless somebody stops it."""
     (Path(trace) / f"begun-{number}-{os.getpid()}").touch()
     if (Path(trace) / "quick").exists():
         return number
     try:
-        time.sleep(30)
+        time.sleep(300)
     except KeyboardInterrupt:
         (Path(trace) / f"saved-{number}").touch()
         raise
@@ -77,8 +77,8 @@ def trained(seed: int) -> dict:
 
 
 def nap(trace: str, number: int) -> int:
-    """Half a minute in short breaths, unless somebody stops it: then it says so. Quick where that was asked for."""
-    end = time.monotonic() + (0 if (Path(trace) / "quick").exists() else 30)
+    """Five minutes in short breaths, unless somebody stops it: then it says so. Quick where that was asked for."""
+    end = time.monotonic() + (0 if (Path(trace) / "quick").exists() else 300)
     try:
         (Path(trace) / f"begun-{number}-{os.getpid()}").touch()
         while time.monotonic() < end:
@@ -93,7 +93,7 @@ def nap(trace: str, number: int) -> int:
 def together(trace: str, number: int, others: int) -> dict:
     """Ends when so many are at work at the same time; says which GPU it was given."""
     (Path(trace) / f"here-{number}").touch()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300  # the other one may still import torch on a busy machine
     while len(list(Path(trace).glob("here-*"))) < others and time.monotonic() < end:
         time.sleep(0.02)
     return {"met": len(list(Path(trace).glob("here-*"))), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}

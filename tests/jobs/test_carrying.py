@@ -136,7 +136,7 @@ def test_stopped_from_outside_every_worker_saves_and_ends(how, tmp_path):
         assert parent.returncode == 130
         assert "0 of 3 done; nothing is lost" in out
     (trace / "quick").touch()
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     assert again.stdout.strip() == "{'job-0': 0, 'job-1': 1, 'job-2': 2}"
 
 

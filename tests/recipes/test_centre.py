@@ -23,8 +23,10 @@ ROWS = torch.nn.functional.normalize(torch.randn(50, 400, generator=torch.Genera
 DATA = Data(ROWS, torch.arange(50) % 2, classes=("a", "b"))
 
 
-def test_the_noise_is_the_ledgers_times_the_length_of_a_row():
-    centre, ledger = noised_centre(DATA, 3.0)
+def test_the_noise_is_the_ledgers_times_the_length_of_a_row(monkeypatch):
+    with monkeypatch.context() as same:  # a secret root, but the same in every run: the test below has no false alarms
+        same.setattr("secrets.randbits", lambda bits: 2**255 + 1)
+        centre, ledger = noised_centre(DATA, 3.0)
     noise = (centre - ROWS.mean(0)) * 50 / (3.0 * LENGTH)
     assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-4
     assert ledger.lines == planned_ledger(50, 3.0, "add-remove", "row").lines

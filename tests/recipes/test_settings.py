@@ -37,13 +37,13 @@ def test_the_twin_steps_as_far_with_momentum_as_without(momentum, expected):
 
 @pytest.mark.parametrize("name", ["scattering-linear", "scattering-cnn"])
 def test_the_twin_of_a_recipe_learns(name):
-    """A twin below its private model would say that privacy helps."""
+    """A twin below its private model would say that privacy helps. Seed 0: other batches give 90 to 95 %."""
     parts = load("digits")
     made = ready(parts, RECIPES[name], epsilon=3, delta=1e-4, angles=4)
     course = RECIPES[name].course(parts.train.units, 3, 1)
     chosen = course.settings(parts.train.units, 3)
     twin = replace(made, optimizer=lambda p: torch.optim.SGD(p, chosen["twin_lr"], chosen["momentum"]))
-    trained = fit(twin, ablation="plain", seed=0, delta=1e-4, progress=False)
+    trained = fit(twin, ablation="plain", seed=0, insecure_seed=0, delta=1e-4, progress=False)
     held = made.data.valid
     assert float((outputs(trained.model.eval(), held.x).argmax(1) == held.y).double().mean()) > 0.9
 

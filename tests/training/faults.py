@@ -169,6 +169,13 @@ FAULTS = [
         ("training/test_step.py::test_an_empty_batch_is_a_step_with_noise_and_a_line",),
     ),
     Mutant(
+        "augment a batch of nobody",
+        "training/augmentation.py",
+        "    if not length(rows):\n",
+        "    if False:\n",
+        ("training/test_augmentation.py::test_a_batch_of_nobody_is_a_step_like_any_other",),
+    ),
+    Mutant(
         "train past the plan",
         "training/start.py",
         "if state.step >= state.mechanism.steps:",

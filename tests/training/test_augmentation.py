@@ -1,12 +1,18 @@
 """Views of a row: averaged before clipping, each changed by itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from helpers import compose
+from helpers import compose, tiny
 from helpers.drawn_together import clipped, data, expected_weights, loss_fn, model, step
+from helpers.steps import drawn as batch_of
 from noisewise import Mechanism, Poisson
 from noisewise.clipping import Flat
+from noisewise.data import Data
+from noisewise.data.indexed import Indexed
 from noisewise.errors import ConfigError, CoupledSamples
 from noisewise.training.augmentation import Augment, augmented, check_augment
 
@@ -103,3 +109,31 @@ def test_other_sources_of_randomness_and_lost_rows_are_refused():
         with pytest.raises(ConfigError, match=message):
             check_augment(function, like)
     assert check_augment(compose.turned, like) is not None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda rows, generator: (rows[0] * 1.1, rows[1]),
+        lambda rows, generator: (rows[0] + torch.randn(rows[0].shape, generator=generator), rows[1]),
+        lambda rows, generator: (torch.stack([row.sort().values for row in rows[0]]), rows[1]),  # not of no rows
+    ],
+    ids=["proven", "drawn", "one by one"],
+)
+@pytest.mark.parametrize("kind", ["rows", "people", "read"])
+def test_a_batch_of_nobody_is_a_step_like_any_other(function, kind):
+    plan = tiny.mechanism(sampler=Poisson(tiny.N, 2), steps=20)
+    assert not all(len(batch_of(plan, 1, step)) for step in range(20))
+    units = tiny.data()
+    if kind == "people":
+        units, plan = Data(*units, unit=torch.arange(tiny.N)), replace(plan, unit="person")
+    elif kind == "read":
+        units = Indexed(TensorDataset(*units), identity="the tiny ones")
+    run = tiny.run(units=units, plan=plan, augment=Augment(function, 2), insecure_seed=1)
+    assert run.ledger.releases == 20
+
+
+def test_versions_of_nobody_have_the_shape_of_versions():
+    rows = (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.long))
+    x, y = augmented(lambda rows, _: (rows[0][..., 2:6, 2:6].flatten(1), rows[1]), rows, 2, 0, None)
+    assert (x.shape, y.shape, y.dtype) == ((0, 48), (0,), torch.long)

@@ -136,9 +136,9 @@ def test_an_epoch_of_shuffled_batches_is_not_divided():
 
 
 def test_samplers_of_a_bound_root_keep_their_rate():
-    """Binding changes the root, not the law: 200 bound roots, one batch each."""
-    drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(200)]
-    assert abs(sum(drawn) / 200 - 100) < 4 * (90 / 200) ** 0.5
+    """Binding changes the root, not the law: 450 bound roots, one batch each; false alarms 2e-9, 2.7 % more or less show."""
+    drawn = [len(next(Poisson(1000, 100).batches(Entropy.fresh().bound(b"data"), 0, 1))) for _ in range(450)]
+    assert abs(sum(drawn) / 450 - 100) < 6 * (90 / 450) ** 0.5
 
 
 def _released(state, loss_fn):

@@ -72,7 +72,7 @@ def test_python_examples_run(page, tmp_path):
     assert blocks
     command, environment = [sys.executable, "-c", "\n".join(blocks)], {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stderr
 
@@ -89,7 +89,7 @@ def test_the_page_from_a_csv_file_to_predictions_runs(monkeypatch, capsys, tmp_p
     shutil.copy(find("tabular/adult.data"), tmp_path)
     lines = re.sub(r"^curl.*$", "", commands, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
     shell = [line for line in lines if not line.startswith("noisewise ")]
-    subprocess.run(["sh", "-e", "-c", "\n".join(shell)], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run(["sh", "-e", "-c", "\n".join(shell)], check=True, cwd=tmp_path, timeout=300)
     noisewise = command_line(monkeypatch, capsys, tmp_path, columns=120)
     fewer = {"train": ["--steps", "12", "--no-twin"], "audit": ["--only", "disparity"]}
     ours = [shlex.split(line)[1:] for line in lines if line.startswith("noisewise ")]

@@ -41,7 +41,8 @@ def test_other_threads_are_not_counted():
 
 def test_a_first_run_is_taken_apart(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(noisewise.__file__).parents[1]))
-    command = [sys.executable, SCRIPT, "--alone", "--device", "cpu", "--only", "tiny", "--steps", "3"]
+    steps = ("--steps", "12")  # a median of fewer would stall with the machine
+    command = [sys.executable, SCRIPT, "--alone", "--device", "cpu", "--only", "tiny", *steps]
     run = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert {"imports", "examination", "proof", "first pass on padding", "captures"} <= run["parts"].keys()
     assert all(seconds >= 0 for seconds in run["parts"].values())

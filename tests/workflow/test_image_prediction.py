@@ -60,7 +60,9 @@ def test_predictions_are_the_models_in_their_places(run, own, tmp_path):
         chances = opened.model.rows(x.flatten(0, 1)).double().softmax(1).unflatten(0, (60, 2)).mean(1)
     told = torch.tensor([[float(row[f"probability of {label}"]) for label in range(10)] for row in rows])
     torch.testing.assert_close(told.double(), chances, rtol=0, atol=2e-6)
-    assert [int(row["prediction"]) for row in rows] == chances.argmax(1).tolist()
+    chosen = torch.tensor([[int(row["prediction"])] for row in rows])
+    likeliest = chances.max(1).values - 1e-6  # between equals rounding decides
+    assert bool((chances.gather(1, chosen)[:, 0] >= likeliest).all())
     assert torch.equal(images_of(own), images)
     hot = open_image_predictor(run.path, 5.0).chances(images)
     assert bool((hot.max(1).values <= chances.max(1).values + 1e-6).all())

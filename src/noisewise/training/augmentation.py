@@ -43,6 +43,8 @@ def augmented(function: Change, rows: Nest, owned: int, seed: int, trace: Trace 
 
     Guarantee: a unit's versions depend on its own rows and on chance alone.
     """
+    if not length(rows):
+        return _of_nobody(function, rows, owned, seed)
     if trace is not None:
         try:
             return _followed(function, rows, seed, trace)[0]
@@ -56,11 +58,18 @@ def augmented(function: Change, rows: Nest, owned: int, seed: int, trace: Trace 
         if length(versions) != owned:  # one unit's surplus could hide another's loss
             raise ConfigError(f"augment returned {length(versions)} rows for {owned} of one unit: one for each.")
         units.append(versions)
-    if not units:
-        return function(map_tensors(torch.clone, rows), torch.Generator().manual_seed(seed))
     parts = zip(*(list(leaves(unit)) for unit in units), strict=True)
     joined = iter([torch.cat(part) for part in parts])
     return map_tensors(lambda _: next(joined), units[0])
+
+
+def _of_nobody(function: Change, rows: Nest, owned: int, seed: int) -> Nest:
+    """No versions, in the shape that they have.
+
+    The function is given blank rows: one that cannot cope with none would break off, and so tell that nobody was drawn.
+    """
+    blank = map_tensors(lambda tensor: tensor.new_zeros(max(owned, 1), *tensor.shape[1:]), rows)
+    return take(function(blank, torch.Generator().manual_seed(seed)), slice(0, 0))
 
 
 def _followed(
