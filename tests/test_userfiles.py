@@ -1,7 +1,7 @@
 import pytest
 
 from noisewise.errors import ConfigError
-from noisewise.userfiles import load, model_maker
+from noisewise.userfiles import called, load, model_maker
 
 
 @pytest.fixture
@@ -54,3 +54,19 @@ def test_a_model_is_made_of_its_sizes_or_of_nothing(folder):
         model_maker("makers.py:number")
     with pytest.raises(ConfigError, match="needs 3 arguments"):
         model_maker("makers.py:three")
+
+
+def test_an_error_in_a_users_function_is_said_to_be_its_own_with_its_line(folder):
+    (folder / "failing.py").write_text(
+        "def inner():\n    raise ValueError('boom')\n\ndef make(shape, outputs):\n    inner()\n"
+    )
+    with pytest.raises(ConfigError, match=r"'failing.py:make' failed with ValueError: boom \(failing.py, line 2\)"):
+        called("failing.py:make", load("failing.py:make"), (3,), 2)
+
+
+def test_a_refusal_of_ours_goes_through_a_users_function_as_it_is():
+    def refuses():
+        raise ConfigError("bound=-1: must be above 0.")
+
+    with pytest.raises(ConfigError, match=r"^bound=-1"):
+        called("own.py:refuses", refuses)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, NoisewiseError
 
 
 def load(reference: str) -> Any:
@@ -43,17 +44,25 @@ def model_maker(reference: str) -> tuple[Callable[..., Any], int]:
             f"model {reference!r} needs {len(needed)} arguments: must be a function of nothing, or of (shape, outputs), the "
             "sizes of one input and the number of outputs."
         )
-    if not needed and "torch" not in sys.modules and not is_module(built := _tried(made)):
+    if not needed and "torch" not in sys.modules and not is_module(built := called(reference, made)):
         raise ConfigError(f"model {reference!r} gives a {type(built).__name__}: must be a torch.nn.Module.")
     return made, len(needed)
 
 
-def _tried(made: Callable[..., Any]) -> Any:
-    """What a file that does without torch makes."""
+def called(reference: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a function of a user's file gives; an error in it is the file's, and said to be, with its line."""
     try:
-        return made()
+        return function(*arguments, **options)
+    except NoisewiseError:
+        raise
     except Exception as error:
-        raise ConfigError(f"{made.__name__} could not be run: {type(error).__name__}: {error}") from error
+        file = reference.rpartition(":")[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == Path(file).resolve()]
+        where = f" ({file}, line {lines[-1]})" if lines else ""
+        raise ConfigError(
+            f"{reference!r} failed with {type(error).__name__}: {error}{where}. Correct it there."
+        ) from error
 
 
 def is_module(value: Any) -> bool:

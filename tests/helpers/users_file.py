@@ -28,6 +28,12 @@ def fails():
 def takes(size):
     return nn.Linear(5, size)
 
+def sized(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], 8), nn.Tanh(), nn.Linear(8, outputs))
+
+def measured():
+    return torch.randn(6, 5), torch.randn(6)
+
 class Flipped(nn.Module):
     def __init__(self):
         super().__init__()

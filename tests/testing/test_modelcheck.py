@@ -154,6 +154,37 @@ def test_a_bad_model_is_described_not_raised_about(model, batch, loss_fn, reason
     assert reason in found.sentences[0]
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_a_model_that_changes_itself_is_not_said_to_mix_units(norm):
+    """Power iteration in every pass moves all losses; no unit is in that of another."""
+    model = nn.Sequential(norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 2))
+    found = check_model(model, (X, Y), cross_entropy)
+    assert "a forward pass changes ['0." in found.reason
+    assert found.changes == ()
+    assert check_model(model.eval(), (X, Y), cross_entropy).trainable
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_a_refused_model_that_cannot_be_copied_is_described():
+    found = check_model(nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 5)), nn.BatchNorm1d(5)), (X, Y), cross_entropy)
+    assert "the loss of one unit moved" in found.reason
+    assert "with GroupNorm in place of BatchNorm" in found.changes[0]
+
+
+def test_layers_that_read_time_first_are_named_as_a_reason():
+    class Read(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read, self.say = nn.LSTM(6, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.say(self.read(x)[0][:, -1])
+
+    found = check_model(Read(), (X[:, None].repeat(1, 3, 1), Y), cross_entropy)
+    assert "batch_first=True" in found.reason
+
+
 def test_an_example_helps_models_that_cannot_run_on_random_numbers():
     def picky(model, batch):
         if batch[0].min() < 0:

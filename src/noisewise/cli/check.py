@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from noisewise.testing.modelcheck import ModelCheck
 
 
-@example("noisewise check models.py:model --example models.py:batch")
+@example("noisewise check models.py:make --shape 3,32,32 --outputs 10")
 def check(
-    model: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A module, or a function that makes one.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME", help="A module, or a function that makes one, of nothing or of (shape, outputs)."
+        ),
+    ],
     example: Annotated[
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="A batch (x, y), or a function that makes one. Default: NAME batch."),
@@ -30,6 +35,13 @@ def check(
             help="loss_fn(model, batch) with one loss per unit. Default: cross entropy if y holds integers, "
             "squared error otherwise.",
         ),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Of one input, e.g. 64 or 3,32,32: blank units in place of a batch."),
+    ] = None,
+    outputs: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes, or 1 for a regression; with a function of both.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -43,18 +55,26 @@ def check(
     for reference in (model, example, loss):
         if reference is not None:
             userfiles.load(reference)
-    made = userfiles.load(model)
-    if not callable(made):
-        raise ConfigError(f"{model!r} is {type(made).__name__}: must be an nn.Module or a function that returns one.")
+    userfiles.model_maker(model)
+    sizes = None if shape is None else _sizes(shape)
     from noisewise.testing.modelcheck import check_user_files
 
-    checked = check_user_files(model, example, loss)
+    checked = check_user_files(model, example, loss, shape=sizes, outputs=outputs)
     if as_json:
         print(json.dumps({**asdict(checked), "sentences": checked.sentences}, indent=2))
     else:
         _print_check(checked)
     if not checked.trainable:
         raise typer.Exit(3)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise ConfigError(
+            f"--shape {text!r}: must be the sizes of one input, whole numbers above 0, e.g. 64 or 3,32,32."
+        )
+    return tuple(map(int, sizes))
 
 
 def _print_check(checked: ModelCheck) -> None:

@@ -134,7 +134,7 @@ def _refuse_if_moved(
             raise CoupledSamples(
                 f"the loss of one unit moved by {moved:.3g} when {event}: units are not independent, so clipping cannot "
                 "bound what one of them contributes. Remove what mixes units (BatchNorm in training mode, batch statistics, "
-                "division by the batch size, in-batch negatives); "
+                "division by the batch size, in-batch negatives, recurrent or attention layers without batch_first=True); "
                 "noisewise.models.convert.batchnorm_to_groupnorm(model) replaces BatchNorm by GroupNorm."
             )
 
@@ -142,6 +142,12 @@ def _refuse_if_moved(
 def _stack(first: Nest, second: Nest) -> Nest:
     joined = iter([torch.cat(pair) for pair in zip(leaves(first), leaves(second), strict=True)])
     return map_tensors(lambda _: next(joined), first)
+
+
+def steady(model: nn.Module, loss_fn: Any, units: Nest) -> bool:
+    """Do the same units have the same losses in a second pass, with the same draws?"""
+    first, second = (losses_of(model, loss_fn, units).detach().double() for _ in range(2))
+    return bool(((second - first).abs() <= TOLERANCE * (1 + first.abs())).all())
 
 
 def check_state(model: nn.Module, loss_fn: Any, units: Nest, others: Nest, like: Nest) -> None:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import NoisewiseError, UnsupportedLayer
+from noisewise.errors import CoupledSamples, NoisewiseError, UnsupportedLayer
 from noisewise.persample import kernels
-from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use
+from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use, steady
 from noisewise.persample.chance import random_state, reseed
 from noisewise.persample.conditions import NotProven
 from noisewise.persample.dispatched import BatchChanged, StateChanged
@@ -77,7 +77,12 @@ def examine(
     with _as_found(model), random_state(0):
         units, others = units_and_others(like, example, classes)
         _check_lent_weights(model, loss_fn, units)
-        check_coupling(model, loss_fn, units, others)
+        try:
+            check_coupling(model, loss_fn, units, others)
+        except CoupledSamples:
+            if not steady(model, loss_fn, units):  # what changes itself moves losses too, and is named
+                check_state(model, loss_fn, units, others, like)
+            raise
         check_state(model, loss_fn, units, others, like)
         with perturbed(model):
             check_use(model, loss_fn, units, live)

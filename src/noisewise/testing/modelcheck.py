@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -26,9 +27,10 @@ from noisewise.models.convert import batchnorm_to_groupnorm
 from noisewise.persample import Layout, clipped_sum, examine
 from noisewise.persample.made_up import synthetic
 from noisewise.support import live_parameters
-from noisewise.userfiles import load
+from noisewise.userfiles import called, load, model_maker
 
 REPEATS = 3
+BLANK = 64  # units of a batch that only has a shape
 Engine = Literal["ghost", "booked", "dense", "loop"]
 Isolation = Literal["proven row by row", "each unit alone", "refused"]
 NO_RULE = "no rule explains its use, or the unit is not in front there"
@@ -186,21 +188,33 @@ def _gradient_bytes(parameter: Tensor) -> int:
     return parameter.numel() * max(parameter.element_size(), 4)
 
 
-def check_user_files(model: str, batch: str | None = None, loss: str | None = None) -> ModelCheck:
+def check_user_files(
+    model: str,
+    batch: str | None = None,
+    loss: str | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+    outputs: int | None = None,
+) -> ModelCheck:
     """`check_model` on objects named as `path.py:name`; a module or batch may also be a function that makes one.
 
-    The batch is the `batch` of the model's file if it is not named, the loss is `default_loss`.
+    The batch is the `batch` of the model's file if it is not named, or blank units of a `shape`; the loss is `default_loss`. A
+    function of (shape, outputs) is given the sizes of the batch, and one output where its targets are real numbers; the number
+    of classes is said (`outputs`), since no value of a batch is looked at.
     """
-    module = _made(load(model))
+    maker, needed = model_maker(model)
+    if shape is not None:
+        where, units = f"--shape {','.join(map(str, shape))}", _blank(shape, outputs, batch)
+    else:
+        where, units = _batch_of(model, batch)
+        if outputs is not None and not needed:
+            raise ConfigError(f"--outputs {outputs}: {model!r} needs no number of outputs. Leave it out.")
+    sizes = _sizes(model, where, units, outputs) if needed else ()
+    module = maker if isinstance(maker, nn.Module) else called(model, maker, *sizes)
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{model!r} is {type(module).__name__}: must be an nn.Module or a function that returns one.")
-    where = batch or f"{model.rpartition(':')[0]}:batch"
-    try:
-        units = _made(load(where))
-    except ConfigError as error:
-        raise ConfigError(f"{error} The shapes of a batch are needed: name one with --example FILE.py:NAME.") from None
     loss_fn = default_loss if loss is None else load(loss)
-    if loss is None and not (isinstance(units, tuple | list) and len(units) == 2 and isinstance(units[1], Tensor)):
+    if loss is None and not _is_pair(units):
         raise ConfigError(
             f"{where!r} is not a pair (x, y), so there is no default loss: name one with --loss FILE.py:NAME."
         )
@@ -209,25 +223,55 @@ def check_user_files(model: str, batch: str | None = None, loss: str | None = No
     return check_model(module, units, loss_fn)
 
 
-def _made(value: Any) -> Any:
-    """The value, or what it makes if it is a class or function."""
-    if isinstance(value, nn.Module) or not callable(value):
-        return value
+def _batch_of(model: str, batch: str | None) -> tuple[str, Any]:
+    """Its name and the batch."""
+    where = batch or f"{model.rpartition(':')[0]}:batch"
     try:
-        return value()
-    except Exception as error:
+        made = load(where)
+        return where, called(where, made) if callable(made) else made
+    except ConfigError as error:
         raise ConfigError(
-            f"{getattr(value, '__name__', value)}() failed with {type(error).__name__}: {error} It must need no arguments."
-        ) from error
+            f"{error} The shapes of a batch are needed: name one with --example FILE.py:NAME, or say the sizes of one input "
+            "and the number of outputs, e.g. --shape 3,32,32 --outputs 10."
+        ) from None
+
+
+def _blank(shape: tuple[int, ...], outputs: int | None, batch: str | None) -> tuple[Tensor, Tensor]:
+    """Blank units of a shape; targets are real numbers if there is one output, else classes."""
+    said = f"--shape {','.join(map(str, shape))}"
+    if batch is not None:
+        raise ConfigError(f"{said} and --example {batch}: a batch has sizes of its own. Leave one of them out.")
+    if outputs is None:
+        raise ConfigError(f"{said} without --outputs: how many classes are there? Say so, or 1 for a regression.")
+    return torch.zeros(BLANK, *shape), torch.zeros(BLANK, dtype=torch.float32 if outputs == 1 else torch.long)
+
+
+def _sizes(model: str, where: str, units: Any, outputs: int | None) -> tuple[tuple[int, ...], int]:
+    """What a function of (shape, outputs) is given."""
+    if not _is_pair(units) or not isinstance(units[0], Tensor):
+        raise ConfigError(
+            f"{model!r} is a function of (shape, outputs), and {where!r} is no pair (x, y) of tensors that shows them: say "
+            "--shape 3,32,32 --outputs 10, or name a function of nothing."
+        )
+    if outputs is None and not units[1].is_floating_point():
+        raise ConfigError(
+            f"{model!r} is a function of (shape, outputs): how many classes are there? Say so, e.g. --outputs 10."
+        )
+    return tuple(units[0].shape[1:]), 1 if outputs is None else outputs
+
+
+def _is_pair(units: Any) -> bool:
+    return isinstance(units, tuple | list) and len(units) == 2 and isinstance(units[1], Tensor)
 
 
 def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error: Exception) -> tuple[str, ...]:
     """If BatchNorm is to blame, say so: the converted copy is examined too."""
-    if not isinstance(error, PrivacyError):
+    if not isinstance(error, PrivacyError) or not any(isinstance(module, _BatchNorm) for module in model.modules()):
         return ()
-    converted, changes = batchnorm_to_groupnorm(model)
-    if len(changes) == 1 and changes[0].startswith("No BatchNorm"):
-        return ()
+    try:
+        converted, changes = batchnorm_to_groupnorm(model)
+    except RuntimeError as other:  # e.g. with weights that hooks compute
+        return (f"Write the model with GroupNorm in place of BatchNorm: it cannot be copied ({other}).",)
     advice = f"Replace BatchNorm with noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(changes)}"
     try:
         examine(converted, loss_fn, batch, example)

@@ -201,7 +201,7 @@ def _splits(name: str) -> Splits:
     if ".py:" not in name:
         return load(name)
     made = userfiles.load(name)
-    made = made() if callable(made) else made
+    made = userfiles.called(name, made) if callable(made) else made
     if isinstance(made, Data):
         empty = made.take(torch.zeros(0, dtype=torch.long))
         return Splits(empty, empty, made)

@@ -85,7 +85,7 @@ EXAMPLES = {
 
 def _of_file(text: str) -> Repair:
     made = userfiles.load(text)
-    repair = made() if callable(made) and not isinstance(made, Repair) else made
+    repair = userfiles.called(text, made) if callable(made) and not isinstance(made, Repair) else made
     if not isinstance(repair, Repair):
         raise ConfigError(f"{text!r} is {type(repair).__name__}: must be a noisewise.repairs.Repair, or make one.")
     return repair
