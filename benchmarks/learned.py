@@ -4,7 +4,7 @@
 
 A statement belongs to a claim and has a sentence for each way in which it can turn out; the committed result chooses, and what
 has no verdict yet is listed as such. In a sentence `{0}` is the claim's first number with its interval, `{0:points}` in
-percentage points.
+percentage points; `{epsilon:g}` is a setting of the tier that was run.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def sentence(statement: Statement, row: Any) -> str:
     where = f"[{row.name}](../{picture.relative_to(PROJECT).as_posix()})"
     exact = all(finding.ours.method == EXACT for finding in row.findings)
     small = ", small sizes" if row.tier == "standard" and not exact else ""
-    return f"{text.format(*(Shown(finding.ours) for finding in row.findings))} ({where}{small})"
+    settings = find(statement.experiment)[1].tiers[row.tier].to_dict()
+    return f"{text.format(*(Shown(finding.ours) for finding in row.findings), **settings)} ({where}{small})"
 
 
 def said(statements: tuple[Statement, ...], helps: bool | None = None) -> list[str]:
@@ -123,8 +124,8 @@ def unjudged() -> list[str]:
 COSTS = (
     Statement(
         "questions.best/Q8.price",
-        "At epsilon 1 privacy costs a small network {0:points} of accuracy on Fashion-MNIST.",
-        "At epsilon 1 privacy costs a small network no accuracy on Fashion-MNIST.",
+        "At epsilon {epsilon:g} privacy costs a small network {0:points} of accuracy on Fashion-MNIST.",
+        "At epsilon {epsilon:g} privacy costs a small network no accuracy on Fashion-MNIST.",
     ),
     Statement(
         "bu2022.regression/B6.price",
@@ -154,6 +155,12 @@ COSTS = (
         "{0:points}.",
         "Padding costs a private model no more than its twin ({0:points}).",
         "Whether padding costs a private model more than its twin cannot be told ({0:points}).",
+    ),
+    Statement(
+        "xu2026.padding_cifar/X4.cifar.twin",
+        "On CIFAR-10 too ({0:points}).",
+        "On CIFAR-10 padding costs a private model less than its twin ({0:points}), which has more to lose.",
+        "On CIFAR-10 that cannot be told ({0:points}).",
     ),
     Statement(
         "bu2022.cifar/B5.b",
@@ -306,7 +313,7 @@ REMEDIES = (
     ),
     Statement(
         "watson2023.pruning/W11.public",
-        "Pruning 70 % by weights trained on a public set gains {0:points} at epsilon 1.",
+        "Pruning 70 % by weights trained on a public set gains {0:points} at epsilon {epsilon:g}.",
         "Pruning 70 % by weights trained on a public set gains nothing ({0:points}).",
         "Pruning 70 % by weights trained on a public set: {0:points}, which cannot be told from 0.",
     ),
@@ -619,7 +626,7 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
         (
             Statement(
                 "questions.best/Q8.gain",
-                "Public pretraining, sparsification and averaged weights together gain {0:points} at epsilon 1.",
+                "Public pretraining, sparsification and averaged weights together gain {0:points} at epsilon {epsilon:g}.",
                 "Public pretraining, sparsification and averaged weights together gain nothing ({0:points}).",
                 "Together: {0:points}, which cannot be told from 0.",
             ),
