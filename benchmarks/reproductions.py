@@ -1,6 +1,7 @@
 """The page of reproductions, and whether its results come out again.
 
     python benchmarks/reproductions.py page       # writes docs/reproductions.md from benchmarks/results/reproductions
+    python benchmarks/reproductions.py draw       # the figures of all results again, from their files
     python benchmarks/reproductions.py verify     # reruns two random small results and compares them (make verify-results)
     python benchmarks/reproductions.py keep OUT   # adds runs in OUT/cells to those of unfinished experiments that are committed
     python benchmarks/reproductions.py bring OUT  # lays committed runs out in OUT/cells, where `noisewise reproduce` goes on
@@ -28,7 +29,7 @@ from noisewise.reproduce.claims import VERDICTS, Finding
 from noisewise.reproduce.experiment import Config, Experiment, Paper, config_from
 from noisewise.reproduce.measured import Measured
 from noisewise.reproduce.papers import PAPERS, find
-from noisewise.reproduce.running import jobs_of, reproduce, result_path
+from noisewise.reproduce.running import jobs_of, reproduce, result_path, save
 from noisewise.runs.files import read_json, write_atomically, write_json
 from noisewise.wording import number
 
@@ -254,6 +255,19 @@ def verify(count: int, jobs: int) -> list[str]:
     return off
 
 
+def draw() -> int:
+    """Draw the figures of all committed results again, where drawing has changed; how many there are."""
+    count = 0
+    for paper in PAPERS.values():
+        for experiment in paper.experiments:
+            for tier, result in committed(paper.name, experiment.name).items():
+                config = config_from(type(experiment.tiers[tier]), result["config"])
+                figure = experiment.draw(config, Measured.from_dict(result["measured"]))
+                save(figure, result_path(RESULTS, paper.name, experiment.name, tier))
+                count += 1
+    return count
+
+
 # Runs of experiments that are not finished -----------------------------------------------------------------------------
 
 
@@ -304,13 +318,16 @@ def bring(out: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("page", "verify", "keep", "bring"))
+    parser.add_argument("what", choices=("page", "draw", "verify", "keep", "bring"))
     parser.add_argument("out", nargs="?", type=Path, default=RESULTS)
     parser.add_argument("--count", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     if given.what == "page":
         PAGE.write_text(page())
+        return
+    if given.what == "draw":
+        print(draw(), "figures")
         return
     if given.what in ("keep", "bring"):
         print((keep if given.what == "keep" else bring)(given.out), "runs")

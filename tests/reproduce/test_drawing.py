@@ -37,8 +37,12 @@ def test_columns_are_those_of_the_arms():
     assert [float(column[0]) for column in columns(measured, ["b", "a"], "x")] == [2.0, 1.0]
 
 
-def test_accuracies_begin_a_little_below_the_smallest():
-    measured = Measured({"a": {0: {"accuracy": 0.9}}, "b": {0: {"accuracy": 0.8}}}, {})
+def test_accuracies_are_dots_with_their_seeds_beside_them():
+    measured = Measured(
+        {"a": {0: {"accuracy": 0.9}, 1: {"accuracy": 0.94}}, "b": {0: {"accuracy": 0.8}, 1: {"accuracy": 0.8}}}, {}
+    )
     (ax,) = accuracies("a", "b")(None, measured).axes
-    assert [bar.get_height() for bar in ax.patches] == pytest.approx([90.0, 80.0])
-    assert ax.get_ylim()[0] == pytest.approx(78.0)
+    drawn = [float(y) for line in ax.lines for y in line.get_ydata()]
+    assert drawn == pytest.approx([92.0, 90.0, 94.0, 80.0, 80.0, 80.0])  # a mean and its seeds, twice
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+    assert not ax.patches

@@ -1,4 +1,4 @@
-"""Figures of experiments: curves with a band over seeds, bars, heat maps; the look of all other figures."""
+"""Figures of experiments: curves with a band over seeds, bars, dots, heat maps; the look of all other figures."""
 
 from __future__ import annotations
 
@@ -46,15 +46,23 @@ def bars(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -
     ax.set_xticks(range(len(columns)), labels=list(columns), rotation=30, ha="right", fontsize="small")
 
 
-def accuracies(*names: str) -> Callable[[Any, Measured], Figure]:
-    """Draws a bar of test accuracy for each arm, all of them by default; the axis shows where they differ."""
+def dots(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -> None:
+    """A dot for each name, mean over seeds, with the seeds beside it: where the axis does not begin at 0, bars would lie."""
+    for place, (name, column) in enumerate(columns.items()):
+        values, colour = scale * column, COLOURS[place % len(COLOURS)]
+        ax.plot(place, values.mean(), "o", markersize=6, color=colour, label=name)
+        if len(values) > 1:
+            ax.plot([place + 0.2] * len(values), values, ".", markersize=5, color=colour, alpha=0.45)
+    ax.set_xlim(-0.5, len(columns) - 0.3)
+    ax.set_xticks(range(len(columns)), labels=list(columns), rotation=30, ha="right", fontsize="small")
+
+
+def accuracies(*names: str, width: float = 4.6) -> Callable[[Any, Measured], Figure]:
+    """Draws a dot of test accuracy for each arm, all of them by default; the axis shows where they differ."""
 
     def draw(config: Any, measured: Measured) -> Figure:
-        figure, (ax,) = sheet()
-        seen = {name: measured.column(name, "accuracy") for name in names or measured.arms}
-        bars(ax, seen)
-        all_of_them = 100 * np.concatenate(list(seen.values()))
-        ax.set_ylim(max(0.0, float(all_of_them.min()) - 2), min(100.0, float(all_of_them.max()) + 1))
+        figure, (ax,) = sheet(width=width)
+        dots(ax, {name: measured.column(name, "accuracy") for name in names or measured.arms})
         dress(ax, "", "test accuracy, %", legend=False)
         return figure
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noisewise import __version__
 from noisewise.errors import ConfigError, Interrupted, RunError
@@ -28,6 +28,9 @@ from noisewise.reproduce.papers import find
 from noisewise.reproduce.tiers import Tier
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import hardware, versions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 1
 COMMIT = "NOISEWISE_COMMIT"  # names the commit where there is no repository
@@ -177,9 +180,13 @@ def write(result: Result, out: Path) -> Path:
                 before["seconds"] + content["seconds"], 1
             )  # what is read again took its time then
     write_json(path, content)
-    figure = result.experiment.draw(result.config, result.measured)
-    figure.savefig(path.with_suffix(".png"), dpi=130, metadata={"Software": None})
+    save(result.experiment.draw(result.config, result.measured), path)
     return path
+
+
+def save(figure: Figure, path: Path) -> None:
+    """A figure beside the result at `path`."""
+    figure.savefig(path.with_suffix(".png"), dpi=130, metadata={"Software": None})
 
 
 def check_device(device: str, *, used: bool = True) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.reproduce.claims import Claim, Finding, above, below, more
-from noisewise.reproduce.drawing import COLOURS, INK, bars, curve, dress, sheet
+from noisewise.reproduce.drawing import COLOURS, INK, accuracies, bars, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured, slope
 
@@ -374,16 +374,6 @@ def _half(config: Repaired, measured: Measured, level: float) -> list[Finding]:
     return [above("share of the price that is given back", measured.each_seed(level, share_given_back, TOGETHER), 0.5)]
 
 
-def _draw_best(config: Repaired, measured: Measured) -> Figure:
-    figure, (ax,) = sheet(width=6.5)
-    names = (DENSE, *REPAIRS, TOGETHER, TWIN)
-    for place, kind in enumerate(names):
-        curve(ax, [place], [100 * measured.column(kind, "accuracy")], kind, place, linestyle="")
-    ax.set_xticks(range(len(names)), labels=names, rotation=30, ha="right", fontsize="small")
-    dress(ax, "", "test accuracy, %", legend=False)
-    return figure
-
-
 BEST = Experiment(
     name="best",
     title="What are all repairs worth together, at equal epsilon?",
@@ -401,7 +391,7 @@ BEST = Experiment(
         Claim("Q8.adds", "together they gain more than the best of them alone", ASKED, _adds),
         Claim("Q8.half", "together they give back more than half of what privacy took", ASKED, _half),
     ),
-    draw=_draw_best,
+    draw=accuracies(DENSE, *REPAIRS, TOGETHER, TWIN, width=6.5),
     settings=SETTINGS
     + "Together: public pretraining on MNIST (5 epochs), random sparsification, averaged weights; none of them "
     "costs privacy. The mask of a public set is left out of the combination: it takes the place of sparsification.",
