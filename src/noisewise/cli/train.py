@@ -87,7 +87,11 @@ def train(
     context: typer.Context,
     out: Annotated[Path, option(RUN, "Run folder to write.")],
     data: Annotated[
-        str | None, option(RUN, "A CSV or Parquet file, a data set by name (noisewise datasets), or a folder of one.")
+        str | None,
+        option(
+            RUN,
+            "A CSV or Parquet file, a data set by name (noisewise datasets), or a folder of one. Default: digits, to try it.",
+        ),
     ] = None,
     model: Annotated[
         str | None,
