@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noisewise.reproduce.claims import Claim, Finding, above, exact, within
-from noisewise.reproduce.drawing import columns, curve, dress, sheet
+from noisewise.reproduce.drawing import INK, columns, curve, dots, dress, sheet
 from noisewise.reproduce.experiment import TUNING_SEED, Cell, Config, Experiment, grid
 from noisewise.reproduce.measured import Measured
 
@@ -147,19 +147,15 @@ def _all_images(config: Sparse, measured: Measured, level: float) -> list[Findin
 
 
 def _draw_table(config: Sparse, measured: Measured) -> Figure:
-    figure, (ax,) = sheet()
-    for place, kind in enumerate((DENSE, SPARSE)):
-        seen = columns(measured, [arm(epsilon, kind) for epsilon in config.epsilons], "accuracy")
-        curve(ax, config.epsilons, [100 * column for column in seen], kind, place, linestyle="")
-        for k, epsilon in enumerate(config.epsilons):
-            ax.plot(
-                [epsilon],
-                [100 * config.published[k][place]],
-                "x",
-                color="black",
-                label="paper" if k == place == 0 else None,
-            )
-    dress(ax, "epsilon", "test accuracy, %")
+    figure, (ax,) = sheet(width=5.6)
+    both = [(place, kind) for place in range(len(config.epsilons)) for kind in (DENSE, SPARSE)]
+    names = [arm(config.epsilons[place], kind) for place, kind in both]
+    dots(ax, {name: measured.column(name, "accuracy") for name in names})
+    if config.rows is None:  # published for all images
+        published = [100 * config.published[place][0 if kind == DENSE else 1] for place, kind in both]
+        ax.plot(range(len(both)), published, "x", color=INK, label="paper")
+        ax.legend([ax.lines[-1]], ["paper"], frameon=False, fontsize="small", labelcolor=INK)
+    dress(ax, "", "test accuracy, %", legend=False)
     return figure
 
 
