@@ -23,6 +23,7 @@ from noisewise.wording import (
     at_most,
     badge,
     certainty,
+    fixed,
     number,
     percent_at_most,
     promise,
@@ -139,12 +140,12 @@ def test_tiers(epsilon: float, delta: float, n: int, status: str, expected: str)
 
 def test_the_word_never_gets_better_where_the_number_gets_worse() -> None:
     place = {word: k for k, word in enumerate(STRENGTHS)}
-    for fixed in range(3):
+    for held in range(3):
         axes: list[tuple] = [EPSILONS, DELTAS, SIZES]
-        growing = axes.pop(fixed)
+        growing = axes.pop(held)
         for others in itertools.product(*axes):
-            words = [strength(*others[:fixed], value, *others[fixed:]) for value in growing]
-            assert [place[word] for word in words] == sorted(place[word] for word in words), (fixed, others)
+            words = [strength(*others[:held], value, *others[held:]) for value in growing]
+            assert [place[word] for word in words] == sorted(place[word] for word in words), (held, others)
 
 
 @pytest.mark.parametrize("adjacency", NEIGHBOURS)
@@ -223,3 +224,10 @@ def weak(tmp_path_factory) -> RunFolder:
     folder = tmp_path_factory.mktemp("weak") / "run"
     tiny.run(plan=tiny.mechanism(noise_multiplier=0.4), out=folder, delta=1e-3)
     return RunFolder(folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3866329.268, "3,866,329.27"), (-1234.5, "−1,234.50"), (-0.001, "0.00"), (999.994, "999.99")]
+)
+def test_long_numbers_are_grouped_by_thousands(value, text):
+    assert fixed(value) == text

@@ -206,13 +206,13 @@ def at_least(value: float | None, digits: int = 3) -> str:
 def fixed(value: float, places: int = 2) -> str:
     """A number with a fixed number of decimals, so that columns line up.
 
-    >>> fixed(0.2159), fixed(-0.001), fixed(math.inf)
-    ('0.22', '0.00', '∞')
+    >>> fixed(0.2159), fixed(-0.001), fixed(math.inf), fixed(-3866329.268)
+    ('0.22', '0.00', '∞', '−3,866,329.27')
     """
     if not math.isfinite(value):
         return number(value)
-    text = f"{value:.{places}f}"
-    return minus(text) if float(text) else text.lstrip("-")
+    text = f"{value:,.{places}f}"
+    return minus(text) if any(digit in "123456789" for digit in text) else text.lstrip("-")
 
 
 def minus(text: str) -> str:

@@ -22,7 +22,7 @@ def needed(audit: Audit, data: Data) -> dict:
     mechanism = Mechanism(sampler=Poisson(ROWS, 30), clip=Flat(0.5), noise_multiplier=5.0, steps=6)
     known = {
         "members": people(1), "mechanism": mechanism, "loss_fn": loss_for(data), "lr": 0.5, "momentum": 0.5,
-        "start": network(2), "path": (network(2),),
+        "start": network(2), "path": (network(2),), "delta": 1e-4,
     }  # fmt: skip
     return {need: known[need] for need in audit.needs}
 

@@ -213,6 +213,14 @@ def test_an_audit_on_records_is_sensitive(public, status):
     assert engine_epsilon(trials=100).status.status == "private"
 
 
+def test_a_delta_at_which_nothing_is_claimed():
+    """At delta 0.5 one release with noise 1 has epsilon 0: its share is no number."""
+    result = audit(trials=2_000, delta=0.5)
+    assert (result.claimed, result.exceeds) == (0, False)
+    assert " % of that" not in result.sentences()[0]
+    result.plot(Figure().subplots())
+
+
 def test_an_engine_result_is_reloaded_and_drawn():
     result = audit(trials=2000)
     again = EngineEpsilon.from_dict(json.loads(json.dumps(result.to_dict())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -73,3 +74,16 @@ def test_a_regression_counts_people_too() -> None:
             assert (mine.n, mine.mse["private"].high) == (theirs.n, pytest.approx(theirs.mse["private"].high))
     assert often.extremes("g").worst.gap.high == pytest.approx(once.extremes("g").worst.gap.high)
     assert "on 270 test rows of 90 people" in often.sentences()[0]
+
+
+def test_large_errors_are_written_with_thousands() -> None:
+    """Squared errors of incomes have many digits: in cards, sentences and tables alike."""
+    generator = torch.Generator().manual_seed(0)
+    y = 20_000 + 5_000 * torch.randn(100, generator=generator)
+    data = Data(torch.arange(100).float().unsqueeze(1), y, groups={"site": torch.arange(100) % 2})
+    result = disparity(Table(y + 3_000), data, twin=Table(y + 1_000 + 100 * torch.randn(100, generator=generator)))
+    cells = [cell for table in result.tables() for row in table.rows for cell in row]
+    texts = " ".join([*result.sentences(), *map(str, result.cards()), *cells])
+    assert f"{result.headline['mse'].value:,.2f}" in texts
+    assert f"+{result.headline['cost'].value:,.2f}" in texts
+    assert re.findall(r"\d{4,}\.\d", texts) == []

@@ -291,6 +291,17 @@ def test_regression_has_groups_only() -> None:
     assert found.sentences()
 
 
+def test_where_nobody_has_a_signal_none_is_called_the_weakest() -> None:
+    """A model that fits every row: all gradients are 0, and so are all ratios."""
+    data = Data(torch.randn(100, 5), torch.zeros(100), {"sex": torch.arange(100) % 2})
+    model = nn.Linear(5, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    found = feature_noise(model, data, mechanism=plan(n=100, batch=20))
+    assert [part.ratio.value for part in found.parts("sex")] == [0, 0]
+    assert found.sentences()[1:] == ["By sex nobody has a signal that can be told from none at all."]
+
+
 def test_a_partition_with_one_part_to_show_has_no_extremes() -> None:
     data = replace(digits(100), groups={"side": (torch.arange(100) < 5).long()})
     found = feature_noise(linear(), data, mechanism=plan(n=100, batch=20))

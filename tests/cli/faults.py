@@ -114,8 +114,8 @@ FAULTS = [
     Mutant(
         "option: --loss of a check ignored",
         "cli/check.py",
-        "check_user_files(model, example, loss)",
-        "check_user_files(model, example)",
+        "check_user_files(model, example, loss, shape=sizes",
+        "check_user_files(model, example, shape=sizes",
         ("whole/test_command_options.py::test_example_and_loss_of_check",),
     ),
     Mutant(
@@ -135,8 +135,8 @@ FAULTS = [
     Mutant(
         "front: --yes confirms what was read off the rows",
         "cli/table_schema.py",
-        "    if unread:\n        return _noised(file, asked, epsilon, adjacency)\n",
-        "    if unread:\n        return replace(proposal.schema, confirmed=True)\n",
+        "    noised = _noised(file, asked, epsilon, adjacency, quiet=quiet)\n",
+        "    noised = replace(proposal, schema=replace(proposal.schema, confirmed=True))\n",
         ("cli/test_table_schema.py::test_yes_never_confirms_but_spends",),
     ),
     Mutant(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from noisewise.cli.app import app
 from noisewise.workflow.config import configure
 
 
@@ -105,3 +108,23 @@ def test_planning_needs_no_torch(arguments: list[str]) -> None:
         "assert '--help' not in sys.argv or not {'numpy', 'scipy', 'dp_accounting'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
+
+
+def bracketed(text: str) -> set[str]:
+    """What stands in brackets in a help text, without styles such as [bold] and their ends."""
+    found = {"".join(words.split()) for words in re.findall(r"\[([^\[\]]+)\]", text.replace("\\[", "["))}
+    return {words for words in found if words not in ("bold", "dim") and not words.startswith("/")}
+
+
+def test_brackets_of_help_texts_are_shown(noisewise, monkeypatch) -> None:
+    """Rich takes what stands in brackets for a style, and drops it; a backslash before them keeps them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    seen = set()
+    for name, command in typer.main.get_command(app).commands.items():
+        shown = re.sub(r"[\s│]", "", noisewise(name, "--help").out)
+        options = (text for option in command.params for text in (option.help, option.metavar))
+        for text in (command.help, command.epilog, *options):
+            for words in bracketed(text or ""):
+                seen.add(words)
+                assert f"[{words}]" in shown, f"{name} --help swallows [{words}]"
+    assert {"n,channels,height,width", "stand_in"} <= seen

@@ -81,6 +81,27 @@ def test_json_and_unfinished_runs(noisewise, runs):
     assert noisewise("compare", "runs/without").code == 2
 
 
+def test_a_plot_is_drawn_again_and_nothing_else_is_overwritten(noisewise, runs):
+    for _ in range(2):
+        assert noisewise("compare", "runs", "--plot", "out.png").code == 0
+    (runs.parent / "mine.png").write_bytes(b"mine")
+    outcome = noisewise("compare", "runs", "--plot", "mine.png")
+    assert outcome.code == 2
+    assert "mine.png: exists and is no picture that noisewise drew. Choose another --plot" in outcome.words
+    assert (runs.parent / "mine.png").read_bytes() == b"mine"
+
+
+def test_repairs_are_told(noisewise, runs):
+    from noisewise.repairs import MovingAverage
+
+    folder = RunFolder(runs / "without")
+    described = MovingAverage(decay=0.9).describe()
+    write_json(folder.summary, read_json(folder.summary) | {"repairs": [described]})
+    assert noisewise("compare", "runs").code == 0
+    rows = json.loads(noisewise("compare", "runs", "--json").out)["runs"]
+    assert {row["folder"]: row["repairs"] for row in rows} == {"runs/with-audit": [], "runs/without": [described]}
+
+
 @pytest.mark.parametrize("plot", ["out.gif", "nowhere/out.png"])
 def test_a_plot_that_cannot_be_written_is_said_first(noisewise, runs, plot):
     outcome = noisewise("compare", "runs", "--plot", plot)

@@ -91,6 +91,11 @@ def test_json_and_a_picture(noisewise, asked, tmp_path) -> None:
     assert json.loads(printed.out)["rows"][0]["smallest_class"] == 143.4
     assert (tmp_path / "a.png").stat().st_size > 1000
     assert not asked[0][1]
+    assert noisewise("plan", "--n", "5000", "--stand-in", "digits", "--plot", "a.png").code == 0  # drawn again
+    (tmp_path / "b.png").write_bytes(b"mine")
+    refused = noisewise("plan", "--n", "5000", "--stand-in", "digits", "--plot", "b.png")
+    assert (refused.code, "b.png: exists and is no picture that noisewise drew" in refused.words) == (2, True)
+    assert (tmp_path / "b.png").read_bytes() == b"mine"
 
 
 def test_a_run_that_is_none_is_said(noisewise) -> None:

@@ -38,6 +38,12 @@ def test_train_audit_report(noisewise, tmp_path) -> None:
     both = noisewise("report", "runs/a", "runs/b", "--out", "both.html")
     assert "Next: noisewise compare runs/a runs/b" in both.words
     assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert noisewise("report", "runs/a", "--out", "page.html").code == 0  # written anew
+    refused = noisewise("report", "runs/a", "--out", "runs/a/model.safetensors")
+    assert refused.code == 2
+    assert (
+        "runs/a/model.safetensors exists and is no internal report of noisewise: choose another --out" in refused.words
+    )
     inside = noisewise("report", "runs/a", "--out", "runs/a/page.html")
     assert "better move it out" in inside.words
     again = noisewise("train", *QUICK, "--out", "runs/a")

@@ -64,6 +64,14 @@ def test_a_run_that_nothing_is_wrong_with(noisewise, tmp_path, monkeypatch) -> N
     assert json.loads(noisewise("suggest", "a", "--json").out) == []
 
 
+def test_a_regression_is_not_sent_to_a_command_that_refuses_it(noisewise, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "suggest", lambda path, progress: (evidence(), []))
+    tiny.run(out=tmp_path / "a", delta=1e-3, about={"task": "regression"})
+    printed = noisewise("suggest", "a")
+    assert "Next: noisewise report a" in printed.words
+    assert "noisewise plan" not in printed.words
+
+
 def test_no_run_is_said(noisewise, tmp_path) -> None:
     refused = noisewise("suggest", "nowhere")
     assert refused.code == 2

@@ -187,7 +187,7 @@ FAULTS = [
     Mutant(
         "bought: somebody's README is overwritten",
         "report/shareable.py",
-        "if there and len(there) < len(FILES):",
+        'if there and (len(there) < len(FILES) or not is_page(folder / FILES["report"], SHAREABLE)):',
         "if len(there) > len(FILES):",
         ("report/test_shareable.py::test_only_a_folder_of_its_own_is_written",),
     ),
@@ -204,5 +204,12 @@ FAULTS = [
         '"epsilon": at_most(epsilon),',
         '"epsilon": number(epsilon),',
         ("report/test_subject.py::test_what_is_promised_is_rounded_up",),
+    ),
+    Mutant(
+        "page: a twin that is newer than the audits costs another run",
+        "report/advice.py",
+        "if folder.twin_weights.exists():",
+        "if False:",
+        ("report/test_advice.py::test_a_twin_that_is_newer_than_the_audits_costs_no_other_run",),
     ),
 ]

@@ -45,6 +45,23 @@ def test_without_suggestions_their_command_is_named(folder):
     assert last.command == "noisewise suggest DIR"
 
 
+def test_a_twin_that_is_newer_than_the_audits_costs_no_other_run(folder):
+    folder.twin_weights.touch()
+    for results in ([ALONE], [TWIN, ALONE]):
+        first = next_steps(folder, results, GOOD)[0]
+        assert first.command == "noisewise audit DIR"
+        assert "the twin is newer" in first.advice
+        assert "costs no privacy" in first.evidence
+    assert commands(next_steps(folder, [TWIN, SimpleNamespace()], GOOD)) == ["noisewise suggest DIR"]
+
+
+def test_a_twin_that_was_asked_for_and_is_missing_is_trained_on_the_same_run(folder):
+    folder.config.write_text("format = 1\ntwin = true\n")
+    assert next_steps(folder, [ALONE], GOOD)[0].command == "noisewise train --resume --out DIR"
+    folder.config.write_text("format = 1\ntwin = false\n")
+    assert next_steps(folder, [ALONE], GOOD)[0].command.endswith("--set twin=true --out NEW")
+
+
 @pytest.mark.parametrize("content", [[ADVICE], {"format": 1, "suggestions": [ADVICE]}])
 def test_suggestions_of_the_file_are_shown_in_its_place(folder, content):
     folder.suggestions.write_text(json.dumps(content))

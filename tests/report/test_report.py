@@ -16,7 +16,7 @@ from noisewise import report
 from noisewise.audits import disparity
 from noisewise.audits.result import Figure
 from noisewise.data import Data
-from noisewise.errors import RunError
+from noisewise.errors import ConfigError, RunError
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
@@ -130,8 +130,23 @@ def test_without_an_audit_the_page_says_which_command_is_missing(run: RunFolder,
     assert "noisewise audit DIR" in words
     audit(open_run(folder.path), "disparity")
     words = Text(report.render(folder.path)).words
-    assert "No twin to compare with" in words
+    assert "Measured without a twin to compare with" in words
     assert "is served worst" in words
+
+
+def test_audits_from_before_the_twin_are_asked_again_and_nothing_is_trained(run: RunFolder, tmp_path) -> None:
+    folder = RunFolder(shutil.copytree(run.path, tmp_path / "a"))
+    kept = folder.twin_weights.read_bytes()
+    folder.twin_weights.unlink()  # stopped before the twin
+    audit(open_run(folder.path), "disparity")
+    assert "noisewise train --resume --out DIR" in Text(report.render(folder.path)).words
+    folder.twin_weights.write_bytes(kept)  # and taken up again
+    words = Text(report.render(folder.path)).words
+    assert "the twin is newer than they are" in words
+    assert "noisewise audit DIR" in words
+    assert "Train it again" not in words
+    audit(open_run(folder.path), "disparity")
+    assert "newer than they are" not in Text(report.render(folder.path)).words
 
 
 def test_a_run_that_is_not_private_looks_like_it(tmp_path) -> None:
@@ -172,6 +187,17 @@ def test_write_defaults_to_the_secrets_and_refuses_impossible_places(run: RunFol
         report.write(run.path, tmp_path)
     with pytest.raises(RunError, match="no finished run"):
         report.write(tmp_path)
+
+
+def test_only_a_page_is_replaced_by_a_page(run: RunFolder, tmp_path) -> None:
+    written = report.write(run.path, tmp_path / "r.html")
+    assert report.write(run.path, written, by="Ada").read_text().count("Ada") > 0
+    (tmp_path / "people.csv").write_text("age\n3\n")
+    for path in (tmp_path / "people.csv", run.model):
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match=rf"{path.name} exists and is no internal report.* another --out"):
+            report.write(run.path, path)
+        assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["summary.json", "ledger.json", "run.json"])

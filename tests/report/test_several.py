@@ -79,6 +79,20 @@ def test_seeds_that_hold_other_people_out_and_scores_are_added_up(runs, tmp_path
     assert f"with the model at most {alone}." in report.render(fewer.path)
 
 
+def test_repairs_are_shown_by_name(runs, tmp_path):
+    config = configure(
+        data="digits", model="logistic", noise_multiplier=4.0, steps=3, batch_size=64, twin=False,
+        repairs=("moving-average:decay=0.9", "random-sparsification:final=0.5"),
+    )  # fmt: skip
+    repaired = execute(config, tmp_path / "repaired", progress=False)
+    page = report.render([runs[0].path, repaired.path])
+    without, shown = (re.search(rf'<tr class="run-{place}">(.*?)</tr>', page, re.S)[1] for place in (1, 2))
+    names = [repair["name"] for repair in read_json(repaired.summary)["repairs"]]
+    assert set(names) == {"moving average", "random sparsification"}
+    assert f"<br>{', '.join(names)}</span>" in shown
+    assert "moving average" not in without
+
+
 def test_names_tell_folders_apart(tmp_path):
     folders = [RunFolder(tmp_path / text) for text in ("a/x", "b/x", "b/y")]
     assert names_of(folders) == ["a/x", "b/x", "b/y"]

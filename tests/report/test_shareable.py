@@ -11,10 +11,11 @@ import pytest
 from helpers import tiny
 from helpers.people_schema import written
 from helpers.remembered import remembered  # noqa: F401  accountants with a memory
+from noisewise import report
 from noisewise.audits import AUDITS
 from noisewise.data.tables.kinds import Category, Classes, Number
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.errors import ConfigError, PrivacyError, PrivacyWarning, RunError
 from noisewise.report.shareable import FILES, _nameless, page, subject_of, write
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
@@ -142,8 +143,15 @@ def test_what_is_not_private_is_refused(how, words, tmp_path):
 
 def test_an_epsilon_that_rules_nothing_out_is_refused_and_a_weak_one_labelled(tmp_path):
     tiny.run(out=tmp_path / "none", plan=tiny.mechanism(noise_multiplier=0.05), about={"data": {"name": "people"}})
-    with pytest.raises(PrivacyError, match="rules nothing out"):
+    with pytest.raises(
+        PrivacyError, match=r"nothing to share: no guarantee: an epsilon of .* rules nothing out. Train"
+    ):
         subject_of(tmp_path / "none")
+    with pytest.warns(PrivacyWarning, match="delta 0.5"):
+        tiny.run(out=tmp_path / "large", delta=0.5, about={"data": {"name": "people"}})
+    with pytest.raises(PrivacyError, match=r"nothing to share: no guarantee: delta 0\.5 is not below 1/n") as refused:
+        subject_of(tmp_path / "large")
+    assert "share: private" not in str(refused.value)
     tiny.run(out=tmp_path / "weak", plan=tiny.mechanism(noise_multiplier=0.45), about={"data": {"name": "people"}})
     assert 10 < float(read_json(tmp_path / "weak" / "summary.json")["privacy"]["epsilon"]) < 37
     for path in write(subject_of(tmp_path / "weak"), [], tmp_path / "out"):
@@ -338,6 +346,15 @@ def test_only_a_folder_of_its_own_is_written(private, tmp_path):
     assert (tmp_path / "README.md").read_text() == "mine"
     for _ in range(2):  # its own files are written anew
         write(subject_of(private.path), [], tmp_path / "out")
+    (tmp_path / "out" / "report.html").write_text("<h1>mine</h1>")  # beside a README.md and a PRIVACY.md
+    with pytest.raises(RunError, match=r"report.html that is not of a shareable report"):
+        write(subject_of(private.path), [], tmp_path / "out")
+
+
+def test_an_internal_page_does_not_take_the_place_of_a_shareable_one(private, tmp_path):
+    page = write(subject_of(private.path), [], tmp_path / "out")[0]
+    with pytest.raises(ConfigError, match="is no internal report"):
+        report.write(private.path, page)
 
 
 def test_the_model_card_names_the_files_that_are_not_beside_it(private, tmp_path):

@@ -189,4 +189,18 @@ FAULTS = [
         "100 * value",
         ("report/test_shareable.py::test_a_score_is_shown_within_0_and_100_percent",),
     ),
+    Mutant(
+        "files: a page replaces anything",
+        "runs/replaced.py",
+        "if path.exists() and not is_page(path, made_by):",
+        "if False:",
+        ("runs/test_replaced.py::test_a_page_replaces_a_page_of_its_kind_only",),
+    ),
+    Mutant(
+        "files: a picture replaces anything",
+        "runs/replaced.py",
+        "if path.exists() and not _holds(path, PICTURES[path.suffix][1]):",
+        "if False:",
+        ("runs/test_replaced.py::test_a_picture_may_be_drawn_again_and_nobody_elses_is_replaced",),
+    ),
 ]

@@ -747,6 +747,17 @@ def test_budget_of_schema(noisewise, people, epsilon: float, delta: float, adjac
 # --- check
 
 
+def test_shape_and_outputs_of_check(noisewise) -> None:
+    Path("m.py").write_text(
+        "from torch import nn\n"
+        "def make(shape, outputs):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], outputs))\n"
+    )
+    code, printed = noisewise("check", "m.py:make", "--shape", "3,4", "--outputs", "5", "--json")
+    assert code == 0
+    assert [one["shape"] for one in json.loads(printed)["parameters"]] == [[5, 12], [5]]
+
+
 def test_example_and_loss_of_check(noisewise) -> None:
     """Each names another object of the user's file: a batch that fits, or a loss that couples units."""
     Path("m.py").write_text(
@@ -919,7 +930,8 @@ SHOWN: dict[str, dict[str, Callable[..., None]]] = {
         "--delta": test_budget_of_schema,
         "--adjacency": test_budget_of_schema,
     },
-    "check": dict.fromkeys(("--example", "--loss", "--json"), test_example_and_loss_of_check),
+    "check": dict.fromkeys(("--example", "--loss", "--json"), test_example_and_loss_of_check)
+    | dict.fromkeys(("--shape", "--outputs"), test_shape_and_outputs_of_check),
 }
 
 

@@ -504,4 +504,18 @@ FAULTS = [
         "return None",
         ("recipes/test_centre.py::test_it_happens_once_in_a_run_and_the_folder_holds_together",),
     ),
+    Mutant(
+        "folder: a run is written among somebody's files",
+        "workflow/taken.py",
+        "elif others := _others(folder):",
+        "elif others := []:",
+        ("workflow/test_taken.py::test_a_folder_of_something_else_is_not_written_into",),
+    ),
+    Mutant(
+        "folder: what a broken-off run left is refused",
+        "workflow/taken.py",
+        "left = [folder.sensitive.name, *(",
+        "left = [*(",
+        ("workflow/test_taken.py::test_what_a_run_left_that_broke_off_before_its_first_checkpoint",),
+    ),
 ]

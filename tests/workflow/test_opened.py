@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -108,6 +110,16 @@ def test_an_opened_run_uses_what_is_loaded_only_for_the_same_settings(run) -> No
     assert opened.config == known.config
     assert torch.equal(opened.data.test.x, known.data.test.x)
     assert not torch.equal(opened.data.test.x, other.data.test.x)
+
+
+def test_the_engine_is_asked_at_the_delta_of_the_run(tmp_path, monkeypatch) -> None:
+    folder = execute(quick(twin=False, delta=1e-4), tmp_path / "run", progress=False)
+    opened, asked = open_run(folder.path), AUDITS["engine-epsilon"]
+    monkeypatch.setitem(AUDITS, asked.name, replace(asked, run=partial(asked.run, trials=200)))
+    assert opened.needed("delta") == 1e-4
+    found = audit(opened, asked.name)
+    assert found.settings["delta"] == 1e-4
+    assert "at delta 1e-04" in found.sentences()[0] or "at delta 0.0001" in found.sentences()[0]
 
 
 def test_what_audits_need_is_made_once_and_nothing_else_is_known(run) -> None:

@@ -27,6 +27,62 @@ def test_a_file_is_no_folder(tmp_path):
         check_out(RunFolder(tmp_path / "file"), resume=False)
 
 
+def test_a_folder_of_something_else_is_not_written_into(tmp_path):
+    for name in ("README.md", "data.csv", "model.py"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(
+        RunError, match=r"holds something else than a run \(README.md, data.csv, model.py\): choose another --out"
+    ):
+        check_out(RunFolder(tmp_path), resume=False)
+    (tmp_path / "src").mkdir()
+    with pytest.raises(RunError, match=r"\(README.md, data.csv, model.py and 1 more\)"):
+        check_out(RunFolder(tmp_path), resume=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.toml", '[tool]\nname = "mine"'), ("config.toml", "no TOML ["), ("schema.json", '{"type": "object"}'),
+     ("schema.json", "3"), ("config.toml", None), ("summary.json", '{"format": 1}'), (".env", "SECRET=1")],
+)  # fmt: skip
+def test_files_of_others_with_names_of_ours(name, content, tmp_path):
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(RunError, match="holds something else"):
+        check_out(RunFolder(tmp_path), resume=False)
+
+
+def test_what_a_run_left_that_broke_off_before_its_first_checkpoint(finished, tmp_path):
+    folder = RunFolder(tmp_path / "new")
+    folder.create()
+    (folder.sensitive / "phase-1").mkdir()
+    for path in (folder.lock, folder.centre, tmp_path / "new/.config.toml.tmp", tmp_path / "new/.gitkeep"):
+        path.touch()
+    folder.config.write_bytes(finished.config.read_bytes())
+    assert check_out(folder, resume=False) is None
+
+
+@pytest.mark.parametrize("name", ["schema.json", "people.schema.toml"])
+def test_a_schema_that_was_released_before_training_may_lie_there(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f"{age},{'ny'[age % 2]}\n" for age in range(20, 60)))
+    (tmp_path / "run").mkdir()
+    noisewise = command_line(monkeypatch, capsys, tmp_path, columns=120)
+    how = ("--label", "ill=n,y", "--column", "age=0:120", "--header-only")
+    assert noisewise("schema", "people.csv", *how, "--out", f"run/{name}").code == 0
+    assert check_out(RunFolder(tmp_path / "run"), resume=False) is None
+
+
+def test_train_changes_nothing_in_a_folder_of_something_else(tmp_path, monkeypatch, capsys):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/README.md").write_text("mine")
+    noisewise = command_line(monkeypatch, capsys, tmp_path, columns=120)
+    refused = noisewise("train", "--data", "digits", "--epsilon", "3", "--out", "project")
+    assert refused.code == 2
+    assert "project holds something else than a run (README.md): choose another --out" in refused.words
+    assert [path.name for path in (tmp_path / "project").iterdir()] == ["README.md"]
+
+
 def test_nothing_to_resume(tmp_path):
     with pytest.raises(RunError, match="no run to go on with"):
         check_out(RunFolder(tmp_path / "new"), resume=True)

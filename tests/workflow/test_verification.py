@@ -19,7 +19,7 @@ from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.training import step
 from noisewise.training.paid import PaidAccuracy
-from noisewise.wording import number
+from noisewise.wording import at_most, number
 from noisewise.workflow.config import configure
 from noisewise.workflow.execution import execute
 from noisewise.workflow.verification import FAILS, NAMES, OK, OPEN, verified
@@ -265,6 +265,11 @@ def test_somebody_elses_code_is_not_run(run, tmp_path, monkeypatch):
     sealed(run)
     found = verdicts(run)
     assert {found[name] for name in ("plan", "mechanism", "weights")} == {OPEN}
+
+
+def test_the_engine_is_asked_at_the_delta_of_the_run(run):
+    (check,) = verified(run.path, names=["engine"], trials=4_000)
+    assert f"claims at delta {at_most(read_json(run.summary)['privacy']['delta'])}" in check.why
 
 
 def test_an_engine_that_adds_too_little_noise_fails(run, monkeypatch):

@@ -14,8 +14,8 @@ class Audit:
     """An audit of a finished run: its name, its function, how long it takes, and what it needs beside model, data and twin.
 
     takes: whether it retrains, and how long it takes. needs: members (training rows), mechanism, loss_fn, lr and momentum
-    of SGD, start (the model before training), path (models along the run: the start). usual: `noisewise audit DIR` asks it
-    unless told otherwise. classes: only for classification. twin: it compares with one.
+    of SGD, start (the model before training), path (models along the run: the start), delta (of the run's epsilon). usual:
+    `noisewise audit DIR` asks it unless told otherwise. classes: only for classification. twin: it compares with one.
     model: it looks at the run's model and data, not only at its mechanism.
     """
 

@@ -39,7 +39,7 @@ TAKES = (
     "Does not retrain; seconds on the built-in model, under a minute on a small image model (trials= sets the time)."
 )
 CERTAIN = 0.999  # an engine is called faulty at this confidence
-DELTA = 1e-5  # of the engine's audit: one release has no number of units to derive it from
+DELTA = 1e-5  # without a run, whose delta is taken: one release has no number of units to derive it from
 STATISTICS = {
     "step": "the release of the canary's step along the canary's direction",
     "difference": "that release minus the next one, which the canary is not in",
@@ -97,14 +97,15 @@ class EngineEpsilon(Result):
 
     @property
     def share(self) -> float:
-        """Proven part of the claimed epsilon."""
-        return self.headline["empirical epsilon"].low / self.claimed
+        """Proven part of the claimed epsilon; all of it where nothing is claimed, at a large delta, and nothing proven."""
+        proven = self.headline["empirical epsilon"].low
+        return proven / self.claimed if self.claimed else math.inf if proven else 1.0
 
     def plot(self, ax: Axes) -> Axes:
         """Interval of each statistic's epsilon, and the claim as a line."""
         statistics = self.values.statistics
         ends = [e for s in statistics.values() for e in (s.epsilon.high, s.epsilon.value) if math.isfinite(e)]
-        edge = 1.1 * max([self.claimed, *ends])
+        edge = 1.1 * max([self.claimed, *ends]) or 1.0
         for row, statistic in enumerate(reversed(statistics.values())):
             estimate, colour = statistic.epsilon, TWIN if statistic.exceeds else PRIVATE
             ax.plot([estimate.low, min(estimate.high, edge)], [row, row], color=colour, linewidth=1.8, zorder=2)
@@ -131,10 +132,11 @@ class EngineEpsilon(Result):
     def sentences(self) -> list[str]:
         """Claim and measurement; the fault and who found it; what was asked how often."""
         best = self.headline["empirical epsilon"]
+        part = f", {100 * self.share:.0f} % of that" if self.claimed else ""
         sentences = [
             f"One release with noise multiplier {number(self.settings['noise_multiplier'])} claims epsilon "
             f"{at_most(self.claimed)} at delta {at_most(self.settings['delta'])}; an adversary who sees it is proven to get "
-            f"{at_least(best.low)} ({level_of(best)} confidence), {100 * self.share:.0f} % of that."
+            f"{at_least(best.low)} ({level_of(best)} confidence){part}."
         ]
         if self.exceeds:
             sentences.append(
@@ -300,7 +302,7 @@ AUDIT = Audit(
     "engine-epsilon",
     engine_epsilon,
     takes=TAKES,
-    needs=("mechanism", "loss_fn"),
+    needs=("mechanism", "loss_fn", "delta"),
     usual=True,
     twin=False,
     model=False,

@@ -200,20 +200,24 @@ class FeatureNoise(Result):
         for by in self.partitions:
             extremes = self.extremes(by)
             if isinstance(extremes, Extremes):
-                weakest = next(part for part in self.parts(by) if part.name == extremes.weakest)
-                relative = extremes.ratio
-                times = "" if relative is None else f", {fixed(relative.value)} times that of the strongest"
-                wait = (
-                    "it cannot be told from none at all" if math.isinf(weakest.steps)
-                    else "it stands above the noise in a single step" if weakest.steps <= 1
-                    else f"{_steps(weakest)} steps in one direction level it with the noise"
-                )  # fmt: skip
-                lines.append(
-                    f"{_called(by)} {extremes.weakest} has the weakest signal, {number(weakest.ratio.value)} deviations"
-                    f"{times} ({extremes.strongest}); {wait}."
-                )
+                lines.append(self._weakest_in_words(by, extremes))
             lines += extremes.hidden_in_words(f"parts by {by}")
         return lines
+
+    def _weakest_in_words(self, by: str, extremes: Extremes) -> str:
+        """Who is drowned most, and how long until heard; where nobody is heard, none is the weakest."""
+        if extremes.ratio is None:
+            return f"By {by} nobody has a signal that can be told from none at all."
+        weakest = next(part for part in self.parts(by) if part.name == extremes.weakest)
+        wait = (
+            "it cannot be told from none at all" if math.isinf(weakest.steps)
+            else "it stands above the noise in a single step" if weakest.steps <= 1
+            else f"{_steps(weakest)} steps in one direction level it with the noise"
+        )  # fmt: skip
+        return (
+            f"{_called(by)} {extremes.weakest} has the weakest signal, {number(weakest.ratio.value)} deviations, "
+            f"{fixed(extremes.ratio.value)} times that of the strongest ({extremes.strongest}); {wait}."
+        )
 
     def tables(self) -> list[Table]:
         """Ratios; the factors behind them."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from noisewise.audits.error_disparity import ErrorDisparity
 
 CHANCE = " Chance can explain the difference."
-NO_TWIN = " No twin to compare with."
+NO_TWIN = " Measured without a twin to compare with."
 GAIN, CHANGED, LEAST = "Ahead of the twin", "What it changed", "Nobody pays: who gains least"  # where there is no cost
 WITH, WITHOUT = "with privacy", "without privacy"
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisewise.cli.shared import Json, example, plain, terminal
-from noisewise.errors import ConfigError, RunError
+from noisewise.errors import RunError
 from noisewise.runs.files import finite
+from noisewise.runs.replaced import check_picture, save_picture
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
 from noisewise.wording import at_most
 
 if TYPE_CHECKING:
     from noisewise.report.comparison import Compared
 
-KINDS = (".png", ".svg", ".pdf")
 GAP, LONGEST = 2, 16  # cells between columns, and of a column of numbers at most
 
 
@@ -34,8 +34,8 @@ def compare(
     From what the runs' summaries and audits hold; what is missing is named with the command that makes it. What all runs on
     the same people cost together stands beside each run's own epsilon. The numbers come from audits: keep them internal.
     """
-    if plot is not None and (plot.suffix not in KINDS or not plot.parent.is_dir()):
-        raise ConfigError(f"--plot {plot}: must end in {', '.join(KINDS)} and lie in a folder that exists.")
+    if plot is not None:
+        check_picture(plot)
     finished, begun = read_runs(run_folders(runs))
     if not finished:
         raise RunError(f"no run is finished: noisewise train --resume --out {begun[0].path} goes on with the first.")
@@ -43,7 +43,7 @@ def compare(
 
     rows = compared(finished)
     if plot is not None:
-        figure(rows).savefig(plot, dpi=150)
+        save_picture(figure(rows), plot)
     if as_json:
         unfinished = [str(folder.path) for folder in begun]
         print(json.dumps(finite({"runs": [row.to_dict() for row in rows], "unfinished": unfinished}), indent=2))

@@ -39,11 +39,11 @@ def predict(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Predict for new rows or images: the class and the probability of each, or the number.
+    r"""Predict for new rows or images: the class and the probability of each, or the number.
 
     Model and schema come from the run folder; no training data is touched and no label column is needed. Values that the
     schema does not know (unseen categories, numbers outside their range, missing ones) are counted and said. Images are real
-    numbers [n, channels, height, width], scaled as those that were trained on.
+    numbers \[n, channels, height, width], scaled as those that were trained on.
     """
     if not 0 < temperature < math.inf:
         raise ConfigError(f"--temperature {temperature}: must be a number above 0; above 1 the model is less sure.")

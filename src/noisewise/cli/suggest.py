@@ -51,12 +51,14 @@ def suggest(
         console.print(plain("Drawn from audits of people: keep it among the secrets."), style="dim")
         return
     console.print(plain(NOTHING))
-    n = read_summary(RunFolder(run))["data"]["n"]
     console.print(f"[dim]Next:[/] noisewise report {run}  [dim]the whole on one page[/]", soft_wrap=True)
-    console.print(
-        f"[dim]Next:[/] noisewise plan --n {2 * n} --runs {run}  [dim]what twice the people would buy[/]",
-        soft_wrap=True,
-    )
+    summary = read_summary(RunFolder(run))
+    if summary["task"] != "regression":  # `plan` reads accuracies off runs
+        console.print(
+            f"[dim]Next:[/] noisewise plan --n {2 * summary['data']['n']} --runs {run}  "
+            "[dim]what twice the people would buy[/]",
+            soft_wrap=True,
+        )
 
 
 def _print_advice(number: int, advice: Advice) -> None:

@@ -24,6 +24,7 @@ from noisewise.report.measured import MISSING, measured
 from noisewise.report.several import Opened, names_of, side_by_side
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.replaced import INTERNAL, check_page
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.wording import at_most, badge, promised, reason, several_units
@@ -50,14 +51,14 @@ def write(
     runs = [run] if isinstance(run, str | os.PathLike) else list(run)
     if out is None and len(runs) > 1:
         raise ConfigError("a page of several runs belongs to none of their folders: say where, e.g. --out report.html.")
+    if out is not None:
+        check_page(Path(out))
     page = render(runs, by=by, suggested=suggested)
     path = RunFolder(runs[0]).report if out is None else Path(out)
     if not path.parent.is_dir():
         raise RunError(
             f"{path} cannot be written: the folder {path.parent} does not exist. Make it, or choose another."
         )
-    if path.is_dir():
-        raise RunError(f"{path} is a folder: name a file, e.g. {path / 'report.html'}.")
     write_atomically(path, page.encode())
     return path
 
@@ -73,8 +74,8 @@ def render(run: Run | Sequence[Run], *, by: str | None = None, suggested: Advice
     if not folders:
         raise ConfigError("a report of no run: name at least one run folder.")
     if len(folders) == 1:
-        return template("page.html").render(facts(folders[0], by, suggested))
-    return template("several.html").render(facts_of_several(folders, by))
+        return template("page.html").render(facts(folders[0], by, suggested), made_by=INTERNAL)
+    return template("several.html").render(facts_of_several(folders, by), made_by=INTERNAL)
 
 
 def template(name: str) -> jinja2.Template:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,19 +51,50 @@ def next_steps(
             )
         )
         return steps
-    if not any(getattr(result, "has_twin", False) for result in results):
-        steps.append(
-            Step(
-                "Train it again with a non-private twin beside it.",
-                "Without a twin what privacy cost is not known. Another run on the same data adds to its epsilon.",
-                "noisewise train --config DIR/config.toml --set twin=true --out NEW",
-            )
-        )
+    steps += _about_the_twin(folder, results)
     made = _suggested(folder) if suggested is None else [_step(entry) for entry in suggested]
     if made is not None:
         return steps + made or [Step("Nothing to repair was found.", "No rule fits what the audits have measured.", "")]
     ask = "It reads the audits and says which repair fits, with the evidence and the command to try it."
     return [*steps, Step("Ask which repair fits this run.", ask, "noisewise suggest DIR")]
+
+
+def _about_the_twin(folder: RunFolder, results: Sequence[Result]) -> list[Step]:
+    """What is missing for a comparison with the twin, at the least price: the folder says what there is, not the audits."""
+    compared = [result.has_twin for result in results if hasattr(result, "has_twin")]
+    if folder.twin_weights.exists():
+        if all(compared):
+            return []
+        return [
+            Step(
+                "Ask the audits again: the twin is newer than they are.",
+                "Some were asked before this run had its twin, so that what privacy cost is not known from them. Asking again "
+                "costs no privacy.",
+                "noisewise audit DIR",
+            )
+        ]
+    if any(compared):
+        return []
+    if _wants_twin(folder):
+        return [
+            Step(
+                "Finish the run: its twin is missing.",
+                "Without a twin what privacy cost is not known. The private model stays as it is: no more privacy is spent.",
+                "noisewise train --resume --out DIR",
+            )
+        ]
+    return [
+        Step(
+            "Train it again with a non-private twin beside it.",
+            "Without a twin what privacy cost is not known. Another run on the same data adds to its epsilon.",
+            "noisewise train --config DIR/config.toml --set twin=true --out NEW",
+        )
+    ]
+
+
+def _wants_twin(folder: RunFolder) -> bool:
+    """Does the run's config ask for a twin? A run of Python has none."""
+    return folder.config.exists() and bool(tomllib.loads(folder.config.read_text()).get("twin", False))
 
 
 def _suggested(folder: RunFolder) -> list[Step] | None:

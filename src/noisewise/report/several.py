@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from noisewise.report.subject import data_name, power, short_model
+from noisewise.report.subject import data_name, power, repair_names, short_model
 from noisewise.runs.together import grouped, read_runs
 from noisewise.wording import at_most, fixed, percent, percent_interval, points, points_interval, several_units
 
@@ -68,7 +68,7 @@ def side_by_side(runs: Sequence[Opened]) -> dict[str, Any]:
                 "facts": run.facts,
                 "model": short_model(run.summary["model"]),
                 "data": data_name(run.summary),
-                "repairs": ", ".join(run.summary.get("repairs", [])),
+                "repairs": ", ".join(repair_names(run.summary)),
                 "cells": [_cell(_headline(run, name), HEADLINES[name][2]) for name in shown],
             }
             for run in runs

@@ -23,6 +23,7 @@ from noisewise.report.cards import Bought, Metric, Subject, model_card, privacy_
 from noisewise.report.figures import inline_svg
 from noisewise.runs.files import read_json, write_atomically
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.replaced import SHAREABLE, is_page
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
 from noisewise.wording import NEIGHBOURS, at_most, fixed, number, percent, percent_interval, promised, several_units
@@ -30,6 +31,7 @@ from noisewise.wording import NEIGHBOURS, at_most, fixed, number, percent, perce
 if TYPE_CHECKING:
     from noisewise.audits import Result
     from noisewise.estimates.estimate import Estimate
+    from noisewise.wording import Promise
 
 DOCUMENTS = (".html", ".htm", ".md", ".pdf", ".txt")  # ends of names that nobody gives a folder
 FILES = {"report": "report.html", "model card": "README.md", "privacy card": "PRIVACY.md"}
@@ -76,7 +78,7 @@ def check_place(folder: Path) -> None:
     if folder.is_file() or not folder.parent.is_dir():
         raise RunError(f"{folder} cannot be used: --out must be a folder (with --shareable), in one that exists.")
     there = [name for name in FILES.values() if (folder / name).exists()]
-    if there and len(there) < len(FILES):
+    if there and (len(there) < len(FILES) or not is_page(folder / FILES["report"], SHAREABLE)):
         raise RunError(
             f"{folder} holds a {there[0]} that is not of a shareable report: it would be overwritten. Name an empty folder."
         )
@@ -105,11 +107,9 @@ def subject_of(
     bought, score = _bought(folder, summary), read_score(folder)
     promise = promised(summary) if bought is None else promised(_with_epsilon(summary, bought.together))
     if promise.strength == "none":
-        status = summary["privacy"]["status"]
-        why = summary["privacy"]["reason"] if status != "private" else promise.verdict
         raise PrivacyError(
-            f"{folder.path} has nothing to share: {status} ({why.rstrip('.')}). No ledger bounds what it tells of its people. "
-            "Train a private run; `noisewise report` without --shareable writes an internal page."
+            f"{folder.path} has nothing to share: {_why_nothing(summary['privacy'], promise)} `noisewise report` without "
+            "--shareable writes an internal page."
         )
     try:
         settings = tomllib.loads(folder.config.read_text()) if folder.config.exists() else {}
@@ -136,6 +136,16 @@ def subject_of(
         )
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise RunError(f"a file of {folder.path} is damaged or of another version ({error!r}).") from None
+
+
+def _why_nothing(privacy: Mapping[str, Any], promise: Promise) -> str:
+    """Why a run may not be shared, and what to do: it has no guarantee, or one that rules nothing out."""
+    if privacy["status"] != "private":
+        return (
+            f"{privacy['status']} ({privacy['reason'].rstrip('.')}). No ledger bounds what it tells of its people. Train a "
+            "private run."
+        )
+    return f"{promise.verdict[:1].lower()}{promise.verdict[1:]} Train it anew with a smaller epsilon or delta."
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,6 +274,7 @@ def page(subject: Subject, results: Sequence[Result] = ()) -> str:
         either=NEIGHBOURS[privacy["adjacency"]].format(unit=subject.unit),
         sections=[_section(result) for result in results],
         version=__version__,
+        made_by=SHAREABLE,
     )
 
 

@@ -119,6 +119,11 @@ def data_name(summary: Mapping[str, Any]) -> str:
     return str(summary["data"].get("name", "data")).replace("_", " ")
 
 
+def repair_names(summary: Mapping[str, Any]) -> list[str]:
+    """The repairs of a run by name; summary.json holds what each of them says of itself."""
+    return [str(repair["name"]) for repair in summary.get("repairs", [])]
+
+
 def warning(results: Sequence[Result]) -> str:
     """Why the page is internal; it says what is on the page, and nothing else."""
     if any(getattr(result, "has_twin", False) for result in results):

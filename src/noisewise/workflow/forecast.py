@@ -26,6 +26,7 @@ from noisewise.losses import outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.replaced import save_picture
 from noisewise.runs.summary import read_summary
 from noisewise.sampling import Poisson, steps_for
 from noisewise.workflow.config import Config
@@ -282,7 +283,7 @@ def draw(result: Forecast, path: Path) -> None:
         ax.grid(color=FAINT)
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)
 
 
 def _draw_scores(ax: Axes, result: Forecast, scored: list[Row]) -> None:

@@ -98,6 +98,11 @@ class Run:
         return self.config.momentum
 
     @property
+    def delta(self) -> float:
+        """At which the run states its epsilon."""
+        return float(read_json(self.folder.summary)["privacy"]["delta"])
+
+    @property
     def seed(self) -> int:
         """Public seed."""
         return 0 if self.config is None else self.config.seed
@@ -130,7 +135,7 @@ class Run:
         return getattr(self, what)
 
 
-NEEDS = ("members", "mechanism", "loss_fn", "lr", "momentum", "start", "path")
+NEEDS = ("members", "mechanism", "loss_fn", "lr", "momentum", "start", "path", "delta")
 
 
 def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Run:

@@ -11,11 +11,11 @@ from noisewise.accounting.accountants import check_delta
 from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.replaced import check_picture
 from noisewise.workflow.checks import check_model_name
 
 BREAST_CANCER = "breast_cancer"
 EPSILONS = (0.5, 1.0, 3.0, 10.0)
-PICTURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 
 
@@ -60,8 +60,8 @@ class Asked:
                 f"--stand-in {self.stand_in}: unknown. Embedded are digits and {BREAST_CANCER}; by name also "
                 f"{', '.join(name for name in CATALOG if name != 'digits')}."
             )
-        if self.plot is not None and (self.plot.suffix not in PICTURES or not self.plot.parent.is_dir()):
-            raise ConfigError(f"--plot {self.plot}: must end in {', '.join(PICTURES)} and lie in a folder that exists.")
+        if self.plot is not None:
+            check_picture(self.plot)
         for run in self.runs:
             if not RunFolder(run).complete:
                 raise RunError(f"--runs {run}: is no folder of a finished run. Check the name.")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 
 from noisewise.errors import RunError
+from noisewise.runs.files import temporary
 from noisewise.runs.folder import RunFolder
 
 MOST = 12  # names of runs that are listed
+FEW = 3  # names of other files that are
+EMPTY = (".DS_Store", ".gitignore", ".gitkeep")  # an empty folder may hold them
 
 
 def check_out(folder: RunFolder, *, resume: bool) -> None:
-    """Refuse a run folder that holds a run already, or one to resume that holds none."""
+    """Refuse a run folder that holds a run already, or something else, or one to resume that holds none."""
     if folder.path.is_file():
         raise RunError(f"{folder.path} is a file: --out must be a folder.")
     begun = folder.run.exists() or folder.checkpoint.exists()
@@ -23,6 +27,32 @@ def check_out(folder: RunFolder, *, resume: bool) -> None:
         if folder.complete and (folder.twin_weights.exists() or not _wants_twin(folder)):
             raise RunError(f"{folder.path} holds a finished run: choose another --out, so that nothing is overwritten.")
         raise RunError(f"{folder.path} holds an unfinished run: go on with --resume, or choose another --out.")
+    elif others := _others(folder):
+        there = ", ".join(others[:FEW]) + (f" and {len(others) - FEW} more" if len(others) > FEW else "")
+        raise RunError(
+            f"{folder.path} holds something else than a run ({there}): choose another --out, so that nothing is overwritten "
+            "and nothing of it is published with the model."
+        )
+
+
+def _others(folder: RunFolder) -> list[str]:
+    """What is neither a schema or config of noisewise nor left by a run that broke off before its first checkpoint."""
+    if not folder.path.is_dir():
+        return []
+    left = [folder.sensitive.name, *(temporary(path).name for path in (folder.config, folder.schema)), *EMPTY]
+    return sorted(
+        path.name for path in folder.path.iterdir() if path.name not in left and not _is_config_or_schema(path)
+    )
+
+
+def _is_config_or_schema(path: Path) -> bool:
+    """Is it a file of settings or columns, which says by which format it is written?"""
+    try:
+        if path.suffix == ".toml":
+            return "format" in tomllib.loads(path.read_text("utf-8"))
+        return path.name == "schema.json" and "format" in json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def check_finished(folder: RunFolder) -> None:

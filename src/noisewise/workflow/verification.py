@@ -346,15 +346,17 @@ def _engine(folder: RunFolder, *, progress: bool, trials: int) -> str:
         )
     if not plan.noise_at(0):
         raise _Open("there is no noise, so nothing is claimed.")
+    delta = read_json(folder.summary)["privacy"]["delta"]
     try:
         result = engine_epsilon(
-            mechanism=replace(plan, support=EVERYTHING), trials=trials, progress=progress, generator=None
+            mechanism=replace(plan, support=EVERYTHING), trials=trials, progress=progress, generator=None, delta=delta
         )
     except ConfigError as error:
         raise _Open(str(error)) from None
     proven, claimed = result.headline["empirical epsilon"].low, result.claimed
     words = (
-        f"of the epsilon {at_most(claimed)} that one release claims, {at_least(proven)} was found in {trials:,} trials"
+        f"of the epsilon {at_most(claimed)} that one release claims at delta {at_most(delta)}, {at_least(proven)} was found "
+        f"in {trials:,} trials"
     )
     if result.exceeds:
         raise RunError(f"{words}: the engine of this machine is faulty. Do not publish what it trained.")
