@@ -77,7 +77,7 @@ def test_a_twin_that_is_still_missing_is_asked_for(noisewise) -> None:
     assert noisewise("train", *QUICK, "--out", "a", "--quiet").code == 0
     (Path("a") / "sensitive" / "twin.safetensors").unlink()
     found = noisewise("audit", "a", "--only", "disparity")
-    assert "finish it with noisewise train --resume --out a" in found.words
+    assert "noisewise train --resume --twin --out a trains one beside it" in found.words
 
 
 WATCHED = """

@@ -139,7 +139,7 @@ def test_audits_from_before_the_twin_are_asked_again_and_nothing_is_trained(run:
     kept = folder.twin_weights.read_bytes()
     folder.twin_weights.unlink()  # stopped before the twin
     audit(open_run(folder.path), "disparity")
-    assert "noisewise train --resume --out DIR" in Text(report.render(folder.path)).words
+    assert "noisewise train --resume --twin --out DIR" in Text(report.render(folder.path)).words
     folder.twin_weights.write_bytes(kept)  # and taken up again
     words = Text(report.render(folder.path)).words
     assert "the twin is newer than they are" in words

@@ -5,6 +5,13 @@ from helpers.planting import Mutant
 FAULTS = [
     # published sets, tables, images, recordings, settings, plans
     Mutant(
+        "a twin that comes later breaks the seal",
+        "workflow/execution.py",
+        "any(getattr(stored, name) != getattr(config, name) for name in TWIN_ONLY)",
+        "stored.twin_lr != config.twin_lr",
+        ("workflow/test_execution.py::test_a_finished_run_gets_a_twin_later_and_nothing_else",),
+    ),
+    Mutant(
         "a million epochs are counted only after torch is imported",
         "workflow/early.py",
         'check_releases(math.ceil(least), "at least ")',

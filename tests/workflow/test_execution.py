@@ -183,6 +183,23 @@ def test_a_finished_run_gets_another_twin_and_nothing_else(tmp_path) -> None:
         execute(replace(edited, twin_lr=1.0), folder.path, resume=True, progress=False)
 
 
+def test_a_finished_run_gets_a_twin_later_and_nothing_else(tmp_path) -> None:
+    config = quick(twin=False)
+    folder = execute(config, tmp_path / "a", progress=False)
+    released = (folder.model.read_bytes(), folder.ledger.read_bytes())
+    execute(replace(config, twin=True), folder.path, resume=True, progress=False)
+    assert (folder.model.read_bytes(), folder.ledger.read_bytes()) == released
+    assert folder.twin_weights.exists()
+    assert Config.read(folder.config).twin
+    assert not folder.changed(folder.config)
+    execute(config, folder.path, resume=True, progress=False)  # nobody's twin is deleted by not asking for one
+    assert folder.twin_weights.exists()
+    assert not folder.changed(folder.config)
+    folder.config.write_text(replace(config, momentum=0.1).to_toml())
+    with pytest.raises(RunError, match="is not what the run wrote"):
+        execute(replace(config, momentum=0.1, twin=True), folder.path, resume=True, progress=False)
+
+
 # --- several processes
 def shared(team, out, sharded, config) -> None:
     execute(config, out, progress=False, team=team, sharded=sharded)

@@ -117,11 +117,8 @@ def ask(
     if not only:
         console.print("\n[dim]All numbers are in the report; --only NAME prints those of one audit.[/]")
     if run.twin is None:
-        remedy = (
-            f"finish it with noisewise train --resume --out {path}"
-            if run.config is not None and run.config.twin
-            else "train with --twin to see it"
-        )
+        free = f"noisewise train --resume --twin --out {path} trains one beside it, at no cost of privacy"
+        remedy = "train with --twin to see it" if run.config is None else free
         console.print(f"This run has no twin, so what privacy cost is not known: {remedy}.", soft_wrap=True)
     if next_step:
         console.print(f"[dim]Next:[/] noisewise report {path} --out report.html", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,26 +74,21 @@ def _about_the_twin(folder: RunFolder, results: Sequence[Result]) -> list[Step]:
         ]
     if any(compared):
         return []
-    if _wants_twin(folder):
+    if folder.config.exists():
         return [
             Step(
-                "Finish the run: its twin is missing.",
+                "Train a non-private twin beside it.",
                 "Without a twin what privacy cost is not known. The private model stays as it is: no more privacy is spent.",
-                "noisewise train --resume --out DIR",
+                "noisewise train --resume --twin --out DIR",
             )
         ]
     return [
         Step(
             "Train it again with a non-private twin beside it.",
             "Without a twin what privacy cost is not known. Another run on the same data adds to its epsilon.",
-            "noisewise train --config DIR/config.toml --set twin=true --out NEW",
+            "",
         )
-    ]
-
-
-def _wants_twin(folder: RunFolder) -> bool:
-    """Does the run's config ask for a twin? A run of Python has none."""
-    return folder.config.exists() and bool(tomllib.loads(folder.config.read_text()).get("twin", False))
+    ]  # a run of Python, which knows neither model nor data
 
 
 def _suggested(folder: RunFolder) -> list[Step] | None:

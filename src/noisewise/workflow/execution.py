@@ -98,14 +98,15 @@ def _check_centre(config: Config, team: Team) -> None:
 
 
 def _check_folder(folder: RunFolder, config: Config, resume: bool) -> tuple[Path, ...]:
-    """Is the folder free, or that of the same run? Gives the files that a twin trained anew changes."""
+    """Is the folder free, or that of the same run? Gives the files that a twin trained later or anew changes."""
     check_out(folder, resume=resume)
     if resume and folder.config.exists():
         stored = Config.read(folder.config)
         _check_same(stored, config, folder)
-        if folder.complete and stored.twin_lr != config.twin_lr:
+        if folder.complete and any(getattr(stored, name) != getattr(config, name) for name in TWIN_ONLY):
             _check_sealed(folder)
-            _forget_twin(folder)
+            if stored.twin_lr != config.twin_lr:
+                _forget_twin(folder)
             return (folder.config,)
     return ()
 
