@@ -23,6 +23,7 @@ from noisewise.runs.folder import RunFolder
 from noisewise.runs.states import read_states
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
+from noisewise.wording import at_most
 
 DELTA, EPSILON = 1e-3, 0.05
 
@@ -76,6 +77,21 @@ def test_calibration_meets_the_budget_for_everything_together(phases, spent):
     total = composed(*([] if spent is None else [(spent, 12)]), *[(sigma, 6)] * phases, (sigma, 12))
     assert 0.995 * EPSILON < total <= EPSILON
     assert found.epsilon(DELTA) == pytest.approx(total, rel=1e-9)
+
+
+def test_a_budget_that_was_spent_before_is_said():
+    before = Ledger("add-remove", tiny.mechanism(noise_multiplier=80.0).lines(), "row")
+    spent = before.epsilon(DELTA)
+    for wanted in (spent / 2, spent):
+        with pytest.raises(ConfigError) as caught:
+            at_epsilon(recipe(ledger=before), wanted, DELTA)
+        said = str(caught.value)
+        assert f"epsilon={wanted:g} at delta=0.001 is the total" in said
+        assert f"({before.lines[0].purpose!r}) has spent {at_most(spent)} already" in said
+        assert f"Give an epsilon above {at_most(spent)}" in said
+    assert at_epsilon(recipe(ledger=before), 2 * spent, DELTA).epsilon(DELTA) <= 2 * spent
+    with pytest.raises(ConfigError, match="epsilon=-1: must be a finite number above 0"):
+        at_epsilon(recipe(ledger=before), -1, DELTA)
 
 
 def test_noise_keeps_its_proportions():

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from noisewise.accounting import Ledger, Line, smallest_noise
+from noisewise.accounting.calibrate import check_epsilon
 from noisewise.accounting.events import not_private
 from noisewise.accounting.ledger import joined
 from noisewise.data import Data, Splits
@@ -36,6 +37,7 @@ from noisewise.training.augmentation import Augment
 from noisewise.training.given import check_loss, check_mechanism, check_model, kind
 from noisewise.training.lineage import loaded
 from noisewise.training.loop import Trained, train
+from noisewise.wording import at_most
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -196,10 +198,27 @@ def at_epsilon(recipe: Recipe, epsilon: float, delta: float) -> Recipe:
             "from private records, a ranking without noise, a 0 in a schedule). Take that part out, or leave the epsilon out."
         )
 
+    check_epsilon(epsilon)
+    _check_left(recipe, epsilon, delta)
+
     def events(factor: float) -> list[Any]:
         return [(line.event, line.count) for line in at_noise(recipe, factor).lines()]
 
     return at_noise(recipe, smallest_noise(events, epsilon, delta, recipe.mechanism.adjacency))
+
+
+def _check_left(recipe: Recipe, epsilon: float, delta: float) -> None:
+    """What was released before leaves something of epsilon."""
+    if recipe.ledger is None or not recipe.ledger.lines:
+        return
+    spent = Ledger(recipe.mechanism.adjacency, recipe.ledger.lines).epsilon(delta)
+    if spent >= epsilon:
+        purposes = ", ".join(repr(purpose) for purpose in dict.fromkeys(line.purpose for line in recipe.ledger.lines))
+        raise ConfigError(
+            f"epsilon={epsilon:g} at delta={at_most(delta)} is the total, and what was released about these people before "
+            f"({purposes}) has spent {at_most(spent)} already: nothing is left for training, and what is spent cannot be "
+            f"taken back. Give an epsilon above {at_most(spent)}."
+        )
 
 
 def _proportion(mechanism: Mechanism, last: Mechanism) -> float:

@@ -45,3 +45,23 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(run):
     Path("wrong.csv").write_text("city\nUlm\n")
     assert run("predict", "run", "wrong.csv", "--out", "other.csv").code == 2
     assert not Path("other.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked"), [("utf-16", "utf-8"), ("cp1252", "utf-8"), ("cp1252", "utf-16"), ("utf-8", "utf-16")]
+)
+def test_new_rows_need_not_be_written_as_those_that_were_trained_on(noisewise, tmp_path, trained, asked):
+    rows = [f"{k % 60},{'Köln' if k % 2 else 'Ulm'},{'ill' if k % 3 else 'well'}" for k in range(200)]
+    table = "größe,ort,outcome\n" + "\n".join(rows) + "\n"
+    for name, encoding in (("clinic.csv", trained), ("again.csv", trained), ("new.csv", asked)):
+        (tmp_path / name).write_bytes(table.encode(encoding))
+    found = noisewise(
+        "train", "--data", "clinic.csv", "--label", "outcome=ill,well", "--column", "größe=0:120", "--column", "ort=Köln,Ulm",
+        "--noise-multiplier", "1", "--steps", "2", "--batch-size", "50", "--no-twin", "--quiet", "--out", "run",
+    )  # fmt: skip
+    assert found.code == 0, found.words
+    for name in ("again", "new"):
+        found = noisewise("predict", "run", f"{name}.csv", "--out", f"{name}.scores", "--keep", "ort")
+        assert found.code == 0, found.words
+        assert "taken as other" not in found.words
+    assert Path("new.scores").read_text("utf-8") == Path("again.scores").read_text("utf-8")

@@ -106,6 +106,133 @@ def test_yes_never_confirms_but_spends(noisewise, clinic):
     assert whole == pytest.approx(privacy()["epsilon"], rel=1e-3)
 
 
+def test_what_noise_chose_is_shown_with_how_to_say_it_better(noisewise, clinic):
+    quick = [part for part in QUICK if part != "--quiet"]
+    found = noisewise("train", *NOISED, "--out", "run", *quick)
+    assert found.code == 0, found.words
+    chosen = next(
+        kind for kind in json.loads(Path("run/schema.json").read_text())["columns"] if kind["name"] == "pressure"
+    )
+    assert f"pressure number in [{chosen['low']:g}, {chosen['high']:g}]" in found.words
+    assert "released with noise, in the ledger" in found.words
+    assert "--column NAME=date:2010-01-01:2025-12-31" in found.words
+    assert "kept in run/schema.json" in found.words
+    for way in ("--quiet", "--json"):
+        silent = noisewise("train", *NOISED, "--out", f"run{way}", *quick, way)
+        assert silent.code == 0, silent.words
+        assert "pressure number" not in silent.words
+        assert (way == "--quiet" and silent.out == "") or json.loads(silent.out)
+
+
+def test_a_date_that_noise_took_for_text_is_named(noisewise, clinic):
+    header, *rows = clinic.read_text().splitlines()
+    clinic.write_text("\n".join([f"{header},seen", *(f"{row},2020-01-{1 + k % 28:02}" for k, row in enumerate(rows))]))
+    quick = [part for part in QUICK if part != "--quiet"]
+    found = noisewise("train", *NOISED, "--schema-epsilon", "7", "--out", "run", *quick)
+    assert found.code == 0, found.words
+    assert "where dates were taken as text, --column seen=date:2010-01-01:2025-12-31." in found.words
+
+
+def test_too_little_for_the_noise_names_options_of_train(noisewise, clinic):
+    told = ("--data", "clinic.csv", "--label", "outcome=ill,well", "--yes", "--epsilon", "1", "--out", "run")
+    found = noisewise("train", *told)
+    assert found.code == 2
+    assert "Nothing was released" in found.words
+    needed = float(found.words.partition("--schema-epsilon ")[2].split()[0])
+    assert "`noisewise schema FILE ... --header-only` writes a file for --schema" in found.words
+    again = noisewise("train", *told, "--epsilon", str(2 * needed), "--schema-epsilon", str(needed), *QUICK)
+    assert again.code == 0, again.words
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacking"),
+    [
+        (("--label", "outcome", "--epsilon", "9"), "--label outcome=A,B"),
+        (("--label", "age", "--group", "sex", "--epsilon", "9"), "--label age=LOW:HIGH --group sex=A,B"),
+        (("--label", "outcome=ill,well", "--noise-multiplier", "1"), "--schema-epsilon 0.3"),
+    ],
+)
+def test_noise_is_offered_only_where_it_can_choose(noisewise, clinic, monkeypatch, asked, lacking):
+    answers(monkeypatch, "n")
+    offered = []
+    prompt = table_schema.typer.prompt
+    monkeypatch.setattr(
+        table_schema.typer, "prompt", lambda words, **more: offered.append(words) or prompt(words, **more)
+    )
+    found = noisewise("train", "--data", "clinic.csv", *asked, "--out", "run", *QUICK)
+    assert found.code == 2
+    assert offered == ["y: yes, it is public   q: stop, change something"]
+    assert f"once you have said what it cannot choose: {lacking}." in found.words
+    assert f"chosen with noise (with {lacking}, which noise does not choose)" in found.words
+    assert not Path("run").exists()
+
+
+def test_no_means_noise_where_it_can_choose(noisewise, clinic, monkeypatch):
+    answers(monkeypatch, "n")
+    asked = [part for part in NOISED if part not in ("--yes", "--schema-epsilon", "4")]
+    found = noisewise("train", *asked, "--epsilon", "30", "--out", "run", *QUICK)
+    assert found.code == 0, found.words
+    assert json.loads(Path("run/schema.json").read_text())["origin"] == "noised"
+
+
+def test_whoever_is_trained_on_is_no_test(noisewise, clinic):
+    rows = clinic.read_text().splitlines()
+    Path("later.csv").write_text("\n".join([rows[0], *rows[1:11], rows[11].replace("p5", "new")]) + "\n")
+    found = noisewise(
+        "train",
+        "--data",
+        "clinic.csv",
+        *DECLARED,
+        "--unit",
+        "person",
+        "--test",
+        "later.csv",
+        "--epsilon",
+        "3",
+        "--out",
+        "run",
+    )
+    assert found.code == 2
+    assert "5 people (by 'person') are in clinic.csv, to train on, and in later.csv, to test on" in found.words
+    assert "Leave them out of one of the two" in found.words
+    assert not Path("run").exists()
+
+
+def test_a_schema_that_spent_the_budget_says_so(noisewise, clinic):
+    told = [part for part in NOISED[2:] if part not in ("--yes", "--schema-epsilon", "4")]
+    made = noisewise("schema", "clinic.csv", *told, "--epsilon", "4", "--out", "s.toml")
+    assert made.code == 0, made.words
+    found = noisewise("train", "--data", "clinic.csv", "--schema", "s.toml", "--epsilon", "2", "--out", "run", *QUICK)
+    assert found.code == 2
+    assert "('schema: kinds, magnitudes and texts', 'schema: ranges') has spent 4.00 already" in found.words
+    assert "Give an epsilon above 4.00" in found.words
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            ("--column", "age=100:10"),
+            "--column age=100:10: number with range [100, 10]: its ends are the wrong way round",
+        ),
+        (("--column", "age=5:5"), "--column age=5:5: number with range [5, 5]: its ends are equal"),
+        (("--column", "age=date:2013-13-01:2014-01-01"), "--column age=date:2013-13-01:2014-01-01: first='2013-13-01'"),
+        (("--column", "age=A,A"), "--column age=A,A: category: 'A' is listed more than once"),
+        (("--label", "outcome=no,no"), "--label outcome=no,no: category: 'no' is listed more than once"),
+        (("--label", "outcome=no"), "label 'outcome' with the one class 'no': there is nothing to tell apart"),
+        (("--group", 'sex="F'), '--group sex="F: the quotes do not match'),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "schema"])
+def test_what_is_wrongly_declared_is_named_with_its_option(noisewise, clinic, command, said, words):
+    label = () if "--label" in said else ("--label", "outcome")
+    file = ("--data", "clinic.csv", "--epsilon", "3") if command == "train" else ("clinic.csv",)
+    found = noisewise(command, *file, *label, *said, "--out", "run")
+    assert found.code == 2
+    assert words in found.words
+    assert not Path("run").exists()
+
+
 NOISED = (
     "--data", "clinic.csv", "--label", "outcome=ill,well", "--column", "smoker=yes,no", "--column", "sex=F,M", "--column",
     "person=ignore", "--column", "age=0:120", "--yes", "--epsilon", "8", "--schema-epsilon", "4",

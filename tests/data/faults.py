@@ -524,6 +524,13 @@ FAULTS = [
         ("data/test_table_parts.py::test_a_table_above_the_limit_has_the_same_parts",),
     ),
     Mutant(
+        "tables: people who are trained on are tested on",
+        "data/table_parts.py",
+        "    if shared:\n",
+        "    if False:\n",
+        ("data/test_table_parts.py::test_whoever_is_trained_on_is_no_test",),
+    ),
+    Mutant(
         "tables: a copy of private rows stays behind",
         "data/table_parts.py",
         'with tempfile.TemporaryDirectory(prefix="noisewise-") as scratch:',

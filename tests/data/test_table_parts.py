@@ -109,17 +109,53 @@ def test_an_empty_part_is_said() -> None:
 
 def test_the_test_part_may_be_another_file(tmp_path) -> None:
     path = tmp_path / "later.csv"
-    path.write_text("a,town,sex,y,who\n1,t1,f,no,p1\n999,t2,x,yes,new\n")
+    path.write_text("a,town,sex,y,who\n1,t1,f,no,other\n999,t2,x,yes,new\n")
     found = load_table(table(who=50), PEOPLE, test=path, valid=5)
     assert [part.units for part in found.splits] == [45, 5, 2]
     assert found.test_counts == Counts(rows=2, outside={"a": 1}, unseen={"sex": 1})
-    assert found.shared == 1
     assert found.sentences() == [
         "In the test file: Column 'a', of 2 values: 1 outside the declared range and clipped to it.",
         "In the test file: Column 'sex', of 2 values: 1 not in the schema's list and taken as other.",
-        "1 people are in the test file too: they are no test.",
     ]
     assert len(load_table(table(), SCHEMA, test=table(7)).test) == 7
+
+
+@pytest.mark.parametrize(
+    ("people", "said"), [(("p1",), "1 person (by 'who') is"), (("p1", "p49"), "2 people (by 'who') are")]
+)
+def test_whoever_is_trained_on_is_no_test(tmp_path, people, said) -> None:
+    path, folder = tmp_path / "later.csv", tmp_path / "kept"
+    path.write_text("a,town,sex,y,who\n" + "".join(f"1,t1,f,no,{name}\n" for name in (*people, "new", people[0])))
+    with pytest.raises(DataError) as error:
+        load_table(table(who=50), PEOPLE, test=path, valid=5, folder=folder, limit=1)
+    assert f"{said} in the table, to train on, and in later.csv, to test on" in str(error.value)
+    assert "Leave them out of one of the two" in str(error.value)
+    assert not folder.exists()
+
+
+def test_a_file_to_test_on_may_be_written_in_another_encoding(tmp_path) -> None:
+    path = tmp_path / "later.csv"
+    path.write_text("a,town,sex,y\n1,t1,ä,no\n", "utf-8")
+    raw = {
+        **SCHEMA.to_dict(),
+        "encoding": "windows-1252",
+        "groups": [{"name": "sex", "kind": "category", "other": False}],
+    }
+    raw["groups"][0]["values"] = ["f", "m", "ä"]
+    assert len(load_table(table(), Schema.from_dict({**raw, "encoding_seen": True}), test=path).test) == 1
+    with pytest.raises(DataError, match="column 'sex': 'Ã¤'"):
+        load_table(table(), Schema.from_dict(raw), test=path)
+
+
+def test_the_table_to_train_on_is_no_test(tmp_path, monkeypatch) -> None:
+    """Also without people, where equal rows may be of two."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a,town,sex,y\n1,t1,f,no\n2,t2,m,yes\n")
+    monkeypatch.chdir(tmp_path)
+    rows = table()
+    for source, test in ((path, "rows.csv"), (rows, rows)):
+        with pytest.raises(DataError, match="is the table to train on: whoever is trained on is no test"):
+            load_table(source, SCHEMA, test=test)
 
 
 def test_unlabelled_rows_stop_or_are_counted() -> None:

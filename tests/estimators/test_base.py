@@ -90,7 +90,9 @@ def test_the_whole_of_epsilon_is_the_total_also_where_ranges_are_chosen_with_noi
 
 def test_too_few_rows_for_noised_ranges_are_refused_with_the_ways_out():
     X, y = table()
-    with pytest.raises(ConfigError, match=r"Nothing was released.*ranges=\(low, high\).*ranges='public'"):
+    with pytest.raises(
+        ConfigError, match=r"Nothing was released.*schema_epsilon=.*ranges=\(low, high\).*ranges='public'"
+    ):
         PrivateClassifier(classes=["no", "yes"]).fit(X[["age", "income"]], y)
 
 
@@ -296,9 +298,29 @@ def test_whoever_was_trained_on_is_no_outsider(monkeypatch):
     X, y = table()
     held_out, labels = of_others()
     fitted = classifier(insecure_seed=1).fit(X, y, unit="person")
+    again = pickle.loads(pickle.dumps(fitted))
     held_out.loc[:9, "person"] = ["p7", "p7", "p8", "p8", "p9", *["new"] * 5]
-    with pytest.raises(DataError, match="3 people have rows among the members and among the others"):
-        fitted.audit(held_out, labels, train=(X, y))
+    refused = "3 of the people to audit on, by 'person', were trained on.*Leave their rows out of X"
+    for asked in (fitted, again):
+        with pytest.raises(DataError, match=refused):
+            asked.audit(held_out, labels, train=(X, y), names="disparity")
+    for unit in (None, "person", held_out["person"]):
+        with pytest.raises(DataError, match=refused):
+            fitted.audit(held_out, labels, unit=unit, names="disparity")
+    assert again.audit(held_out, labels, names="disparity")  # of another process: who was trained on is in no file
+
+
+def test_a_range_names_nobody(monkeypatch):
+    quick(monkeypatch)
+    X, y = table()
+    held_out, labels = of_others()
+    fitted = classifier(insecure_seed=1, ranges=PLAIN).fit(X.drop(columns="person"), y, unit=list(range(N)))
+    held_out = held_out.drop(columns="person")
+    assert fitted.audit(held_out, labels, unit=range(N), names="disparity")
+    with pytest.raises(
+        DataError, match=f"{N} of the people to audit on, by 'unit', were trained on.*number everyone differently"
+    ):
+        fitted.audit(held_out, labels, unit=list(range(N)), names="disparity")
 
 
 def test_an_audit_counts_the_people_that_fit_was_told_of(monkeypatch):

@@ -432,22 +432,22 @@ FAULTS = [
     Mutant(
         "seen: resumed with another public seed",
         "training/checkpoint.py",
-        '        ("seed", run.state.seed),\n',
+        '        "seed": run.state.seed,\n',
         "",
         ("training/test_checkpoint.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
         "seen: resumed with another ablation",
         "training/checkpoint.py",
-        '        ("ablation", run.ablation),\n',
-        "",
+        '        "ablation": run.ablation,\n        "seed": run.state.seed,\n',
+        '        "seed": run.state.seed,\n',
         ("training/test_checkpoint.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
         "seen: resumed with another average",
         "training/checkpoint.py",
-        '        ("ema", run.ema),\n',
-        "",
+        '        "ema": run.ema,\n        "kinds"',
+        '        "kinds"',
         ("training/test_checkpoint.py::test_checkpoints_of_another_run_are_refused_and_kept",),
     ),
     Mutant(
@@ -676,8 +676,8 @@ FAULTS = [
     Mutant(
         "a run is resumed on other data",
         "training/checkpoint.py",
-        'if not Identity.from_dict(tree["identity"]).fits(run.data):',
-        "if False:",
+        'if Identity.from_dict(tree["identity"]).fits(run.data):',
+        "if True:",
         ("training/test_lineage.py::test_a_copied_folder_is_resumed_on_the_same_data_only",),
     ),
     Mutant(

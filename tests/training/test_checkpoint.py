@@ -149,14 +149,20 @@ def other_ledger():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda: {"plan": tiny.mechanism(noise_multiplier=4.0)}, "its mechanism is"),
-        (lambda: {"plan": tiny.mechanism(steps=13)}, "its mechanism is"),
-        (lambda: {"plan": tiny.mechanism(clip=Flat(2.0))}, "its mechanism is"),
-        (lambda: {"ablation": "plain"}, "its ablation is"),
-        (lambda: {"seed": 1}, "its seed is"),
-        (lambda: {"ema": 0.9}, "its ema is"),
-        (lambda: {"optimizer": lambda network: torch.optim.Adam(network.parameters())}, "its kinds is"),
-        (lambda: {"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 3)}, "its kinds is"),
+        (lambda: {"plan": tiny.mechanism(noise_multiplier=4.0)}, r"\(mechanism\.noise_multiplier: 20\.0 became 4\.0\)"),
+        (lambda: {"plan": tiny.mechanism(steps=13)}, r"\(mechanism\.steps: 12 became 13\)"),
+        (lambda: {"plan": tiny.mechanism(clip=Flat(2.0))}, r"\(mechanism\.clip\.bound: 1\.0 became 2\.0\)"),
+        (lambda: {"ablation": "plain"}, "ablation: 'private' became 'plain'"),
+        (lambda: {"seed": 1}, "seed: 0 became 1"),
+        (lambda: {"ema": 0.9}, "ema: None became 0.9"),
+        (
+            lambda: {"optimizer": lambda network: torch.optim.Adam(network.parameters())},
+            "kinds.optimizer: 'SGD' became 'Adam'",
+        ),
+        (
+            lambda: {"scheduler": lambda optimizer: lr_scheduler.StepLR(optimizer, 3)},
+            "kinds.scheduler: 'NoneType' became 'StepLR'",
+        ),
         (lambda: {"insecure_seed": SEED + 1}, "not made with this insecure_seed"),
         (lambda: {"ledger": other_ledger()}, "does not continue this ledger"),
         (lambda: {"network": nn.Linear(5, 3)}, "does not fit this run"),

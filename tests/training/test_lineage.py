@@ -138,6 +138,9 @@ def test_a_copied_folder_is_resumed_on_the_same_data_only(tmp_path):
     before = RunFolder(tmp_path / "b").checkpoint.read_bytes()
     with pytest.raises(RunError, match=r"a run on other data.*give both away.*same data"):
         tiny.run(units=other_data(), out=tmp_path / "b", resume=True)
+    one_more = {"units": tiny.data(tiny.N + 1), "plan": tiny.mechanism(sampler=Poisson(tiny.N + 1, tiny.BATCH))}
+    with pytest.raises(RunError, match=r"a run on other data \(n: 40 became 41\).*resume with the same data"):
+        tiny.run(out=tmp_path / "b", resume=True, **one_more)
     assert RunFolder(tmp_path / "b").checkpoint.read_bytes() == before
     assert tiny.same(*(tiny.run(out=tmp_path / name, resume=True).model for name in ("a", "b")))
 

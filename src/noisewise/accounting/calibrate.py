@@ -17,6 +17,12 @@ SMALLEST, LARGEST = 1e-3, 1e5  # noise multipliers that are tried
 TOLERANCE = 1e-3
 
 
+def check_epsilon(epsilon: float) -> None:
+    """A budget: a finite number above 0."""
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+        raise ConfigError(f"epsilon={epsilon!r}: must be a finite number above 0; 1 to 8 is customary.")
+
+
 def smallest_noise(events: Callable[[float], Events], epsilon: float, delta: float, adjacency: str) -> float:
     """Smallest x (within 0.1 % of epsilon) such that `events(x)` costs at most `epsilon` at `delta` by PLD.
 
@@ -24,8 +30,7 @@ def smallest_noise(events: Callable[[float], Events], epsilon: float, delta: flo
     what is already known. Guarantee: the returned x was evaluated by PLD and its epsilon is at most the target.
     """
     check_delta(delta)
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
-        raise ConfigError(f"epsilon={epsilon!r}: must be a finite number above 0; 1 to 8 is customary.")
+    check_epsilon(epsilon)
     enough, aim = math.log(epsilon * (1 - TOLERANCE)), math.log(epsilon * (1 - TOLERANCE / 2))
     low, high = -math.inf, math.inf  # log noise that costs too much, and that costs less than needed
     x, slope, last = _rdp_start(events, epsilon, delta), -2.0, None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
 
-from noisewise.cli.shared import terminal
+from noisewise.cli.shared import plain, terminal
 from noisewise.cli.tables import print_schema, proposal_of
 from noisewise.data.catalog import CATALOG
+from noisewise.data.tables.ways import TRAIN
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
+    from noisewise.data.tables.propose import Proposal
     from noisewise.data.tables.schema import Schema
 
 SHARE = 0.1  # of epsilon, for choosing a schema with noise where nothing else is said
@@ -100,9 +103,19 @@ def _check_columns(path: Path, asked: Asked) -> None:
 
 
 def schema_for(
-    data: str | None, asked: Asked, epsilon: float | None, adjacency: str, beside: Path | None
+    data: str | None,
+    asked: Asked,
+    epsilon: float | None,
+    adjacency: str,
+    beside: Path | None,
+    *,
+    out: Path | None = None,
+    quiet: bool = False,
 ) -> Schema | None:
-    """The schema of a table: given, that of the run `beside`, or proposed and agreed to; None where data has its own."""
+    """The schema of a table: given, that of the run `beside`, or proposed and agreed to; None where data has its own.
+
+    A choice with noise is shown unless `quiet`; `out` is the run folder in which it will be kept.
+    """
     from noisewise.data.tables import schema as schemas
 
     if asked.schema is not None:
@@ -118,10 +131,14 @@ def schema_for(
     proposal = proposal_of(file, str(asked.label), asked.groups, asked.unit, asked.columns, header_only=unread)
     if asked.public or set(proposal.remarks.values()) <= {"declared"}:
         return proposal.schema
-    if unread:
-        return _noised(file, asked, epsilon, adjacency)
-    print_schema(proposal, proposal.odd)
-    return _agreed(file, asked, epsilon, adjacency, proposal.schema)
+    if not unread:
+        print_schema(proposal, proposal.odd)
+        if _agreed(file, asked, epsilon, proposal):
+            return replace(proposal.schema, confirmed=True)
+    noised = _noised(file, asked, epsilon, adjacency, quiet=quiet)
+    if not quiet:
+        print_schema(noised, (*noised.notes, *noised.odd, _better(noised, out)))
+    return noised.schema
 
 
 def _as_asked(schema: Schema, asked: Asked) -> Schema:
@@ -139,7 +156,7 @@ def _as_asked(schema: Schema, asked: Asked) -> Schema:
     return schema
 
 
-def _noised(file: Path, asked: Asked, epsilon: float | None, adjacency: str) -> Schema:
+def _noised(file: Path, asked: Asked, epsilon: float | None, adjacency: str, *, quiet: bool) -> Proposal:
     if asked.schema_epsilon is None and epsilon is None:
         raise ConfigError(
             "--yes without --epsilon: say for how much columns may be looked at, e.g. --schema-epsilon 0.3."
@@ -147,17 +164,43 @@ def _noised(file: Path, asked: Asked, epsilon: float | None, adjacency: str) -> 
     part = asked.schema_epsilon if asked.schema_epsilon is not None else SHARE * float(epsilon or 0)
     if epsilon is not None and part >= epsilon:
         raise ConfigError(f"--schema-epsilon {part:g} of --epsilon {epsilon:g}: nothing would be left for training.")
-    terminal().print(f"[dim]Choosing the schema with noise, for epsilon {part:g} of the budget.[/]")
+    if not quiet:
+        terminal().print(f"[dim]Choosing the schema with noise, for epsilon {part:g} of the budget.[/]")
     return proposal_of(
-        file, str(asked.label), asked.groups, asked.unit, asked.columns, epsilon=part, adjacency=adjacency
-    ).schema
+        file, str(asked.label), asked.groups, asked.unit, asked.columns, epsilon=part, adjacency=adjacency, ways=TRAIN
+    )
 
 
-def _agreed(file: Path, asked: Asked, epsilon: float | None, adjacency: str, schema: Schema) -> Schema:
-    """Ask whether what was read off the rows is public knowledge; a script is never asked, and stops."""
+def _better(noised: Proposal, out: Path | None) -> str:
+    """How a column is said better than noise could, and where the choice is kept."""
+    date = quote(f"{next(iter(noised.open_texts), 'NAME')}=date:2010-01-01:2025-12-31")
+    kept = (
+        "" if out is None else f" The choice is kept in {out / 'schema.json'}, which --schema takes for further runs."
+    )
+    return (
+        "Noise tells numbers from texts, and no more. If you know a column better, declare it before noise is spent on it "
+        "(another run spends anew): --column NAME=A,B,C, NAME=LOW:HIGH, or, where dates were taken as text, "
+        f"--column {date}.{kept}"
+    )
+
+
+def _before_noise(proposal: Proposal, asked: Asked, epsilon: float | None) -> str | None:
+    """What must be said before the rest can be chosen with noise; None: nothing."""
+    unsaid = [
+        f"{'--label' if name == proposal.schema.label else '--group'} {quote(f'{name}={what}')}"
+        for name, what in proposal.open_roles.items()
+    ]
+    budget = ["--schema-epsilon 0.3"] if epsilon is None and asked.schema_epsilon is None else []
+    return " ".join([*unsaid, *budget]) or None
+
+
+def _agreed(file: Path, asked: Asked, epsilon: float | None, proposal: Proposal) -> bool:
+    """Is what was read off the rows public knowledge, or else to be chosen with noise? A script is not asked, and stops."""
+    lacking = _before_noise(proposal, asked, epsilon)
+    first = "" if lacking is None else f" (with {lacking}, which noise does not choose)"
     ways = (
         "declare columns (--column age=0:120), make a schema file (noisewise schema) and confirm it there, give --yes to have "
-        "the rest chosen with noise, or --public if the rows are published"
+        f"the rest chosen with noise{first}, or --public if the rows are published"
     )
     if not sys.stdin.isatty():
         raise ConfigError(
@@ -169,10 +212,13 @@ def _agreed(file: Path, asked: Asked, epsilon: float | None, adjacency: str, sch
         '\nWhat is marked "from the data" was read off the rows, and a schema is published with the model. Is all of it '
         "public knowledge, so that you would have written it without these rows?"
     )
-    words = "y: yes, it is public   n: no, choose it with noise   q: stop, change something"
-    answer = typer.prompt(words, default="q").strip().lower()
+    no = "n: no, choose it with noise   "
+    if lacking is not None:
+        console.print(plain(f"If not, noise can choose the rest, once you have said what it cannot choose: {lacking}."))
+        no = ""
+    answer = typer.prompt(f"y: yes, it is public   {no}q: stop, change something", default="q").strip().lower()
     if answer in ("y", "yes"):
-        return replace(schema, confirmed=True)
-    if answer in ("n", "noise"):
-        return _noised(file, asked, epsilon, adjacency)
+        return True
+    if answer in ("n", "noise") and lacking is None:
+        return False
     raise ConfigError(f"stopped, nothing was trained. Other ways: {ways}.")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisewise.cli.shared import RUN, Adjacency, example, note, option, plain, terminal
+from noisewise.data.tables.ways import SCHEMA
 from noisewise.errors import ConfigError
 
 if TYPE_CHECKING:
+    from noisewise.data.tables.kinds import Kind
     from noisewise.data.tables.propose import Proposal
     from noisewise.data.tables.schema import Schema
 
@@ -76,7 +78,7 @@ def schema(
     _check_target(target)
     proposal = proposal_of(
         file, label, group or (), unit, column or (), separator=separator, encoding=encoding, header_only=header_only,
-        epsilon=epsilon, delta=delta, adjacency=adjacency or "add-remove",
+        epsilon=epsilon, delta=delta, adjacency=adjacency or "add-remove", ways=SCHEMA,
     )  # fmt: skip
     if target is not None:
         if proposal.schema.origin == "rows":  # it holds what was read off private rows
@@ -107,13 +109,12 @@ def proposal_of(
     **how: Any,
 ) -> Proposal:
     """A schema from what is written on the command line; wrong names are said before rows are read."""
-    from noisewise.data.tables.declare import declared
     from noisewise.data.tables.header import LINES, look
     from noisewise.data.tables.rows import listed
 
     seen = look(file, separator, encoding, below=LINES if not header_only and epsilon is None else 0)
-    of_label, of_groups = declared(label, seen.names), [declared(text, seen.names) for text in groups]
-    given = [of_label, *of_groups, *(declared(text, seen.names) for text in columns)]
+    of_label, of_groups = _said("--label", label, seen.names), [_said("--group", text, seen.names) for text in groups]
+    given = [of_label, *of_groups, *(_said("--column", text, seen.names) for text in columns)]
     for name, kind in given[1 + len(of_groups) :]:
         if kind is None:
             raise ConfigError(f"--column {name}: say what it is, e.g. --column {name}=0:100 or --column {name}=ignore.")
@@ -136,6 +137,16 @@ def proposal_of(
             encoding=encoding,
             **how,
         )
+
+
+def _said(option: str, text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
+    """What an option says of a column; an error names the option."""
+    from noisewise.data.tables.declare import declared
+
+    try:
+        return declared(text, names)
+    except ConfigError as error:
+        raise ConfigError(f"{option} {error}") from None
 
 
 def _check_target(target: Path | None) -> None:

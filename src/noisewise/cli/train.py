@@ -292,7 +292,9 @@ def train(
     stored = config_of_first(team, stored)
     neighbours = adjacency or (base.adjacency if base else default_adjacency(sampler or "poisson"))
     beside = folders[0] if resume else config and config.parent
-    known = schema_of_first(team, lambda: schema_for(data, asked, epsilon, neighbours, beside=beside))
+    known = schema_of_first(
+        team, lambda: schema_for(data, asked, epsilon, neighbours, beside=beside, out=folders[0], quiet=quiet)
+    )
     from noisewise.workflow.config import plan
 
     earlier = base or stored

@@ -31,14 +31,13 @@ TEST, VALID, TRAIN = range(3)  # the order in which rows are drawn
 class TableSplits:
     """Parts of a table, and what was odd in its rows.
 
-    `counts` are of the whole table, `test_counts` of the other file where the test part comes from one, and `shared` is
-    the number of people in both. They are about private rows: for the user's eyes, in nothing that is released.
+    `counts` are of the whole table, `test_counts` of the other file where the test part comes from one. They are about
+    private rows: for the user's eyes, in nothing that is released.
     """
 
     splits: Splits
     counts: Counts
     test_counts: Counts | None = None
-    shared: int = 0
 
     @property
     def train(self) -> Data:
@@ -58,8 +57,7 @@ class TableSplits:
     def sentences(self) -> list[str]:
         """What was odd, for people."""
         other = [] if self.test_counts is None else self.test_counts.sentences()
-        both = [f"{self.shared:,} people are in the test file too: they are no test."] if self.shared else []
-        return [*self.counts.sentences(), *(f"In the test file: {sentence}" for sentence in other), *both]
+        return [*self.counts.sentences(), *(f"In the test file: {sentence}" for sentence in other)]
 
 
 def load_table(
@@ -81,7 +79,7 @@ def load_table(
         schema: what the columns are.
         seed: public; the same seed gives the same parts.
         test: for audits: a share, which chance rounds, a number of rows, or another table (a path, a DataFrame, a dict of
-            columns), which is held in memory.
+            columns), which is held in memory. Another table that has people of `source` in it is refused.
         valid: for choosing settings: a share, or a number of rows. Shares and numbers count people where the schema has a
             unit: all rows of one person are in the same part.
         drop_unlabelled: leave rows without a label out, and count them; else they stop.
@@ -106,30 +104,29 @@ def load_table(
     wanted = _sizes(test if is_share else 0, valid, people, schema)
     parts = [torch.from_numpy(part) for part in parts_of(marks, seed, *wanted, people=schema.unit is not None)]
     _check_parts(parts, wanted, people, schema)
+    other, test_counts = (
+        (None, None) if is_share else _other_people(test, source, marks, schema, drop_unlabelled, public)
+    )
     if held is not None:
         whole = joined(held)
         tested, chosen, train = (whole.take(part) for part in parts)
         splits = Splits(train, chosen, tested)
     else:
         splits = _on_disk(source, schema, parts, rows, drop_unlabelled, public, folder)
-    test_counts, shared = None, 0
-    if not is_share:
-        other, test_counts, _ = _read(test, schema, drop_unlabelled, public, None)
-        assert other is not None
-        splits = splits._replace(test=joined(other))
-        shared = _shared(splits)
+    if other is not None:
+        splits = splits._replace(test=other)
     _check_classes(schema, splits.train)
-    return TableSplits(splits, counts, test_counts, shared)
+    return TableSplits(splits, counts, test_counts)
 
 
 def _read(
-    source: Any, schema: Schema, drop_unlabelled: bool, public: bool, limit: int | None
+    source: Any, schema: Schema, drop_unlabelled: bool, public: bool, limit: int | None, encoding: str | None = None
 ) -> tuple[list[Data] | None, Counts, Marks]:
     """The encoded parts, or None where they exceed the limit; what was odd; and what tells units apart."""
     held: list[Data] | None = []
     counts, marks, size = Counts(), [np.empty(0, np.uint64)], 0
-    several = rows_at_once(schema)
-    for part, odd in counted_parts(schema, source, rows=several, public=public, drop_unlabelled=drop_unlabelled):
+    how: dict[str, Any] = {"public": public, "drop_unlabelled": drop_unlabelled, "encoding": encoding}
+    for part, odd in counted_parts(schema, source, rows=rows_at_once(schema), **how):
         counts += odd
         size += part.x.nbytes
         if held is not None:
@@ -181,11 +178,34 @@ def _check_classes(schema: Schema, train: Data) -> None:
         )
 
 
-def _shared(splits: Splits) -> int:
-    if splits.test.unit is None or splits.train.unit is None:
-        return 0
-    known = splits.train.unit if splits.valid.unit is None else torch.cat([splits.train.unit, splits.valid.unit])
-    return int(torch.isin(splits.test.unit.unique(), known).sum())
+def _other_people(
+    test: Any, source: Any, marks: Marks, schema: Schema, drop_unlabelled: bool, public: bool
+) -> tuple[Data, Counts]:
+    """The rows of another table, to test on; refused where they are of people that are trained on.
+
+    Without a unit, equal rows may be of two people: then only the very same table is known to be no other one.
+    """
+    share = "hold out a share instead (--test 0.2, test=0.2), which keeps all rows of a person together"
+    if test is source or _same_file(test, source):
+        raise DataError(
+            f"{name_of(test)} is the table to train on: whoever is trained on is no test. Give other rows, or {share}."
+        )
+    held, counts, tested = _read(test, schema, drop_unlabelled, public, None, schema.encoding_of(test))
+    assert held is not None
+    shared = 0 if schema.unit is None else int(np.isin(np.unique(tested), marks).sum())
+    if shared:
+        who = f"{shared:,} {'person' if shared == 1 else 'people'} (by {schema.unit!r})"
+        where = f"in {name_of(source)}, to train on, and in {name_of(test)}, to test on"
+        raise DataError(
+            f"{who} {'is' if shared == 1 else 'are'} {where}: whoever is trained on is no test. Leave them out of one of the "
+            f"two, or {share}."
+        )
+    return joined(held), counts
+
+
+def _same_file(one: Any, other: Any) -> bool:
+    paths = [Path(source) for source in (one, other) if isinstance(source, str | os.PathLike)]
+    return len(paths) == 2 and all(path.exists() for path in paths) and paths[0].samefile(paths[1])
 
 
 def _on_disk(

@@ -44,7 +44,7 @@ from noisewise.estimators.columns import (
     table_of,
     without,
 )
-from noisewise.estimators.spending import counted, digests, owner_digests, together
+from noisewise.estimators.spending import counted, digests, owner_digests, together, trained_on
 from noisewise.evaluation import outputs as outputs_of
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
@@ -264,7 +264,8 @@ class Private(BaseEstimator):
         """Audits of the model on held-out rows, by name; what they say of private rows is private.
 
         Args:
-            X: rows that were not trained on.
+            X: rows that were not trained on. Rows of people whom `fit` was told of, by `unit`, are refused as far as they
+                are known: in the process that fitted, or with `train`.
             y: their labels.
             groups: columns of `X`, or `{name: one label for each row}`; by default those of `fit`.
             unit: column of `X`, or one entry for each row; by default the column of `fit`. Where `fit` was told, people are
@@ -283,6 +284,7 @@ class Private(BaseEstimator):
         if train is not None:
             rows, labels, owners = _rows_of(train)
             members = self._encoded(rows, labels, people, owners)
+        self._check_others(X, unit, data, members)
         possible = {"members": members}
         for name in chosen:
             if name not in AUDITS:
@@ -336,6 +338,20 @@ class Private(BaseEstimator):
             f"unit=None: `fit` was told whose row each is ({self.unit_!r}), and these rows do not say it. Give one entry for "
             "each row, unit=[...] (with train: (X, y, unit)), or range(len(X)) if each is of somebody else."
         )
+
+    def _check_others(self, X: Any, unit: Any, data: Data, members: Data | None) -> None:
+        """Nobody to audit on is known to have been trained on; a `range` numbers rows, and names nobody."""
+        if data.unit is None or self.unit_ is None or isinstance(unit, range):
+            return
+        shared = trained_on(self.ledger_, owner_digests(self._owners(X, table_of(X).columns, unit)))
+        if members is not None and members.unit is not None:
+            shared = max(shared, len(np.intersect1d(data.unit.numpy(), members.unit.numpy())))
+        if shared:
+            raise DataError(
+                f"{shared:,} of the people to audit on, by {self.unit_!r}, were trained on: whoever was trained on in part is "
+                "not held out. Leave their rows out of X; if they only have the same numbers as others, number everyone "
+                "differently."
+            )
 
     def _twin(self, members: Data, progress: bool) -> nn.Module:
         """Trained on the same rows from the same start, without privacy and by itself: no ledger counts it."""

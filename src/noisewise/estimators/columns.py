@@ -25,6 +25,7 @@ from noisewise.data.tables.noised import noised_kinds
 from noisewise.data.tables.rows import CHUNK, listed, parts_of, short
 from noisewise.data.tables.schema import MISSING, Schema
 from noisewise.data.tables.survey import survey
+from noisewise.data.tables.ways import FIT
 from noisewise.errors import ConfigError, DataError
 from noisewise.randomness import Entropy
 
@@ -159,16 +160,9 @@ def schema_for(
     ledger: Ledger | None = None
     if rest:
         root = Entropy.fresh(secure=True) if entropy is None else entropy
-        try:
-            chosen, ledger, _ = noised_kinds(
-                table.source, ",", rest, table.unit, epsilon, delta, None, "add-remove", root
-            )  # fmt: skip
-        except ConfigError as error:
-            raise ConfigError(
-                f"{str(error).partition(' Declare what')[0]} Declare what is public knowledge: ranges=(low, high) for all "
-                "columns, ranges={'age': (0, 120), 'city': ['A', 'B']} for some, or ranges='public' if everybody may know "
-                "which values the columns hold."
-            ) from None
+        chosen, ledger, _ = noised_kinds(
+            table.source, ",", rest, table.unit, epsilon, delta, None, "add-remove", root, ways=FIT
+        )
         kinds = {**kinds, **chosen}
     ordered = {name: kinds[name] for name in table.columns}
     origin = "declared" if ledger is None else "noised"

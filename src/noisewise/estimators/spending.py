@@ -93,6 +93,12 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
     return several
 
 
+def trained_on(ledger: Ledger, owners: np.ndarray) -> int:
+    """How many of these people the fit of this process that wrote the ledger was trained on; 0 where that is not known."""
+    known = next((fit.owners for fit in _FITS if fit.ledger is ledger), None)
+    return 0 if known is None else int(np.isin(np.unique(owners), known).sum())
+
+
 def histories(fit: Fit, earlier: list[Fit]) -> list[list[Ledger]]:
     """The ledgers of the earlier fits that rows were part of; all of them together where there are many histories."""
     was_in = np.stack([fit.shares(other) for other in earlier])

@@ -198,18 +198,24 @@ def _divided_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], t
 
 def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
     """The same settings, the same insecure seed and the same earlier phases."""
-    for key, expected in (
-        ("format", FORMAT),
-        ("mechanism", run.state.mechanism.to_dict()),
-        ("ablation", run.ablation),
-        ("seed", run.state.seed),
-        ("ema", run.ema),
-        ("kinds", _kinds(run)),
-    ):
-        if tree[key] != expected:
+    settings = {
+        "mechanism": run.state.mechanism.to_dict(),
+        "ablation": run.ablation,
+        "seed": run.state.seed,
+        "ema": run.ema,
+        "kinds": _kinds(run),
+    }
+    if tree["format"] != FORMAT:
+        raise RunError(
+            f"the checkpoint in {run.where} has format {tree['format']!r}, this version reads {FORMAT}: resume with the "
+            "version that began the run, or begin in another folder."
+        )
+    _check_same_data(run, tree)
+    for key, now in settings.items():
+        if tree[key] != now:
             raise RunError(
-                f"the checkpoint in {run.where} belongs to another run: its {key} is {tree[key]}, this "
-                f"one's {expected}. Use the same settings, or another folder."
+                f"the checkpoint in {run.where} belongs to another run ({', '.join(_changes(key, tree[key], now))}). Use the "
+                "same settings, or another folder."
             )
     lines = run.state.ledger.to_dict()["lines"]
     if lines and lines not in (tree["before"]["lines"], tree["ledger"]["lines"]):
@@ -231,12 +237,31 @@ def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
             f"the checkpoint in {run.where} is of {_way(captured)} steps, this run makes {_way(run.captured)} ones: the "
             f"same noise on sums that differ would give them away. Resume with Runtime(capture={captured})."
         )
-    if not Identity.from_dict(tree["identity"]).fits(run.data):
-        raise RunError(
-            f"the checkpoint in {run.where} belongs to a run on other data (some value, type, order or owner "
-            "differs). The same noise on two data sets would give both away: resume with the same data, or begin in "
-            "another folder."
-        )
+
+
+def _check_same_data(run: Run, tree: Mapping[str, Any]) -> None:
+    """The data that the run began with. Before its settings, which follow from the number of rows."""
+    if Identity.from_dict(tree["identity"]).fits(run.data):
+        return
+    then, now = (plan["sampler"].get("n") for plan in (tree["mechanism"], run.state.mechanism.to_dict()))
+    what = "some value, type, order or owner differs" if then == now else f"n: {then} became {now}"
+    raise RunError(
+        f"the checkpoint in {run.where} belongs to a run on other data ({what}). The same noise on two data sets would give "
+        "both away: resume with the same data, or begin in another folder."
+    )
+
+
+def _changes(name: str, then: Any, now: Any) -> list[str]:
+    """What became what, entry by entry, of two that differ.
+
+    >>> _changes("mechanism", {"steps": 5, "sampler": {"n": 100}}, {"steps": 5, "sampler": {"n": 101}})
+    ['mechanism.sampler.n: 100 became 101']
+    """
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        keys = dict.fromkeys((*then, *now))
+        changed = [key for key in keys if key not in then or key not in now or then[key] != now[key]]
+        return [change for key in changed for change in _changes(f"{name}.{key}", then.get(key), now.get(key))]
+    return [f"{name}: {then!r} became {now!r}"]
 
 
 def _way(captured: bool) -> str:

@@ -87,7 +87,7 @@ def predict(
             f"temperature {temperature:g} of a run that predicts numbers: it is for classes. Leave it out."
         )
     schema, counts, number = predictor.schema, Counts(), 0
-    parts = parts_of(source, schema.separator, rows_at_once(schema), schema.encoding)
+    parts = parts_of(source, schema.separator, rows_at_once(schema), schema.encoding_of(source))
     with out.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["row", *keep, *predictor.names])

@@ -106,8 +106,8 @@ FAULTS = [
     Mutant(
         "seen: schema, separator ignored for predictions",
         "data/tables/encode.py",
-        "for part in parts_of(source, schema.separator, rows, schema.encoding):\n        absent =",
-        "for part in parts_of(source, ',', rows, schema.encoding):\n        absent =",
+        "for part in parts_of(source, schema.separator, rows, schema.encoding_of(source)):\n        absent =",
+        "for part in parts_of(source, ',', rows, schema.encoding_of(source)):\n        absent =",
         ("data/tables/test_encode.py::test_another_separator_is_declared",),
     ),
     # options of the command line
@@ -313,6 +313,20 @@ FAULTS = [
         "found[name]) for name in open_columns] if reads else []",
         "found[name]) for name in open_columns[1:]] if reads else []",
         ("data/tables/test_survey.py::test_what_was_read_off_the_rows_must_be_confirmed_column_by_column",),
+    ),
+    Mutant(
+        "tables: an encoding that was said does not bind",
+        "data/tables/schema.py",
+        "said = not self.encoding_seen and self.encoding != UTF8",
+        "said = False",
+        ("data/tables/test_header.py::test_another_file_is_read_as_its_bytes_show",),
+    ),
+    Mutant(
+        "tables: letters of another file are guessed",
+        "data/tables/header.py",
+        'if known not in (found, "latin-1"):',
+        "if False:",
+        ("data/tables/test_header.py::test_another_file_is_read_as_its_bytes_show",),
     ),
     Mutant(
         "tables: rows are looked at for the encoding of a declared table",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -88,6 +89,14 @@ def test_a_missing_or_wrong_date_stops_unless_there_is_a_way() -> None:
         encoded(bare, "?")
     with pytest.raises(DataError, match=r"row 2, column 'd': 'soon': not a date of the declared format"):
         encoded(gaps, "2020-05-01", "soon")
+    with pytest.raises(DataError) as caught:
+        encoded(bare, "31.05.2020")
+    assert "Write it like 2024-05-31, declare how dates are written" in str(caught.value)
+    assert "--column d=date:FIRST:LAST:%d.%m.%Y" in str(caught.value)
+    assert '`indicator = true` and `invalid = "missing"`' in str(caught.value)
+    assert "1234.5" not in str(caught.value)
+    with pytest.raises(DataError, match=r"Write it as %d/%m/%Y, let it count as missing \(in a schema file `invalid"):
+        encoded(replace(gaps, format="%d/%m/%Y"), "soon")
     lenient = Date("2020-01-01", "2020-12-31", indicator=True, invalid="missing")
     assert encoded(lenient, "soon").tolist() == [[0, 1]]
 

@@ -292,7 +292,7 @@ def test_a_noised_schema_of_a_small_table_is_refused_and_of_a_large_one_holds_ne
     found = noisewise("schema", "t.csv", *label, "--epsilon", "0.5", "--out", "s.toml")
     assert found.code == 2
     assert "epsilon 0.5 for choosing 10 columns from 442 rows" in found.words
-    assert "or epsilon 2.3" in found.words
+    assert "or --epsilon 2.3" in found.words
     assert not Path("s.toml").exists()
     pd.concat([frame] * 20).to_csv("large.csv", index=False)
     assert noisewise("schema", "large.csv", *label, "--epsilon", "0.5", "--out", "s.toml").code == 0

@@ -132,5 +132,49 @@ def test_files_without_a_header(tmp_path, content, message) -> None:
         look(tmp_path)
 
 
+def small_schema(feature: str) -> Schema:
+    return Schema(label="z", target=Target(0, 1), columns={feature: Number(0, 1, fill=0)})
+
+
+OF_OTHERS = {  # encoding seen in the file to train on, bytes of another file: how that is read, None: refused
+    "utf-8 after utf-16": ("utf-16", "größe\nä\n".encode(), "utf-8"),
+    "utf-8 after windows-1252": ("windows-1252", "größe\nä\n".encode(), "utf-8"),
+    "ascii after windows-1252": ("windows-1252", b"a\n1\n", "utf-8"),
+    "utf-16 after utf-8": ("utf-8", "größe\nä\n".encode("utf-16"), "utf-16"),
+    "utf-16 after windows-1252": ("windows-1252", "größe\nä\n".encode("utf-16"), "utf-16"),
+    "the same again": ("windows-1252", "größe\nä\n".encode("cp1252"), "windows-1252"),
+    "latin-1 reads every byte": ("latin-1", "größe\nä\n".encode("cp1252"), "latin-1"),
+    "some bytes after utf-8": ("utf-8", "größe\nä\n".encode("cp1252"), None),
+    "some bytes after utf-16": ("utf-16", "größe\nä\n".encode("cp1252"), None),
+    "no letters in windows-1252": ("windows-1252", b"a\n\x81\n", None),
+}
+
+
+@pytest.mark.parametrize(("known", "content", "read"), OF_OTHERS.values(), ids=OF_OTHERS)
+def test_another_file_is_read_as_its_bytes_show(tmp_path, known, content, read) -> None:
+    path = tmp_path / "new.csv"
+    path.write_bytes(content)
+    raw = {**small_schema("y").to_dict(), "encoding": known}
+    seen = Schema.from_dict({**raw, "encoding_seen": known != "utf-8"})
+    assert Schema.from_dict(seen.to_dict()).encoding_seen == (known != "utf-8")
+    if read is None:
+        with pytest.raises(
+            DataError, match=rf"new\.csv is not UTF-8.*trained on \({known.upper()}\).*Save it as UTF-8"
+        ):
+            seen.encoding_of(path)
+    else:
+        assert seen.encoding_of(path) == read
+    if known != "utf-8":
+        assert Schema.from_dict(raw).encoding_of(path) == known  # said by its user
+
+
+def test_a_declared_encoding_names_itself_as_the_remedy(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("größe,y\n1,no\n", "utf-8")
+    schema = Schema.from_dict({**small_schema("größe").to_dict(), "encoding": "utf-16"})
+    with pytest.raises(DataError, match=r"t\.csv is not UTF-16 text.*Save it as UTF-16, or give its encoding"):
+        schema.inputs(path)
+
+
 def test_every_encoding_has_a_codec() -> None:
     assert all(codecs.lookup(codec) for codec in CODECS.values())

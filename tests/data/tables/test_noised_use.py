@@ -68,7 +68,9 @@ def test_too_few_rows_are_refused_before_anything_is_released(tmp_path, monkeypa
     frame = load_diabetes(as_frame=True, scaled=False).frame
     frame.to_csv(tmp_path / "t.csv", index=False)
     releases = counted(monkeypatch)
-    with pytest.raises(ConfigError, match=r"10 columns from 442 rows.*Nothing was released.*or epsilon 2\.3") as caught:
+    with pytest.raises(
+        ConfigError, match=r"10 columns from 442 rows.*Nothing was released.*or epsilon=2\.3.*header_only=True"
+    ) as caught:
         propose(tmp_path / "t.csv", label="target", columns={"target": Target(0, 400)}, epsilon=epsilon)
     assert releases == []
     # By n, columns and epsilon alone: rows of another kind, as many, are refused in the same words.

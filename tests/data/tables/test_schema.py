@@ -29,7 +29,9 @@ def ledger() -> dict:
 def test_a_schema_read_off_private_rows_is_refused_until_it_is_confirmed() -> None:
     raw = {**SCHEMA.to_dict(), "origin": "rows"}
     unconfirmed = Schema.from_dict(raw)
-    with pytest.raises(PrivacyError, match=r"read off the rows.*confirmed = true.*--header-only.*--epsilon") as caught:
+    with pytest.raises(
+        PrivacyError, match=r"read off the rows.*confirmed = true.*--header-only.*--epsilon.*--public, public=True"
+    ) as caught:
         unconfirmed.encode(PEOPLE)
     assert caught.value.exit_code == 3
     with pytest.raises(PrivacyError):

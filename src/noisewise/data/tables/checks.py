@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,8 +14,11 @@ INVALID = (None, "missing")
 
 def check_range(what: str, low: Any, high: Any) -> None:
     """Two finite numbers, the lower one first."""
-    if not is_number(low) or not is_number(high) or not low < high:
+    if not is_number(low) or not is_number(high):
         raise ConfigError(f"{what} with range [{low!r}, {high!r}]: needs two finite numbers, the lower one first.")
+    if not low < high:
+        why = "are equal" if low == high else "are the wrong way round, low above high"
+        raise ConfigError(f"{what} with range [{low:g}, {high:g}]: its ends {why}. Write the lower one first.")
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
@@ -31,8 +35,10 @@ def checked_texts(what: str, values: Any, least: int) -> tuple[str, ...]:
     for value in values:
         if type(value) is not str or value != value.strip() or not storable(value):
             raise ConfigError(f"{what}: {short(value)} must be a text without spaces around it.")
-    if len(set(values)) < len(values) or len(values) < least:
-        raise ConfigError(f"{what}: {short(values)} must list at least {least} different texts, each once.")
+    if twice := [value for value, count in Counter(values).items() if count > 1]:
+        raise ConfigError(f"{what}: {short(twice[0])} is listed more than once. List each text once.")
+    if len(values) < least:
+        raise ConfigError(f"{what}: {short(values)} lists {len(values)} of them, and needs at least {least}.")
     return values
 
 

@@ -40,31 +40,35 @@ def declared(text: str, names: Sequence[str]) -> tuple[str, Kind | None]:
     name = max((name for name in names if text.startswith(f"{name}=")), key=len, default=None)
     if name is None:
         raise ConfigError(f"{text!r}: no such column. The header has {listed(names)}.")
-    what = text[len(name) + 1 :].strip()
+    try:
+        return name, _kind(text[len(name) + 1 :].strip())
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from None
+
+
+def _kind(what: str) -> Kind:
     if what in PLAIN:
-        return name, PLAIN[what]
+        return PLAIN[what]
     low, _, rest = what.partition(":")
     if low in ("hash", "words") and rest.isdecimal():
-        return name, Hashed(int(rest)) if low == "hash" else Words(int(rest))
+        return Hashed(int(rest)) if low == "hash" else Words(int(rest))
     if low == "date":
         first, _, rest = rest.partition(":")
         last, _, format = rest.partition(":")
-        return name, Date(first, last, format or ISO, ("position", "month", "weekday"), indicator=True)
+        return Date(first, last, format or ISO, ("position", "month", "weekday"), indicator=True)
     high, *how = rest.split(":")
     if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and set(how) <= {"log", "gaps"}:
         gaps = "gaps" in how
-        return name, filled(
-            float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None
-        )
-    return name, Category(_values(text, what))
+        return filled(float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None)
+    return Category(_values(what))
 
 
-def _values(text: str, what: str) -> tuple[str, ...]:
+def _values(what: str) -> tuple[str, ...]:
     """The values of a list, by the rules of CSV."""
     try:
         return tuple(value.strip() for value in next(csv.reader([what], skipinitialspace=True, strict=True), []))
     except csv.Error:
         raise ConfigError(
-            f"{text!r}: the quotes do not match. A value with a comma is written in double quotes, a quote in it twice, e.g. "
+            "the quotes do not match. A value with a comma is written in double quotes, a quote in it twice, e.g. "
             "'city=\"Paris, France\",Lyon'."
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from noisewise.data.base import Data
 from noisewise.data.tables.counts import Counts, Tally
-from noisewise.data.tables.dates import Date
+from noisewise.data.tables.dates import FORMATS, ISO, Date, reader
 from noisewise.data.tables.kinds import Boolean, Category, Classes, Feature, Hashed, Ignore, Number
-from noisewise.data.tables.rows import CHUNK, Rows, listed, name_of, parsed, parts_of, short
+from noisewise.data.tables.rows import CHUNK, Rows, listed, name_of, parsed, parts_of
 from noisewise.data.tables.words import Words, bucket
 from noisewise.errors import DataError, PrivacyError
 
@@ -38,12 +39,21 @@ def encoded_parts(schema: Schema, source: Any, *, rows: int = CHUNK, public: boo
 
 
 def counted_parts(
-    schema: Schema, source: Any, *, rows: int = CHUNK, public: bool = False, drop_unlabelled: bool = False
+    schema: Schema,
+    source: Any,
+    *,
+    rows: int = CHUNK,
+    public: bool = False,
+    drop_unlabelled: bool = False,
+    encoding: str | None = None,
 ) -> Iterator[tuple[Data, Counts]]:
-    """The same, each with what was odd in its rows; with `drop_unlabelled` rows without a label are left out and counted."""
+    """The same, each with what was odd in its rows; with `drop_unlabelled` rows without a label are left out and counted.
+
+    `encoding`: of a file that is not the one to train on (`Schema.encoding_of`).
+    """
     _check_confirmed(schema, public)
     empty = True
-    for part in parts_of(source, schema.separator, rows, schema.encoding):
+    for part in parts_of(source, schema.separator, rows, encoding or schema.encoding):
         _check_columns(schema, part, schema.used, exactly=True)
         empty = False
         labelled = _labelled(schema, part) if drop_unlabelled else range(len(part))
@@ -69,7 +79,7 @@ def encoded_inputs(schema: Schema, source: Any) -> Inputs:
 def input_parts(schema: Schema, source: Any, *, rows: int = CHUNK) -> Iterator[Inputs]:
     """The same in parts of at most `rows` rows: a file of any size is never held whole."""
     needed = tuple(name for name, kind in schema.columns.items() if not isinstance(kind, Ignore))
-    for part in parts_of(source, schema.separator, rows, schema.encoding):
+    for part in parts_of(source, schema.separator, rows, schema.encoding_of(source)):
         absent = [name for name in needed if name not in part.columns]
         if len(absent) == len(needed):
             raise _no_column(schema, part, absent)
@@ -110,7 +120,7 @@ def _check_confirmed(schema: Schema, public: bool) -> None:
             "this schema's ranges and categories were read off the rows, and are not confirmed: a model trained with "
             "them would reveal, e.g., the largest value of a column. Check each entry against public knowledge and set "
             "`confirmed = true`; or make a schema with `noisewise schema FILE.csv --header-only` (nothing is read) or "
-            "`--epsilon 0.5` (noised, and in the ledger). If the rows are published, pass public=True."
+            "`--epsilon 0.5` (noised, and in the ledger). If the rows are published, say so: --public, public=True."
         )
 
 
@@ -158,7 +168,8 @@ def _labels(schema: Schema, part: Rows, tally: Tally) -> Tensor:
         return torch.from_numpy(_codes(schema, part, schema.label, Category(schema.target.values, other=False), tally))
     values = parsed(part.columns[schema.label])
     if (wrong := np.isnan(values)).any():
-        raise part.error(schema.label, int(wrong.argmax()), "not a decimal number", _remedy(schema))
+        remedy = "Write it like 1234.5, or remove the row."
+        raise part.error(schema.label, int(wrong.argmax()), "not a decimal number", remedy)
     tally.add("outside", schema.label, (values < schema.target.low) | (values > schema.target.high))
     return torch.from_numpy(schema.target.scaled(values).astype(np.float32))
 
@@ -209,7 +220,8 @@ def _absent(
     missing = _listed_as_missing(schema, part.columns[name])
     wrong = unreadable & ~missing
     if kind.invalid is None and wrong.any():
-        raise part.error(name, int(wrong.argmax()), f"not {what}", _remedy(schema))
+        row = int(wrong.argmax())
+        raise part.error(name, row, f"not {what}", _remedy(name, kind, part.columns[name][row]))
     if missing.any() and not _may_be_missing(kind):
         way = (
             "`fill` in the schema (what stands for a missing number)"
@@ -228,11 +240,23 @@ def _listed_as_missing(schema: Schema, texts: Sequence[str]) -> np.ndarray:
     return np.array([text in absent for text in texts], bool)
 
 
-def _remedy(schema: Schema) -> str:
-    return (
-        f"Write it like 1234.5, list it in the schema's `missing` {short(schema.missing)}, let what is unreadable count as "
-        'missing (`invalid = "missing"`), or correct the kind.'
-    )
+def _remedy(name: str, kind: Number | Boolean | Date, text: str) -> str:
+    """What to do about a text that its kind cannot read."""
+    by_option, needed = "", "" if _may_be_missing(kind) else "`indicator = true` and "
+    match kind:
+        case Number():
+            way, by_option = "Write it like 1234.5", f"--column {quote(f'{name}=LOW:HIGH:gaps')}, or "
+            needed = needed and "`fill = 0` and "
+        case Boolean():
+            way = "Write it as yes or no, true or false, 1 or 0"
+        case Date():
+            way = f"Write it {'like 2024-05-31' if kind.format == ISO else f'as {kind.format}'}"
+            if other := next((known for known in FORMATS if known != kind.format and reader(known)(text)), None):
+                written = quote(f"{name}=date:FIRST:LAST:{other}")
+                way += f", declare how dates are written if all are like this (--column {written})"
+    by_file = f'in a schema file {needed}`invalid = "missing"`, or this text in `missing`'
+    text_instead = f"--column {quote(f'{name}=text')}"
+    return f"{way}, let it count as missing ({by_option}{by_file}), or declare another kind, e.g. {text_instead}."
 
 
 def _codes(schema: Schema, part: Rows, name: str, kind: Category, tally: Tally) -> np.ndarray:

@@ -100,6 +100,29 @@ def encoding_of(path: Path, *, whole: bool) -> str:
     return found
 
 
+def beside(path: str | os.PathLike[str], known: str) -> str:
+    """The encoding of a file that stands beside one of a `known` encoding: as its bytes show, or that one.
+
+    UTF-8 and UTF-16 show themselves. Other bytes are letters of any of a hundred encodings: they are read as in the file
+    that is known, and refused if that had none of them.
+    """
+    path = Path(path)
+    if not path.is_file() or is_parquet(path):
+        return known
+    try:
+        found = encoding_of(path, whole=True)
+    except OSError:
+        return known  # said when its rows are read
+    if found.startswith("utf-"):
+        return found
+    if known not in (found, "latin-1"):
+        raise DataError(
+            f"{path.name} is not UTF-8 text, nor UTF-16: which letters its bytes stand for cannot be seen, and the file that "
+            f"was trained on ({known.upper()}) does not tell. Save it as UTF-8."
+        )
+    return known
+
+
 def _eight_bits(blocks: Iterator[bytes] | list[bytes]) -> str:
     decoder, is_utf8, is_windows = codecs.getincrementaldecoder("utf-8")(), True, True
     for block in blocks:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from noisewise.accounting import Ledger
+from noisewise.accounting.accountants import pld_epsilon
+from noisewise.accounting.calibrate import TOLERANCE
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
 from noisewise.data.tables.kinds import (
@@ -23,11 +25,13 @@ from noisewise.data.tables.kinds import (
 )
 from noisewise.data.tables.rows import CHUNK, UTF8, Rows, name_of, parsed, parts_of
 from noisewise.data.tables.schema import MISSING, protected
+from noisewise.data.tables.ways import PROPOSE, Ways
 from noisewise.data.tables.words import bucket
 from noisewise.errors import ConfigError, DataError
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch
+from noisewise.wording import at_most
 
 PUBLIC_BUCKETS = 1 << 16
 SMALLEST, GREATEST = -10, 40  # powers of two that magnitudes are told apart by
@@ -52,6 +56,7 @@ def noised_kinds(
     adjacency: str,
     entropy: Entropy,
     encoding: str = UTF8,
+    ways: Ways = PROPOSE,
 ) -> tuple[dict[str, Kind], Ledger, float]:
     """Kinds, ranges and common texts from noised counts over public cells: two Gaussian releases, both in the ledger.
 
@@ -66,7 +71,7 @@ def noised_kinds(
     Everything else is post-processing.
 
     Fewer than 64 rows for each unit of noise, `n < 64 sigma sqrt(k)`, are refused before anything is released: by n, k,
-    epsilon and delta alone.
+    epsilon and delta alone; `ways` is what the caller can do then.
 
     Guarantee: (epsilon, delta) for one row; with a unit column, for one person, of whom only the first row is counted. The
     cells are public, so no text is released because somebody holds it, and no further delta is needed (as it is where
@@ -80,7 +85,7 @@ def noised_kinds(
     delta = default_delta(n) if delta is None else delta
     sampler = FullBatch(n)
     plan = Mechanism(sampler=sampler, steps=2, adjacency=adjacency, unit=protected(unit)).calibrated(epsilon, delta)
-    _check_enough(plan, n, len(names), epsilon, delta)
+    _check_enough(plan, n, len(names), epsilon, delta, ways)
     sigma, ledger = plan.noise_at(0), Ledger(adjacency, unit=plan.unit)
 
     def noised(counts: dict[str, Tensor], columns: int, purpose: str, step: int) -> tuple[dict[str, np.ndarray], float]:
@@ -122,21 +127,23 @@ def noised_kinds(
     return kinds, ledger, delta
 
 
-def _check_enough(plan: Mechanism, n: int, columns: int, epsilon: float, delta: float) -> None:
+def _check_enough(plan: Mechanism, n: int, columns: int, epsilon: float, delta: float, ways: Ways) -> None:
     """Enough rows for the noise, by public numbers alone."""
     sigma = plan.noise_at(0)
     std = sigma * math.sqrt(columns)
     if n >= ROWS_PER_NOISE * std:
         return
     who = "people" if plan.unit == "person" else "rows"
-    enough = replace(plan, noise_multiplier=n / (ROWS_PER_NOISE * math.sqrt(columns))).epsilon(delta)
+    quieter = replace(plan, noise_multiplier=n / (ROWS_PER_NOISE * math.sqrt(columns)))
+    enough = pld_epsilon(quieter.events(), delta, plan.adjacency)
+    asked = at_most(enough / (1 - 2 * TOLERANCE), 2)  # what is calibrated stays a little below what it is asked for
     most = int((n / (ROWS_PER_NOISE * sigma)) ** 2)
     fewer = f", or at most {most} undeclared column{'s' if most > 1 else ''}" if most else ""
     raise ConfigError(
         f"epsilon {epsilon:g} for choosing {columns} columns from {n:,} {who}: the noise, {std:.3g} on each count, would drown "
         f"what it should show. Nothing was released, nothing is spent. It takes about {math.ceil(ROWS_PER_NOISE * std):,} "
-        f"{who}, or epsilon {enough:.2g}{fewer}. Declare what is public knowledge, --column NAME=LOW:HIGH or NAME=A,B,C, or "
-        "look at nothing: --header-only."
+        f"{who}, or {ways.epsilon.format(asked)}{fewer}. Declare what is public knowledge: {ways.declare}; "
+        f"{ways.blind}."
     )
 
 

@@ -24,15 +24,17 @@ from noisewise.data.tables.kinds import (
     Target,
     centred,
 )
-from noisewise.data.tables.rows import CHUNK, listed, parts_of, short
+from noisewise.data.tables.rows import CHUNK, UTF8, listed, parts_of, short
 from noisewise.data.tables.schema import MISSING, Schema
 from noisewise.data.tables.survey import survey
+from noisewise.data.tables.ways import PROPOSE, Ways
 from noisewise.errors import ConfigError, DataError
 from noisewise.randomness import Entropy
 from noisewise.wording import at_most
 
 __all__ = ["READ", "RELEASED", "Proposal", "ToConfirm", "declared", "propose"]
 
+DECLARED = "declared"
 DEFAULT = "public default: taken as text; if it is a number, say so"
 RELEASED = "released with noise, in the ledger"
 ALL_DECLARED = "Every column is declared: nothing below the header was looked at, and nothing spent."
@@ -60,6 +62,24 @@ class Proposal:
         """
         return replace(self.schema, confirmed=True) if self.to_confirm else self.schema
 
+    def is_open(self, name: str) -> bool:
+        """Is this a column that nobody declared?"""
+        return self.remarks[name] != DECLARED
+
+    @property
+    def open_texts(self) -> tuple[str, ...]:
+        """Features that nobody declared, and that are taken as text."""
+        return tuple(
+            name for name, kind in self.schema.columns.items() if isinstance(kind, Hashed) and self.is_open(name)
+        )
+
+    @property
+    def open_roles(self) -> dict[str, str]:
+        """Label and groups that nobody declared, and how that is written."""
+        label = "A,B" if isinstance(self.schema.target, Classes) else "LOW:HIGH"
+        written = {self.schema.label: label, **dict.fromkeys(self.schema.groups, "A,B")}
+        return {name: what for name, what in written.items() if self.is_open(name)}
+
     def to_toml(self) -> str:
         """The file that the user reads, edits and confirms."""
         return self.schema.to_toml(self.remarks)
@@ -80,6 +100,7 @@ def propose(
     separator: str | None = None,
     encoding: str | None = None,
     entropy: Entropy | None = None,
+    ways: Ways = PROPOSE,
 ) -> Proposal:
     """A schema for a CSV or Parquet file. What `columns` declares is kept; the rest is found in one of three ways.
 
@@ -88,7 +109,7 @@ def propose(
     - `header_only`: nothing below the header is looked at. What is not declared is hashed into `BUCKETS` columns; `WIDE`
       is the default for a number.
     - `epsilon`: released with noise, see `noised_kinds`. The schema carries the ledger; `delta` defaults to the customary one
-      for `n`, the number of rows (people, with `unit`), which counts as public.
+      for `n`, the number of rows (people, with `unit`), which counts as public. `ways`: what an error may advise.
 
     With `header_only` or `epsilon`, label and groups must be declared.
     """
@@ -146,7 +167,7 @@ def propose(
         from noisewise.data.tables.noised import noised_kinds
 
         found, ledger, delta = noised_kinds(
-            Path(path), file.separator, open_columns, unit, epsilon, delta, n, adjacency, root, file.encoding
+            Path(path), file.separator, open_columns, unit, epsilon, delta, n, adjacency, root, file.encoding, ways
         )
     kinds = {**known, **found}
     features = [name for name in names if name not in (label, unit, *groups)]
@@ -162,6 +183,7 @@ def propose(
         unit=unit,
         separator=file.separator,
         encoding=file.encoding,
+        encoding_seen=encoding is None and file.encoding != UTF8,
         missing=MISSING,
         origin="declared" if not open_columns or header_only else "rows" if reads else "noised",
         spent=None if ledger is None else ledger.to_dict(),
@@ -173,7 +195,7 @@ def propose(
         how, notes = DEFAULT, _notes_on_defaults(len(open_columns))
     else:
         how, notes = RELEASED, _notes_on_spending(ledger, delta)
-    remarks = {name: "declared" if name in known else left_out.get(name, "") + how for name in names if name != unit}
+    remarks = {name: DECLARED if name in known else left_out.get(name, "") + how for name in names if name != unit}
     items = [to_confirm(name, roles_of.get(name, "feature"), found[name]) for name in open_columns] if reads else []
     of_file = notes if open_columns else (ALL_DECLARED,)
     return Proposal(schema, remarks, of_file, (*odd, *file.notes), tuple(items))
@@ -202,6 +224,11 @@ def _as_label(name: str, kind: Kind) -> Kind:
         case Classes() | Target():
             return kind
         case Category():
+            if len(kind.values) < 2:
+                raise ConfigError(
+                    f"label {name!r} with the one class {kind.values[0]!r}: there is nothing to tell apart. List at least two "
+                    f"classes, {name}=A,B."
+                )
             return Classes(kind.values)
         case Number():
             return centred(kind.low, kind.high)

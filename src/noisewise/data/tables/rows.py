@@ -131,8 +131,8 @@ def csv_parts(path: Path, separator: str, rows: int, encoding: str = UTF8) -> It
     except UnicodeError as error:
         what = f"{error.reason} at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
         raise DataError(
-            f"{path.name} is not {encoding.upper()} text ({what}). Save it as UTF-8, or give its encoding: `encoding` in the "
-            f"schema, one of {', '.join(CODECS)}."
+            f"{path.name} is not {encoding.upper()} text ({what}). Save it as {encoding.upper()}, or give its encoding: "
+            f"`encoding` in the schema, one of {', '.join(CODECS)}."
         ) from None
     except csv.Error as error:
         raise DataError(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from noisewise.accounting import Ledger
 from noisewise.data.tables.checks import check_range, check_type, checked_texts, storable
 from noisewise.data.tables.dates import Date
+from noisewise.data.tables.header import beside
 from noisewise.data.tables.kinds import (
     KINDS,
     OTHER,
@@ -55,10 +56,11 @@ class Schema:
 
     label: column to be predicted, and `target`, its kind. groups: columns that audits split people by; they are features
     only where `columns` names them too. unit: column that says whose row it is. columns: every other column, in the
-    order of the encoded features. separator, encoding: how a CSV file is written. missing: texts that mean "nothing here",
-    beside the empty one. origin: where ranges and categories come
-    from: `declared` (public knowledge), `noised` (released; `ledger` holds it) or `rows` (read off the rows: needs
-    `confirmed`). counted: of a noised choice, the unit column of which each person was counted once; None: every row was.
+    order of the encoded features. separator, encoding: how a CSV file is written; encoding_seen: nobody said the encoding,
+    it was seen in the file to train on, so that files to test on or to predict for may be written otherwise. missing: texts
+    that mean "nothing here", beside the empty one. origin: where ranges and categories come from: `declared` (public
+    knowledge), `noised` (released; `ledger` holds it) or `rows` (read off the rows: needs `confirmed`). counted: of a noised
+    choice, the unit column of which each person was counted once; None: every row was.
 
     Guarantee: the encoding of a row depends on the schema and on that row only; every row is encoded or an error names
     it; an encoding of private rows by a schema read off them is refused until it is confirmed as public knowledge.
@@ -71,6 +73,7 @@ class Schema:
     unit: str | None = None
     separator: str = ","
     encoding: str = UTF8
+    encoding_seen: bool = False
     missing: tuple[str, ...] = ("",)
     origin: str = "declared"
     confirmed: bool = False
@@ -99,6 +102,7 @@ class Schema:
             raise ConfigError(f"column {self.unit!r} says whose row it is: it cannot be a feature or a group.")
         check_separator(self.separator)
         check_encoding(self.encoding)
+        check_type("encoding_seen", self.encoding_seen, bool)
         if self.origin not in ORIGINS:
             raise ConfigError(f"origin={self.origin!r}: must be one of {', '.join(ORIGINS)}.")
         check_type("confirmed", self.confirmed, bool)
@@ -154,6 +158,11 @@ class Schema:
 
     # ------------------------------------------------------------------------------- rows to tensors
 
+    def encoding_of(self, source: Any) -> str:
+        """The encoding of a file to test on or to predict for: the schema's where its user said it, else as the file shows."""
+        said = not self.encoding_seen and self.encoding != UTF8
+        return self.encoding if said or not isinstance(source, str | os.PathLike) else beside(source, self.encoding)
+
     def encode(self, source: Any, *, public: bool = False) -> Data:
         """All rows of a CSV file, or of a table (a pandas DataFrame, or a dict of columns), as tensors.
 
@@ -185,6 +194,7 @@ class Schema:
             "confirmed": self.confirmed,
             "separator": self.separator,
             **({} if self.encoding == UTF8 else {"encoding": self.encoding}),
+            **({"encoding_seen": True} if self.encoding_seen else {}),
             "missing": list(self.missing),
             **({} if self.unit is None else {"unit": self.unit}),
             "label": _kind_to_dict(self.label, self.target),
@@ -207,7 +217,7 @@ class Schema:
     @classmethod
     def _from_dict(cls, raw: Any) -> Schema:
         needed = ("format", "origin", "confirmed", "separator", "missing", "label", "groups", "columns")
-        _check_entries("the schema", raw, needed, ("encoding", "unit", "counted", "ledger"))
+        _check_entries("the schema", raw, needed, ("encoding", "encoding_seen", "unit", "counted", "ledger"))
         if raw["format"] != FORMAT or type(raw["format"]) is not int:
             raise ConfigError(f"format {raw['format']!r}: this version reads `format = {FORMAT}`.")
         label, target = _kind_from_dict(raw["label"])
@@ -219,6 +229,7 @@ class Schema:
             unit=raw.get("unit"),
             separator=raw["separator"],
             encoding=raw.get("encoding", UTF8),
+            encoding_seen=raw.get("encoding_seen", False),
             missing=raw["missing"],
             origin=raw["origin"],
             confirmed=raw["confirmed"],
@@ -267,6 +278,7 @@ HEADING = """\
 #   groups    columns that audits split people by; list one under [[columns]] too if the model shall use it.
 # origin: declared (public knowledge), noised (released; the ledger below adds to the cost of training) or rows (read off
 #   the rows: set confirmed = true when you have checked every range and every list against public knowledge).
+# encoding: of all files. encoding_seen = true: it was seen in one file, not said; others may be UTF-8 or UTF-16 as well.
 # counted: of a noised choice, the unit column that it was made with; another unit needs another choice.
 """
 
