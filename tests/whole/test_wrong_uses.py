@@ -353,7 +353,7 @@ ESTIMATORS = {
     "range of the label as a number": Use(lambda _: regressor(target=9), ("target=9", "(low, high)")),
     "ranges with too few rows": Use(lambda _: classifier(ranges=None), ("from 40 rows", "ranges=(low, high)")),
     "ranges in words": Use(lambda _: classifier(ranges="wide"), ("ranges='wide'", "'public'")),
-    "range the wrong way round": Use(lambda _: classifier(ranges=(9, -9)), ("[9.0, -9.0]", "lower one first")),
+    "range the wrong way round": Use(lambda _: classifier(ranges=(9, -9)), ("[9, -9]", "lower one first")),
     "range of no column": Use(lambda _: classifier(ranges={"wage": (0, 1)}), ("'wage'", "'x0'")),
     "range of a column as a number": Use(lambda _: classifier(ranges={"x0": 3}), ("ranges['x0']=3", "(low, high)")),
     "epsilon of an estimator as a text": Use(lambda _: classifier(epsilon="3"), ("epsilon='3'", "e.g. 3")),
