@@ -112,3 +112,17 @@ def test_columns_are_called_as_the_user_wrote_them():
     assert (found["label"], found["groups"], found["whose row"]) == ("Income", "SEX", "Person ID")
     assert found["columns"] == "Hours_per_WEEK (number)"
     assert "ledger counts" in found["schema"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, "yes"),
+        (0.5, "0.5"),
+        (3, "3"),
+        (["moving-average:decay=0.9", "lora"], "moving-average:decay=0.9, lora"),
+        ([], "none"),
+    ],
+)
+def test_settings_are_written_for_people(value, words):
+    assert subject.setting(value) == words

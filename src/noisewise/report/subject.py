@@ -235,14 +235,15 @@ def made_with(about: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def setting(value: Any) -> str:
-    """A setting as it is written."""
-    return (
-        ("yes" if value else "no")
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    """A setting as it is written; several, one after another."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return ", ".join(map(setting, value)) or "none"
+    return str(value)
 
 
 def power(delta: float) -> str:
