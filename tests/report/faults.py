@@ -80,8 +80,8 @@ FAULTS = [
     Mutant(
         "fresh: page: a setting that is off is on",
         "report/subject.py",
-        '("yes" if value else "no")',
-        '("yes")',
+        'return "yes" if value else "no"',
+        'return "yes"',
         ("report/test_report.py::test_settings_are_written_as_they_are",),
     ),
     # what the page shows, and of whom
