@@ -64,6 +64,10 @@ def test_an_error_in_a_users_function_is_said_to_be_its_own_with_its_line(folder
         called("failing.py:make", load("failing.py:make"), (3,), 2)
 
 
+def test_a_users_function_may_have_options_of_any_name():
+    assert called("own.py:make", lambda reference, function: (reference, function), reference=1, function=2) == (1, 2)
+
+
 def test_a_refusal_of_ours_goes_through_a_users_function_as_it_is():
     def refuses():
         raise ConfigError("bound=-1: must be above 0.")

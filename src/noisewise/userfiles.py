@@ -49,7 +49,7 @@ def model_maker(reference: str) -> tuple[Callable[..., Any], int]:
     return made, len(needed)
 
 
-def called(reference: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def called(reference: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
     """What a function of a user's file gives; an error in it is the file's, and said to be, with its line."""
     try:
         return function(*arguments, **options)

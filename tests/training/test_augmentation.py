@@ -111,14 +111,22 @@ def test_other_sources_of_randomness_and_lost_rows_are_refused():
     assert check_augment(compose.turned, like) is not None
 
 
+def _length(row):
+    length = float(row.norm())
+    if not length:
+        raise ValueError("a blank row")
+    return length
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda rows, generator: (rows[0] * 1.1, rows[1]),
         lambda rows, generator: (rows[0] + torch.randn(rows[0].shape, generator=generator), rows[1]),
         lambda rows, generator: (torch.stack([row.sort().values for row in rows[0]]), rows[1]),  # not of no rows
+        lambda rows, generator: (torch.stack([row / _length(row) for row in rows[0]]), rows[1]),  # nor of blank ones
     ],
-    ids=["proven", "drawn", "one by one"],
+    ids=["proven", "drawn", "one by one", "of some length"],
 )
 @pytest.mark.parametrize("kind", ["rows", "people", "read"])
 def test_a_batch_of_nobody_is_a_step_like_any_other(function, kind):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,19 +97,15 @@ def build(name: str, shape: tuple[int, ...], outputs: int, seed: int, **options:
         )
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"model {name!r}: seed={seed!r} must be a whole number >= 0.")
-    own = _names_a_file(name)
-    maker = _of_file(name) if own else MODELS[name]
+    maker = _of_file(name) if _names_a_file(name) else MODELS[name]
     known = list(inspect.signature(maker).parameters)[2:]
     for option in options:
         if option not in known:
             raise ConfigError(f"model {name!r} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also set those of other devices
-        model = (
-            userfiles.called(name, maker, tuple(shape), outputs, **options)
-            if own
-            else maker(tuple(shape), outputs, **options)
-        )
+        make = partial(userfiles.called, name, maker) if _names_a_file(name) else maker
+        model = make(tuple(shape), outputs, **options)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {name!r} gives a {type(model).__name__}: must be a torch.nn.Module.")
     return model

@@ -7,7 +7,8 @@ every operation acts row by row, the batch is changed at once, otherwise unit by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -66,10 +67,20 @@ def augmented(function: Change, rows: Nest, owned: int, seed: int, trace: Trace 
 def _of_nobody(function: Change, rows: Nest, owned: int, seed: int) -> Nest:
     """No versions, in the shape that they have.
 
-    The function is given blank rows: one that cannot cope with none would break off, and so tell that nobody was drawn.
+    The function is given made-up rows, as when it was checked: one that cannot cope with none would break off, and so tell
+    that nobody was drawn.
     """
-    blank = map_tensors(lambda tensor: tensor.new_zeros(max(owned, 1), *tensor.shape[1:]), rows)
-    return take(function(blank, torch.Generator().manual_seed(seed)), slice(0, 0))
+    with _own_draws():
+        made = synthetic(rows, max(owned, 1))
+    return take(function(made, torch.Generator().manual_seed(seed)), slice(0, 0))
+
+
+@contextmanager
+def _own_draws() -> Iterator[None]:
+    """Made-up rows are the same every time, and leave the global random state alone."""
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(0)
+        yield
 
 
 def _followed(
@@ -92,8 +103,7 @@ def check_augment(function: Change, like: Nest) -> Trace | None:
     draws nothing must also give the same versions when a row is left out. This is a second net: without a proof (None) the
     function is given one unit at a time.
     """
-    with torch.random.fork_rng([]):
-        torch.default_generator.manual_seed(0)
+    with _own_draws():
         made = synthetic(like, ROWS) if not length(like) else take(like, torch.arange(ROWS) % length(like))
         other = synthetic(like, ROWS)
     _check_behaviour(function, made, other)
