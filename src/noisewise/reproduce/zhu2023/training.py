@@ -207,7 +207,7 @@ TABLE2 = Experiment(
     draw=_draw_table,
     settings="26,010 weights, batch 2048, 40 epochs (as Tramer, Boneh), clip bound 1, no momentum, epsilon 3 and 1 at "
     "delta 1e-5 by PLD; the paper's sigma for this set is not stated. The standard tier: 10,000 images, batch 512, 10 epochs, "
-    "five seeds." + CHOSEN,
+    "five seeds; docs/repairs_measured.md has the same network on all images with 20 seeds." + CHOSEN,
     left_out="H-CNN/S and the search over clip bounds and epochs",
     minutes={"quick": 0.1, "standard": 30, "full": 8},
 )
