@@ -309,6 +309,16 @@ def test_a_finished_run_is_not_touched(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "ledger.json", "metrics.jsonl"])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("not of a run")
+    (tmp_path / "notes.txt").write_text("stays")
+    with pytest.raises(RunError, match=f"a {name} that this run would replace"):
+        fit(recipe(), out=tmp_path, insecure_seed=0, progress=False)
+    assert (tmp_path / name).read_text() == "not of a run"
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_the_summary_counts_all_phases(tmp_path):
     trained = fit(recipe(phase()), out=tmp_path / "run", delta=DELTA, progress=False)
     summary = read_json(RunFolder(tmp_path / "run").summary)

@@ -11,7 +11,7 @@ from noisewise.repairs import LoRA
 from noisewise.workflow.config import plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import open_run
-from noisewise.workflow.run_readme import code, layers
+from noisewise.workflow.run_readme import layers
 
 
 @pytest.fixture(scope="module", params=["mlp", "cnn"])
@@ -33,6 +33,35 @@ def test_three_lines_of_plain_torch_load_the_model(run, monkeypatch):
     assert torch.equal(names["model"](x), opened.model(x))
 
 
+@pytest.mark.parametrize(
+    ("model", "repairs"),
+    [
+        ("vit:patch=4,width=16,depth=1,heads=2", ()),
+        ("mlp:widths=12", ("lora:rank=2,alpha=3",)),
+        ("own.py:made", ("lora:rank=2",)),
+    ],
+)
+def test_a_model_of_other_layers_is_built_by_its_name_or_by_its_owner(model, repairs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import torch\ndef made(shape, outputs):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs))\n"
+    )
+    wanted = plan(data="digits", noise_multiplier=1.0, steps=2, batch_size=64, model=model, repairs=repairs, twin=False)
+    run = execute(wanted, tmp_path / "run", progress=False)
+    text = run.readme.read_text()
+    assert ("YourModel()" in text) == model.startswith("own.py")
+    assert "In plain PyTorch" not in text
+    monkeypatch.chdir(run.path)
+    own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    names: dict = {"YourModel": lambda: own}
+    exec(re.search(r"```python\n(.*?)```", text, re.S).group(1), names)
+    monkeypatch.chdir(tmp_path)
+    opened = open_run(run.path)
+    x = opened.data.test.x[:5]
+    assert torch.equal(names["model"].eval()(x), opened.model(x))
+
+
 def test_it_says_what_is_promised_and_what_is_secret(run):
     text = run.readme.read_text()
     assert "sensitive/`: **never publish" in text
@@ -49,7 +78,7 @@ def test_layers_are_written_such_that_the_weights_fit(name):
     model = models.build(name, shape, 4, 0)
     text = layers(model)
     if text is None:
-        assert "YourModel()" in code(model, name)[1]
+        assert name == "resnet18"
         return
     again = eval(text, {"torch": torch})
     again.load_state_dict(model.state_dict())

@@ -45,10 +45,21 @@ def open_folder(folder: RunFolder, run: Run, resume: bool, beginning: Mapping[st
             f"{folder.path} holds no run to go on with: check the path, or begin one without resume (--resume)."
         )
     else:
+        _check_nothing_lost(folder)
         save(run, beginning)  # the secret root is on disk before anything depends on it
     status = status_of(run.state, run.ablation)
     folder.write_run("running", status)
     return status
+
+
+def _check_nothing_lost(folder: RunFolder) -> None:
+    """Refuse a folder with a file that the run would replace, though no run wrote it."""
+    written = (folder.model, folder.ledger, folder.summary, folder.mechanism, folder.metrics, folder.states)
+    if there := [path.name for path in written if path.exists()]:
+        raise RunError(
+            f"{folder.path} holds no run, but a {there[0]} that this run would replace: choose another folder, so that "
+            "nothing is overwritten."
+        )
 
 
 def save_agreed(run: Run) -> None:

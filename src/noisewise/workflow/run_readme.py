@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from noisewise.losses import outputs_for
 from noisewise.models.table import LONGEST, START, Beside, Hats
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
 from noisewise.wording import at_most, promised
+from noisewise.workflow.model_specs import options
+from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
     from noisewise.recipe import Recipe
@@ -34,10 +37,10 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
         "",
         *(["    noisewise predict DIR new.csv --out scores.csv", ""] if table else []),
         *(["    noisewise predict DIR images.npy --out scores.csv", ""] if config.recipe else []),
-        "In plain PyTorch:",
+        "In plain PyTorch:" if layers(recipe.model) else "In Python:",
         "",
         "```python",
-        *code(recipe.model, config.model),
+        *code(recipe, config),
         "```",
         "",
         f"Inputs are tensors `[rows, {', '.join(map(str, recipe.data.train.x.shape[1:]))}]`"
@@ -75,15 +78,30 @@ def _outputs(recipe: Recipe) -> str:
     return f" Outputs are logits of the classes {names}."
 
 
-def code(model: nn.Module, name: str) -> list[str]:
-    """Three lines of plain torch that load the model."""
-    made = layers(model)
-    ours = ", model as ours" if own_code(model) else ""
-    return [
-        f"import torch, safetensors.torch{ours}",
-        f"model = {made}" if made else f"model = YourModel()  # the module that was trained: {name}",
-        'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))',
+def code(recipe: Recipe, config: Config) -> list[str]:
+    """A few lines that load the model: of plain torch where its layers are plain, else the module is named."""
+    added = [
+        f"model, _ = nw.repairs.{parse(text)!r}.added(model)" for text in config.repairs if text.startswith("lora")
     ]
+    load = 'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))'
+    if made := layers(recipe.model):
+        ours = ", model as ours" if own_code(recipe.model) else ""
+        return [f"import torch, safetensors.torch{ours}", f"model = {made}", load]
+    if ".py:" in config.model:
+        needed = ", noisewise as nw" if added else ", torch"
+        made = f"YourModel()  # the module that was trained: {config.model}"
+    else:
+        needed = ", noisewise as nw"
+        made = f"nw.models.build({_built(recipe, config)})"
+    return [f"import safetensors.torch{needed}", f"model = {made}", *added, load]
+
+
+def _built(recipe: Recipe, config: Config) -> str:
+    """Arguments that build an untrained model of ours by its name."""
+    name, _, rest = config.model.partition(":")
+    data = recipe.data.train
+    given = [name, tuple(data.x.shape[1:]), outputs_for(data), config.seed]
+    return ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in options(name, rest).items())])
 
 
 def own_code(model: nn.Module) -> str | None:
