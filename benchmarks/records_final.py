@@ -34,6 +34,7 @@ from noisewise.recipes.settings import fitting
 from noisewise.recipes.transform import Features, featured
 from noisewise.reproduce.running import commit
 from noisewise.runs.files import read_json, write_json
+from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.workflow.model_specs import build_model
 from noisewise.workflow.recipe_specs import parsed, written
@@ -188,7 +189,9 @@ def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0
             recipe = centred(
                 recipe, *noised_centre(recipe.data.train, centre, views=views, insecure_seed=10_000 + seed)
             )
-        trained = fit(recipe, seed=seed, insecure_seed=seed, delta=DELTA, progress=False)
+        trained = fit(
+            recipe, seed=seed, insecure_seed=seed, delta=DELTA, progress=False, runtime=runtime_for(recipe.data.train)
+        )
     model = trained.model
     if trained.averaged is not None:
         model.load_state_dict(model.state_dict() | trained.averaged)
@@ -210,6 +213,13 @@ def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0
         "seconds": round(meter.seconds, 3), "joules": None if meter.joules is None else round(meter.joules, 1),
         "measured": meter.how, "epsilon": at_ledger(trained), "when": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
+
+
+def runtime_for(data: Data) -> Runtime | None:
+    """On a CPU 16 MB of features at a time, which takes a third less time than whole batches of hundreds of MB."""
+    if data.x.is_cuda or not len(data):
+        return None
+    return Runtime(microbatch=max(1, (1 << 24) // (data.x[0].numel() * data.x.element_size())))
 
 
 def at_ledger(trained: Any) -> float:

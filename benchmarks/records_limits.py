@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from records_final import TABLES, _recipe, by_defaults, made_by, mapped
+from records_final import TABLES, _recipe, by_defaults, made_by, mapped, runtime_for
 from records_search import DELTA, FOLDER, cut, training_images
 
 from noisewise.data import Data, load
@@ -55,7 +55,10 @@ def measure(
     for seed in missing:
         plain, private, held = made(seed, chosen)
         for mode, one in zip(MODES, (plain, private, private), strict=True):
-            trained = fit(replace(one), ablation=mode, seed=seed, insecure_seed=seed, delta=DELTA, progress=False)
+            trained = fit(
+                replace(one), ablation=mode, seed=seed, insecure_seed=seed, delta=DELTA, progress=False,
+                runtime=runtime_for(one.data.train),
+            )  # fmt: skip
             record["runs"][mode].append(_accuracy(trained, held))
             print(
                 f"{name} {lane} epsilon {epsilon:g} {mode} seed {seed}: {100 * record['runs'][mode][-1]:.2f} %",

@@ -39,7 +39,7 @@ UNFINISHED = RESULTS / "unfinished.jsonl"
 PAGE = PROJECT / "docs" / "reproductions.md"
 TIERS = ("full", "standard")  # the first that has a verdict counts
 SMALL = 200.0  # seconds that a result may take to be run again
-NONE_YET = "no result of it is committed yet"
+NONE_YET = "no result yet"
 WORDS = {verdict: verdict.replace("-", " ") for verdict in VERDICTS}
 ANSWERS = {**WORDS, "reproduced": "yes", "not-reproduced": "not shown"}  # to questions of our own
 
@@ -196,9 +196,41 @@ def section(paper: Paper, experiment: Experiment) -> list[str]:
         )
         lines += [f"`{result['command']}`: {seeds} seed{'s' if seeds > 1 else ''}, commit {result['commit']}.", ""]
     lines += [f"Settings. {experiment.settings}", ""]
+    if results and "full" not in results:
+        lines += [smaller(experiment, next(iter(results))), ""]
     if experiment.left_out:
         lines += [f"Left out: {experiment.left_out}.", ""]
     return lines
+
+
+def smaller(experiment: Experiment, tier: str) -> str:
+    """Settings of the tier that was run which are not those of the full one; what the text says of sizes is the full one's."""
+    ran, full = (experiment.tiers[name].to_dict() for name in (tier, "full"))
+    changed = [
+        f"`{name}` {_setting(name, ran[name])} ({_setting(name, full[name])})"
+        for name in ran
+        if ran[name] != full[name]
+    ]
+    if not changed:
+        return f"The {tier} tier, which was run, has the settings of the full one."
+    return f"The {tier} tier, which was run, has other settings than the full one (in brackets): {', '.join(changed)}."
+
+
+def _setting(name: str, value: Any) -> str:
+    """As a reader would write it.
+
+    >>> _setting("rates", [0.5, 10000])
+    '0.5/10,000'
+    """
+    match value:
+        case None:
+            return "all" if name in ("rows", "chosen_at") else "none"
+        case bool() | str():
+            return str(value)
+        case int() | float():
+            return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+        case _:
+            return "/".join(_setting(name, each) for each in value) or "none"
 
 
 def _cell(text: str) -> str:

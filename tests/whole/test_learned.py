@@ -1,4 +1,4 @@
-"""docs/what_we_learned.md: sentences that committed results choose, numbers that they hold, nothing else."""
+"""docs/what_we_learned.md and docs/questions.md: sentences that committed results choose, numbers that they hold."""
 
 import importlib.util
 import sys
@@ -35,6 +35,20 @@ def row(verdict, reason="", value=0.0123, tier="full"):
 def test_the_page_is_what_the_results_say():
     """`python benchmarks/learned.py` writes it."""
     assert LEARNED.PAGE.read_text() == LEARNED.page()
+    assert LEARNED.ANSWERED.read_text() == LEARNED.answers()
+
+
+@pytest.mark.parametrize("needed", [needed for _, needed in LEARNED.BRIEF], ids=lambda needed: next(iter(needed)))
+def test_brief_sentences_rest_on_statements_of_the_pages(needed):
+    assert set(needed) <= {statement.claim for statement in LEARNED.EVERY}
+    assert set(needed.values()) <= {"yes", "no"}
+
+
+def test_a_brief_sentence_goes_with_its_verdict(monkeypatch):
+    first = f"- {LEARNED.BRIEF[0][0]}"
+    assert first in LEARNED.brief()
+    monkeypatch.setattr(LEARNED, "outcome", lambda row: "open")
+    assert LEARNED.brief() == []
 
 
 @pytest.mark.parametrize("statement", LEARNED.EVERY, ids=lambda statement: statement.claim)
@@ -46,7 +60,7 @@ def test_statements_are_about_claims_that_there_are(statement):
 
 
 def test_no_statement_is_made_without_a_committed_verdict():
-    text = LEARNED.PAGE.read_text()
+    text = LEARNED.ANSWERED.read_text() + LEARNED.PAGE.read_text()
     stated, _, waiting = text.partition("## Not yet judged")
     for statement in LEARNED.EVERY:
         claim = LEARNED.row_of(statement.claim)

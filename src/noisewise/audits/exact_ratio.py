@@ -92,7 +92,7 @@ def exact(
         step: whose rule and noise count; the last by default.
 
     Reference: Xu, Chen 2026, arXiv:2603.04881, Definition 3.3 (FNR, clipping factor, proportion).
-    Deviation: the definitions' formulas are not readable in our source; these follow its prose. The product is ours. The
+    Deviation: the definitions' formulas are not known to us; these follow the paper's prose. The product is ours. The
     hard bound `sqrt(2/m) (||u|| + ||xi||)` takes for ||xi|| a length that one patch in a million exceeds.
     """
     _refuse_adaptive(mechanism)

@@ -49,7 +49,7 @@ class Centred(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Each row by itself."""
         moved = x - self.centre
-        return moved * (LENGTH / moved.square().sum(1, keepdim=True).sqrt().clamp(min=1e-6))
+        return moved * (LENGTH / torch.linalg.vector_norm(moved, dim=1, keepdim=True).clamp(min=1e-6))
 
 
 def linear_head(shape: tuple[int, ...], outputs: int, *, views: int = 1, centred: bool = False) -> nn.Module:

@@ -108,7 +108,7 @@ class StagewiseFreezing(Repair):
     `mode`: `freeze` keeps the values, `prune` sets them to zero. Frozen coordinates stand still, bit for bit, whatever
     momentum or weight decay the optimizer has. Noise per coordinate stays the same; its sum falls, and what still learns
     gets more of the bound. Cost: free: weights are ranked as they were released. Reference: Xu & Chen 2026,
-    arXiv:2603.04881, appendix G. Deviation: its listing is not readable in the text at hand; stages and shares are
+    arXiv:2603.04881, appendix G. Deviation: its listing is not known to us; stages and shares are
     ours, chosen on held-out Fashion-MNIST images (docs/repairs_measured.md) among three.
     """
 

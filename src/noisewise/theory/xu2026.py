@@ -2,7 +2,7 @@
 
 A feature u of proportion phi, m filters for each class, patch noise of deviation sigma_xi in d dimensions, learning rate eta,
 and `sigma_n = sigma C / B` on every coordinate of the averaged gradient.
-Deviation: the displays of the paper are not readable in our source; formulas follow its prose, constants are ours.
+Deviation: the displays of the paper are not known to us; formulas follow its prose, constants are ours.
 """
 
 from __future__ import annotations

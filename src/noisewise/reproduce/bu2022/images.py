@@ -319,7 +319,7 @@ CIFAR = Experiment(
     settings="As published: the network of PyTorch's tutorial, batch 250, learning rate 0.05, sigma 1.3, R 1.5, Z 75, "
     "layerwise bounds 1.5 (global biases 0.3), 50 epochs; no momentum; Poisson batches. Membership: logistic regression on "
     "logits, label and loss, 10,000 members and 10,000 others, judged on held-out halves." + CONTROLS,
-    left_out="the Z and R sweeps of the appendix, which our text has not",
+    left_out="the Z and R sweeps of the appendix, which are not known to us",
     minutes={"quick": 0.2, "standard": 30, "full": 12},
 )
 

@@ -254,7 +254,7 @@ SNLI = Experiment(
     claims=_claims("snli"),
     draw=_draw,
     settings=PROTOCOL
-    + " Not run: SNLI and the weights of BERT cannot be had here. The code is tested on a file of the same"
+    + " Not run: SNLI and the weights of BERT were not available. The code is tested on a file of the same"
     " form; it reads `snli_1.0.zip` from `$NOISEWISE_DATA/snli` and the encoder from the folder `$NOISEWISE_ENCODER`"
     " (bert-base-uncased; the paper's is cased), else all-MiniLM-L6-v2.",
     left_out="texts longer than 48 tokens lose their end (paper: 128)",

@@ -19,7 +19,7 @@ PAPER = Paper(
             "W9.resnet",
             "pruning gains 23 points for ResNet-18",
             "Figures 13 to 15",
-            "runs of ResNet-18 for epsilon 1 take too long on the machine at hand; LeNet in watson2023.shares",
+            "runs of ResNet-18 for epsilon 1 take too long without a GPU; LeNet in watson2023.shares",
         ),
     ),
     errata=(

@@ -246,7 +246,7 @@ SHARES = Experiment(
     draw=_draw_shares,
     settings=(
         "LeNet with tanh on Fashion-MNIST and MNIST as the other set, in place of ResNet-18, CIFAR-10 and CIFAR-100, "
-        "which cannot be had here; the settings of watson2023.pruning. Masks from the same data, or from 5 % of it, void "
+        "which was not available; the settings of watson2023.pruning. Masks from the same data, or from 5 % of it, void "
         "the guarantee. The standard tier: 10,000 images, 8 epochs, masks from 2 epochs."
     ),
     left_out="ResNet-18, epsilon 2",
@@ -295,6 +295,6 @@ SHARES_CIFAR = Experiment(
         "another one, so it gives no mask for the last layer."
     ),
     left_out="ResNet-18, epsilon 2",
-    cannot="the files of CIFAR-100 cannot be had here",
+    cannot="the files of CIFAR-100 were not available",
     minutes={"quick": 0.06, "standard": 30, "full": 6},
 )

@@ -1,6 +1,6 @@
 """Xu, Chen 2026, arXiv:2603.04881, and the questions of the Blog that summarises it.
 
-In our text of the paper every formula and number in mathematics is missing: settings are ours, and directions are checked.
+Formulas and numbers in mathematics of the paper are not known to us: settings are ours, and directions are checked.
 """
 
 from __future__ import annotations

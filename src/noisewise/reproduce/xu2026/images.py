@@ -12,7 +12,7 @@ from noisewise.reproduce.measured import Measured
 RUN = "images:train_images"
 PRIVATE, TWIN = "private", "not private"
 POINT = 0.01
-MISSING = "epsilon, epochs, attack and radius are missing in our text of the paper"
+MISSING = "epsilon, epochs, attack and radius of the paper are not known to us"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 FOUR, ONE = "two_patch:train_two_patch", "two_patch:train_one_feature"
 SETTINGS = (
-    "The paper's sizes are not readable in our text. Ours: PyTorch's own initialisation, second layer 1/m, clip "
+    "The paper's sizes are not known to us. Ours: PyTorch's own initialisation, second layer 1/m, clip "
     "bound 1, Poisson batches of 128, learning rate 0.5, noise of deviation sigma_n on every coordinate of the "
     "mean gradient, PGD of 20 steps on 400 test points; nothing was tuned."
 )

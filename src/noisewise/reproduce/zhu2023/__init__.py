@@ -16,7 +16,7 @@ PAPER = Paper(
         *(THEORY, TABLE2, TABLE2_CIFAR, HCNN, HCNN_CIFAR, SVHN),
         *(SWEEP, GRID, MOMENTUM, BATCHES, MASKS, SYMMETRY, INVERSION),
     ),
-    unrun=(Unrun("Z10", "no gain for linear probing", "appendix J", "the pretrained weights cannot be had here"),),
+    unrun=(Unrun("Z10", "no gain for linear probing", "appendix J", "the pretrained weights were not available"),),
     errata=(
         "r* misses the learning rate: Eq. (114) drops what Eq. (113) has.",
         "Corollary C.1.1 takes q as constant though B = sqrt T: its noise term grows with T.",
