@@ -20,7 +20,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
-from noisewise.runs.states import read_states
+from noisewise.runs.states import Keep, read_states
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
 from noisewise.wording import at_most
@@ -307,6 +307,26 @@ def test_a_finished_run_is_not_touched(tmp_path):
         with pytest.raises(RunError, match="holds a finished run"):
             fit(recipe(phase()), out=tmp_path / "run", resume=resume, insecure_seed=0, progress=False)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
+
+
+def test_states_of_a_run_that_broke_off_between_its_phases_are_not_released(tmp_path):
+    """They may be of plain steps; the next run in the folder has no such phase, and its ledger knows nothing of them."""
+    made = [0]
+
+    def optimizer(parameters):
+        made[0] += 1
+        if made[0] == 2:
+            raise MemoryError("between the phases")
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    with pytest.raises(MemoryError):
+        fit(replace(recipe(phase(ablation="plain")), optimizer=optimizer), out=tmp_path, keep_states=18, progress=False)
+    folder = RunFolder(tmp_path)
+    assert len(read_states(folder)) > 2
+    trained = fit(recipe(), out=tmp_path, keep_states=2, progress=False)
+    assert trained.status.status == "private"
+    steps = Keep.evenly(2, recipe().steps).steps
+    assert {step for step, _ in read_states(folder)} == {step for step, _ in trained.states} == steps
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "ledger.json", "metrics.jsonl"])

@@ -26,7 +26,7 @@ from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
 from noisewise.runs.folder import RunFolder
-from noisewise.runs.states import Keep, join_states
+from noisewise.runs.states import Keep, forget_states, join_states
 from noisewise.runs.summary import read_ledger
 from noisewise.runs.tensors import read_weights
 from noisewise.sampling import Poisson, steps_for
@@ -271,6 +271,8 @@ def fit(
         raise ConfigError("scheduler= of a recipe that has a schedule: leave one of them out.")
     course, total, first = recipe.schedule, recipe.steps, 0
     keep, states = Keep.evenly(keep_states, total), dict[int, Any]()
+    if folder is not None and not resume and not folder.begun:
+        forget_states(folder)
     for number, phase in enumerate(recipe.phases, 1):
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import pickle
 import warnings
 
@@ -369,6 +370,77 @@ def test_labels_in_an_array_of_objects(monkeypatch, y, classes, kind):
     assert set(fitted.predict(X).tolist()) <= set(y)
     assert fitted.score(X, y) == np.mean(fitted.predict(X) == np.asarray(y))
     assert fitted.audit(X, y)["calibration"].headline
+
+
+def rows_of(last):
+    made = np.random.default_rng(0)
+    rows = [[float(made.integers(1, 3)), float(made.uniform(0, 10))] for _ in range(60)]
+    rows[-1][0] = last
+    return rows
+
+
+def test_one_entry_of_a_list_does_not_change_how_others_are_read(monkeypatch):
+    """NumPy gives a list one type: a single text would turn everybody's 1.0 into '1.0', which is no category."""
+    quick(monkeypatch)
+    y = [int(row[0] == 1) for row in rows_of(2.0)]
+    fitted = PrivateClassifier(classes=[0, 1], ranges={0: ["1", "2"], 1: (0, 10)}, steps=2).fit(rows_of(2.0), y)
+
+    def read(rows):
+        return fitted.schema_.inputs(base.table_of(rows).columns)[:-1]
+
+    for odd in ("x", True, None, 2**70, 1 + 2j):
+        assert torch.equal(read(rows_of(2.0)), read(rows_of(odd)))
+    assert torch.equal(read(rows_of(2.0)), read(np.array(rows_of(2.0))))
+    assert np.array_equal(fitted.predict(rows_of(2.0)), fitted.predict(np.array(rows_of(2.0))))
+
+
+def test_a_list_and_an_array_hold_the_same_people():
+    rows = rows_of(2.0)
+    one, other = (spending.digests(base.table_of(kind(rows)).columns) for kind in (list, np.array))
+    assert np.array_equal(one, other)
+    assert (spending.digests(base.table_of(rows_of("x")).columns) == one).sum() == len(rows) - 1
+
+
+@pytest.mark.filterwarnings("ignore::noisewise.errors.PrivacyWarning")
+@pytest.mark.parametrize("last", ["yes", " yes"])
+def test_a_single_label_does_not_spell_a_class(monkeypatch, last):
+    quick(monkeypatch)
+    X = np.linspace(0, 1, 40)[:, None]
+    y = np.array(["no", "yes"] * 20, dtype=object)
+    schema = PrivateClassifier(classes=["no", "yes"], ranges=(0, 1), steps=2).fit(X, y).schema_
+    y[-1] = last
+    fitted = PrivateClassifier(steps=2).fit(X, y, schema=schema)
+    assert fitted.classes_.tolist() == ["no", "yes"]
+    assert fitted.audit(X, y)["calibration"].headline
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_whether_a_class_occurs_does_not_spell_it(monkeypatch, there):
+    quick(monkeypatch)
+    X = np.linspace(0, 1, 40)[:, None]
+    y = pd.Categorical(["no", "yes"] * (20 - there) + ["no", " c"] * there, categories=["no", "yes", " c"])
+    assert PrivateClassifier(ranges=(0, 1), steps=2).fit(X, y).classes_.tolist() == [" c", "no", "yes"]
+
+
+@pytest.mark.filterwarnings("ignore::noisewise.errors.PrivacyWarning")
+def test_whole_labels_of_a_list_stay_whole_whatever_one_of_them_is(monkeypatch):
+    quick(monkeypatch)
+    X = np.linspace(0, 1, 40)[:, None]
+    schema = PrivateClassifier(classes=[0, 1], ranges=(0, 1), steps=2).fit(X, [0, 1] * 20).schema_
+    for last in (1, 1.0):
+        fitted = PrivateClassifier(steps=2).fit(X, [0, 1] * 19 + [0, last], schema=schema)
+        assert fitted.classes_.dtype.kind == "i"
+
+
+def test_noise_that_can_be_had_again_has_no_finite_epsilon(monkeypatch):
+    quick(monkeypatch)
+    X = np.random.default_rng(3).uniform(size=(40, 1))
+    fitted = PrivateClassifier(classes=[0, 1], ranges=(0, 1), steps=2, insecure_seed=0).fit(X, [0, 1] * 20)
+    assert (fitted.status_.status, fitted.epsilon_) == ("not-private", math.inf)
+    with pytest.warns(PrivacyWarning, match="so far to ∞"):
+        again = PrivateClassifier(classes=[0, 1], ranges=(0, 1), steps=2).fit(X, [0, 1] * 20)
+    assert math.isfinite(again.epsilon_)
+    assert again.composed_epsilon_ == math.inf
 
 
 def test_labels_of_several_kinds_are_refused():

@@ -23,6 +23,7 @@ def test_states_are_spread_evenly_and_belong_to_one_phase_each(count):
     assert all(abs(second - first - 20 / max(count, 1)) <= 1 for first, second in itertools.pairwise(steps))
     parts = [keep.part(first, length) for first, length in ((0, 6), (6, 1), (7, 13))]
     assert sorted(part.first + step for part in parts for step in part.steps) == steps
+    assert all(part.asked == keep.asked == keep.steps for part in parts)
 
 
 @pytest.mark.parametrize("count", [-1, 21, 2.0, True])
@@ -38,13 +39,14 @@ def test_states_are_secret_until_a_private_run_ends(status, tmp_path):
     for step in (4, 0, 4):  # a step that is done again after a kill
         keep_state(folder, step, state(step))
     assert not folder.states.exists()
-    release_states(folder, Status(status, "for a test"))
+    keep_state(folder, 3, state(3))  # left by another run
+    release_states(folder, Status(status, "for a test"), frozenset({0, 4}))
     assert (folder.states.exists(), folder.kept.exists()) == ((status == "private"), (status != "private"))
     assert ("states.safetensors" in folder.digests()) == (status == "private")
     for step, kept in read_states(folder):
         assert torch.equal(kept["weight"], state(step)["weight"])
         assert torch.equal(kept["count"], state(step)["count"])
-    assert [step for step, _ in read_states(folder)] == [0, 4]
+    assert [step for step, _ in read_states(folder)] == ([0, 4] if status == "private" else [0, 3, 4])
 
 
 def test_states_of_a_phase_are_taken_over_as_secrets(tmp_path):
@@ -55,7 +57,7 @@ def test_states_of_a_phase_are_taken_over_as_secrets(tmp_path):
     join_states(folder, phase)
     assert read_states(folder) == []
     keep_state(phase, 0, state(0))
-    release_states(phase, Status("private", "for a test"))
+    release_states(phase, Status("private", "for a test"), frozenset({0}))
     keep_state(folder, 6, state(6))
     join_states(folder, phase)
     assert [step for step, _ in read_states(folder)] == [0, 6]

@@ -17,6 +17,8 @@ from noisewise.data import Data
 from noisewise.errors import RunError
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
+from noisewise.runs.states import read_states
+from noisewise.runs.tensors import save_tensors
 from noisewise.training import step
 from noisewise.training.paid import PaidAccuracy
 from noisewise.wording import at_most, number
@@ -69,6 +71,19 @@ def sealed(run):
 
 def edit_toml(path, **changes):
     path.write_text(tomli_w.dumps({**tomllib.loads(path.read_text()), **changes}))
+
+
+def test_states_along_a_run_are_those_that_were_asked_for(tmp_path):
+    wanted = configure(
+        data="digits", noise_multiplier=1.0, steps=6, batch_size=64, model="logistic", twin=False, keep_states=2
+    )
+    run = execute(wanted, tmp_path / "run", progress=False)
+    shutil.rmtree(run.sensitive)
+    assert verdicts(run, ("states",)) == {"states": OK}
+    states = dict(read_states(run))
+    save_tensors(run.states, {**states, 5: states[0]})
+    sealed(run)
+    assert failing(run) == {"states"}
 
 
 def test_a_run_without_its_data_and_secrets_holds(run):

@@ -124,14 +124,14 @@ class Private(BaseEstimator):
         self.model_ = _averaged(trained.model, trained.averaged)
         self.schema_ = chosen
         self.ledger_ = replace(trained.ledger, identity=None)  # which data it was is for whoever holds the data
-        self.epsilon_ = self.ledger_.epsilon(self.delta_)
+        self.epsilon_ = together([self.ledger_], self.delta_)
         self.status_ = trained.status
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
         self.unit_ = table.unit
         self._columns, self._left_out = tuple(table.columns), table.left_out
         owners = None if table.unit is None else owner_digests(table.owners)
         self._histories = counted(digests(table.columns), self.ledger_, self.delta_, owners)
-        self._set_outcome(chosen, labels)
+        self._set_outcome(chosen, y, labels)
         return self
 
     def _check_settings(self) -> None:
@@ -374,7 +374,7 @@ class Private(BaseEstimator):
     def _codes(self, labels: Any) -> torch.Tensor:
         raise NotImplementedError
 
-    def _set_outcome(self, schema: Schema, labels: Any) -> None:
+    def _set_outcome(self, schema: Schema, y: Any, labels: Any) -> None:
         """What else a fitted estimator says."""
 
     def __sklearn_tags__(self) -> Any:

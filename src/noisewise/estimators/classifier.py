@@ -144,25 +144,46 @@ class PrivateClassifier(ClassifierMixin, Private):
         return texts
 
     def _codes(self, labels: Any) -> torch.Tensor:
-        if (unknown := ~np.isin(labels, self.classes_)).any():
-            row = int(np.argmax(unknown))
+        codes = {text: code for code, text in enumerate(self.schema_.target.values)}  # type: ignore[union-attr]
+        texts = [label_text(value) for value in labels.tolist()]
+        if unknown := [row for row, text in enumerate(texts) if text not in codes]:
+            row = unknown[0]
             raise DataError(
                 f"y: row {row} has the label {short(labels[row])}, which is none of {short(self.classes_)}."
             )
-        texts = {value: code for code, value in enumerate(self.schema_.target.values)}  # type: ignore[union-attr]
-        return torch.tensor([texts[label_text(value)] for value in labels.tolist()])
+        return torch.tensor([codes[text] for text in texts])
 
-    def _set_outcome(self, schema: Schema, labels: Any) -> None:
-        """The classes as `y` writes them, in the order of the model's outputs."""
+    def _set_outcome(self, schema: Schema, y: Any, labels: Any) -> None:
+        """The classes in the order of the model's outputs, as `classes`, the categories or the type of `y` write them.
+
+        Guarantee: how a single label is written, and whether a class occurs, makes no difference.
+        """
         assert isinstance(schema.target, Classes)
-        texts = np.array(schema.target.values)
-        if labels.dtype.kind == "b":
+        texts = schema.target.values
+        spelled = self._spelled(y, labels)
+        known = {label_text(value): value for value in spelled.tolist()}
+        if set(texts) == set(known):
+            kind = object if labels.dtype.kind == "O" else spelled.dtype
+            self.classes_ = np.array([known[text] for text in texts], dtype=kind)
+        elif labels.dtype.kind == "b":
             self.classes_ = np.array([text == "True" for text in texts])
-        elif labels.dtype.kind == "O":
-            known = {label_text(value): value for value in labels.tolist()}
-            self.classes_ = np.array([known.get(text, text) for text in schema.target.values], dtype=object)
+        elif labels.dtype.kind in "USO":
+            self.classes_ = np.array(texts, dtype=object if labels.dtype.kind == "O" else None)
         else:
-            self.classes_ = texts if labels.dtype.kind in "US" else texts.astype(np.float64).astype(labels.dtype)
+            numbers = np.array(texts).astype(np.float64)
+            whole = bool((numbers % 1 == 0).all())
+            own = isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype.kind in "iuf"
+            self.classes_ = numbers.astype(y.dtype if own else np.int64 if whole else np.float64)
+
+    def _spelled(self, y: Any, labels: np.ndarray) -> np.ndarray:
+        """Classes that are public as they are written; none where only a schema lists them."""
+        if isinstance(self.classes, str):
+            return unique_labels(labels)
+        if self.classes is not None:
+            return np.array(list(self.classes))
+        if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
+            return np.asarray(y.dtype.categories)
+        return np.array([], dtype=labels.dtype)
 
 
 def label_text(value: Any) -> str:

@@ -90,8 +90,13 @@ def without(X: Any, names: Collection[str]) -> Any:
         return X
     if isinstance(X, pd.DataFrame):
         return X.iloc[:, [place for place, name in enumerate(X.columns) if str(name).strip() not in names]]
-    array = np.asarray(X)
+    array = np.asarray(_entries(X))
     return array[:, [place for place in range(array.shape[1]) if f"x{place}" not in names]]
+
+
+def _entries(X: Any) -> Any:
+    """A list of rows, entry by entry: one type for all of them would let one record say how the others are read."""
+    return np.array(X, dtype=object) if isinstance(X, list | tuple) else X
 
 
 def _columns(X: Any) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def _columns(X: Any) -> dict[str, Any]:
             raise DataError(f"X: 0 sample(s) or 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
         return {name: X.iloc[:, place] for place, name in enumerate(names)}
     try:
-        array = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
+        array = check_array(_entries(X), dtype=None, ensure_all_finite=False, input_name="X")
     except (ValueError, TypeError) as error:
         raise DataError(f"X: {error}") from None
     if array.dtype.kind == "c":

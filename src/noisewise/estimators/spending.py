@@ -12,6 +12,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ _FITS: list[Fit] = []
 
 def digests(columns: Mapping[str, Any]) -> np.ndarray:
     """One number for each row; the same for equal values, whatever the columns are called."""
-    frame = pd.DataFrame({place: _plain(values) for place, values in enumerate(columns.values())})
+    frame = pd.concat([part for values in columns.values() for part in _plain(values)], axis=1)
     return pd.util.hash_pandas_object(frame, index=False, hash_key=KEY).to_numpy()
 
 
@@ -58,9 +59,13 @@ def owner_digests(owners: Any) -> np.ndarray:
     return digests({"owner": texts})
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: Any) -> tuple[Any, Any]:
+    """Numbers, and texts of what is none: the same for a value in a list, an array or a frame."""
     series = pd.Series(np.asarray(values))
-    return series.astype(np.float64) if series.dtype.kind in "biuf" else series.map(str)
+    if series.dtype.kind in "biuf":
+        return series.astype(np.float64), series.map(lambda _: "")
+    numbers = series.map(lambda value: isinstance(value, Number) and not isinstance(value, complex))
+    return series.where(numbers, np.nan).astype(np.float64), series.map(str).where(~numbers, "")
 
 
 def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray | None = None) -> list[list[Ledger]]:
@@ -81,10 +86,10 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
         total = max(together([ledger, *ledgers], delta) for ledgers in several)
         warnings.warn(
             f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit "
-            f"spends its own epsilon (this one {at_most(ledger.epsilon(delta))}), and they add up, so far to {at_most(total)} "
-            f"at delta {at_most(delta)}. Cross-validation and searches do this for every fold and setting: try settings on "
-            "public data, or divide epsilon by the number of fits. This is said once; composed_epsilon_ has the total after "
-            "each fit (keep it to yourself).",
+            f"spends its own epsilon (this one {at_most(together([ledger], delta))}), and they add up, so far to "
+            f"{at_most(total)} at delta {at_most(delta)}. Cross-validation and searches do this for every fold and setting: "
+            "try settings on public data, or divide epsilon by the number of fits. This is said once; composed_epsilon_ has "
+            "the total after each fit (keep it to yourself).",
             PrivacyWarning,
             stacklevel=3,
         )
@@ -110,9 +115,14 @@ def histories(fit: Fit, earlier: list[Fit]) -> list[list[Ledger]]:
 
 
 def together(ledgers: list[Ledger], delta: float) -> float:
-    """Epsilon of several fits on the same people; infinite where some protect rows and others people."""
+    """Epsilon of several fits on the same people; infinite where some protect rows and others people.
+
+    So it is where noise follows from a seed, and whoever has that can take it away.
+    """
     first, *others = ledgers
-    if any((other.unit, other.adjacency) != (first.unit, first.adjacency) for other in others):
+    if any(ledger.reproducible for ledger in ledgers) or any(
+        (other.unit, other.adjacency) != (first.unit, first.adjacency) for other in others
+    ):
         return math.inf
     for other in others:
         first = first.composed(other)

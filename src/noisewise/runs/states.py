@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keep:
-    """After which steps of a plan the weights are kept (0: before the first); `first`: what step 0 is called in the run."""
+    """After which steps of a plan the weights are kept (0: before the first); `first`: what step 0 is called in the run.
+
+    `others`: what is kept of the run's other phases, as the run calls those steps.
+    """
 
     steps: frozenset[int] = frozenset()
     first: int = 0
+    others: frozenset[int] = frozenset()
 
     @classmethod
     def evenly(cls, count: int, steps: int) -> Keep:
@@ -38,7 +42,13 @@ class Keep:
 
     def part(self, first: int, steps: int) -> Keep:
         """Of these, those of a phase that begins with step `first` of the run."""
-        return Keep(frozenset(step - first for step in self.steps if first <= step < first + steps), first)
+        here = frozenset(step - first for step in self.steps if first <= step < first + steps)
+        return Keep(here, first, self.steps)
+
+    @property
+    def asked(self) -> frozenset[int]:
+        """Steps of the whole run whose states somebody asked for."""
+        return frozenset(self.first + step for step in self.steps) | self.others
 
 
 def keep_state(folder: RunFolder, step: int, weights: Mapping[str, Tensor]) -> None:
@@ -52,9 +62,18 @@ def join_states(folder: RunFolder, phase: RunFolder) -> None:
         _write(folder.kept, {**_read(folder.kept), **states})
 
 
-def release_states(folder: RunFolder, status: Status) -> None:
-    """Put the states of a run that ends beside its model: the ledger covers every step of a private one, and no other."""
+def forget_states(folder: RunFolder) -> None:
+    """What a run left that broke off before it began is none of the next one's, whose ledger does not cover it."""
+    folder.kept.unlink(missing_ok=True)
+
+
+def release_states(folder: RunFolder, status: Status, asked: frozenset[int]) -> None:
+    """Put the states of a run that ends beside its model: the ledger covers every step of a private one, and no other.
+
+    `asked`: the steps that the run was asked to keep; nothing else is released, wherever it came from.
+    """
     if status.status == "private" and folder.kept.exists():
+        _write(folder.kept, {step: state for step, state in _read(folder.kept).items() if step in asked})
         os.replace(folder.kept, folder.states)
 
 

@@ -151,7 +151,7 @@ class Run:
         """Write what may be published, then forget the secrets."""
         assert self.folder is not None
         save_weights(self.folder.model, weights)
-        release_states(self.folder, status)
+        release_states(self.folder, status, self.keep.asked)
         assert self.state.ledger.identity is not None
         write_json(self.folder.identity, self.state.ledger.identity.to_dict())
         write_json(self.folder.ledger, self.state.ledger.to_dict())

@@ -33,6 +33,7 @@ from noisewise.recipe import Recipe
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RELEASED, RunFolder
 from noisewise.runs.scores import read_score
+from noisewise.runs.states import Keep, read_states
 from noisewise.runs.summary import read_summary
 from noisewise.runs.tensors import read_weights
 from noisewise.support import EVERYTHING
@@ -46,7 +47,7 @@ from noisewise.workflow.repair_specs import parse
 from noisewise.workflow.scores import PURPOSE
 
 TRIALS = 20_000  # of the engine's audit: seconds
-NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "metrics", "scores", "engine")
+NAMES = ("files", "epsilon", "plan", "mechanism", "weights", "states", "metrics", "scores", "engine")
 Verdict = Literal["ok", "fails", "cannot be checked"]
 OK: Verdict = "ok"
 FAILS: Verdict = "fails"
@@ -79,11 +80,13 @@ def verified(
         "plan": _plan,
         "mechanism": _mechanism,
         "weights": _weights,
+        "states": _states,
         "metrics": _metrics,
         "scores": _scores,
         "engine": partial(_engine, progress=progress, trials=trials),
     }
-    asked = [name for name in names if name != "scores" or folder.scores.exists()]
+    only_where = {"scores": folder.scores, "states": folder.states}
+    asked = [name for name in names if name not in only_where or only_where[name].exists()]
     return [_answered(name, partial(questions[name], folder)) for name in asked]
 
 
@@ -329,6 +332,17 @@ def _weights(folder: RunFolder) -> str:
     if forms != {name: tuple(value.shape) for name, value in expected.items()}:
         raise RunError(f"model.safetensors does not hold the weights of {config.model}.")
     return f"{count:,} finite numbers, those of {config.model}."
+
+
+def _states(folder: RunFolder) -> str:
+    """The weights along the run are those of the steps that were asked for."""
+    if not folder.config.exists():
+        raise _Open("which states were asked for only the run's Python code says.")
+    config, kept = Config.read(folder.config), [step for step, _ in read_states(folder)]
+    asked = Keep.evenly(config.keep_states or 0, config.steps).steps
+    if odd := [step for step in kept if step not in asked]:
+        raise RunError(f"states.safetensors holds the weights after step {odd[0]}, for which config.toml does not ask.")
+    return f"{len(kept)} of the {len(asked)} states that config.toml asks for."
 
 
 # --- this machine ------------------------------------------------------------------------------------------------------
