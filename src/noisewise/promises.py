@@ -142,6 +142,24 @@ def check_rule(rule: Clip, names: Sequence[str] = NAMES, *, seed: int = 0) -> No
                 query_of(rule, _units(samples, slice(0, None, 40)))
 
 
+def answers_of(clip: Clip | Schedule[Clip], names: Sequence[str]) -> list[list[float]]:
+    """What each rule of one's own says of a few made-up norms, up to rounding: two runs of the same code say the same."""
+    import torch
+
+    said = []
+    for rule in values(clip):
+        if not own(rule):
+            continue
+        count = max(blocks_of(rule, names).values()) + 1
+        norms = torch.stack([torch.logspace(-3, 3, 25).double().roll(5 * block) for block in range(count)])
+        samples = Samples(norms, torch.arange(25) % LABELS)
+        told = [factors_of(rule, samples)] + (
+            list(query_of(rule, samples).values()) if isinstance(rule, Adaptive) else []
+        )
+        said.append([float(f"{value:.5g}") for tensor in told for value in tensor.flatten().tolist()])
+    return said
+
+
 def _check_factors(rule: Clip, samples: Samples, generator: Any) -> None:
     import torch
 

@@ -48,6 +48,20 @@ FAULTS = [
         ("training/test_embedding.py::test_anchors_are_public_and_have_sizes",),
     ),
     Mutant(
+        "resumed: the same noise on sums that are made otherwise",
+        "training/checkpoint.py",
+        'if tree.get("way") != run.way:',
+        "if False:",
+        ("training/test_way.py::test_courses_that_make_other_sums_have_other_noise[versions]",),
+    ),
+    Mutant(
+        "resumed: a rule of other code under the same name is taken for the same",
+        "training/way.py",
+        "answers_of(mechanism.clip, learning)",
+        "[]",
+        ("training/test_way.py::test_courses_that_make_other_sums_have_other_noise[rule]",),
+    ),
+    Mutant(
         "spread: ranks go on with the noise of another number of them",
         "training/checkpoint.py",
         '(tree.get("ranks", 1), tree.get("sharded", False)) != (team.size, state.sharded is not None)',

@@ -108,6 +108,7 @@ def save(run: Run, contents: Mapping[str, Any]) -> None:
         "clip": None if state.clip is None else dict(vars(state.clip)),
         "microbatch": state.microbatch,
         "captured": run.captured,
+        "way": run.way,
         "ranks": state.team.size,
         "sharded": state.sharded is not None,
         "course": state.course.save(),
@@ -171,6 +172,8 @@ def _take_up(run: Run, tree: Mapping[str, Any]) -> None:
         same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
         if (tree.get("ranks", 1), tree.get("sharded", False)) != (team.size, state.sharded is not None):
             state.on_other_ranks()
+        if tree.get("way") != run.way:
+            state.by_another_way(repr(run.way))
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise RunError(
             f"the checkpoint in {run.where} does not fit this run ({' '.join(str(error).split())}). Resume with the "

@@ -58,6 +58,7 @@ from noisewise.training.state import State
 from noisewise.training.step import Recorder
 from noisewise.training.summary import status_of
 from noisewise.training.together import agree_on_course, agree_on_run
+from noisewise.training.way import way_of
 from noisewise.wording import at_most
 
 
@@ -192,6 +193,7 @@ def train(
         enter(model, data, state, promised=ablation == "private")
     if out is not None or team.several:
         run.data, run.captured = mark_of(data), captured
+        run.way = team.said(way_of(model, mechanism, runtime, augment))
         with lent(state.sharded):
             run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
     beginning = contents_of(run) if fresh else {}

@@ -46,6 +46,7 @@ class Run:
     behaviour: dict[str, Any] = field(default_factory=dict)  # what model and loss say of made-up units
     valid_is_public: bool = False
     captured: bool = False  # are its steps?
+    way: dict[str, Any] = field(default_factory=dict)  # what else its sums depend on, beside plan, model and data
     resumed: bool = False  # has it taken up a checkpoint?
     where: Any = None  # the folder's path, also on ranks that do not write
     keep: Keep = field(default_factory=Keep)

@@ -146,6 +146,10 @@ class State:
         spread = "" if self.sharded is None else ", sharded"
         self.chain = _linked(self.chain, f"{self.team.size} ranks{spread}".encode())
 
+    def by_another_way(self, way: str) -> None:
+        """Draw anew from here on: the same noise on sums that are made otherwise (`way.way_of`) would give them away."""
+        self.chain = _linked(self.chain, way.encode())
+
     def observe(self, step: int, clip: Clip, sigma: float, answers: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What a step has released makes the next rule, if that adapts, and is what plans remember."""
         size = self.mechanism.expected_batch_size
