@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from helpers import tiny
-from noisewise.accounting import Ledger, Line
+from noisewise.accounting import Identity, Ledger, Line
 from noisewise.clipping import Flat
 from noisewise.data import Data, Splits
+from noisewise.data.statistics import noised_statistics
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
@@ -327,6 +328,48 @@ def test_states_of_a_run_that_broke_off_between_its_phases_are_not_released(tmp_
     assert trained.status.status == "private"
     steps = Keep.evenly(2, recipe().steps).steps
     assert {step for step, _ in read_states(folder)} == {step for step, _ in trained.states} == steps
+
+
+@pytest.mark.parametrize("when", ["between the phases", "in the last one"])
+def test_what_was_released_before_is_not_released_again_on_the_way(tmp_path, when):
+    """A script that draws its statistics anew and goes on would put two releases into the model and count one."""
+
+    def released(noise=50.0):
+        return noised_statistics(Data(*tiny.data()), (10.0, 100.0), noise_multiplier=noise).ledger
+
+    def optimizer(parameters):
+        made[0] += 1
+        if made[0] == 2 and when == "between the phases":
+            raise MemoryError(when)
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    first, made = released(), [0]
+    recorders = [] if when == "between the phases" else [StopAt(8)]
+    with pytest.raises((MemoryError, Interrupted)):
+        fit(
+            replace(recipe(phase(), ledger=first), optimizer=optimizer),
+            out=tmp_path, recorders=recorders, progress=False, checkpoint_seconds=0,
+        )  # fmt: skip
+    for another in (released(), released(60.0)):
+        with pytest.raises(RunError, match=r"did not begin with: drawn anew|does not continue this ledger"):
+            fit(recipe(phase(), ledger=another), out=tmp_path, resume=True, progress=False)
+    ledger = fit(recipe(phase(), ledger=first), out=tmp_path, resume=True, progress=False).ledger
+    assert ledger.lines[0].purpose == "feature means + feature squares"
+    assert ledger.begins_with(first)
+
+
+def test_a_ledger_begins_with_what_it_goes_on_from():
+    one = Ledger("add-remove", unit="row")
+    for event in (dp.GaussianDpEvent(2.0), dp.GaussianDpEvent(3.0)):
+        one.record(event, "gradient", 0)
+    longer = copy.deepcopy(one)
+    longer.record(dp.GaussianDpEvent(3.0), "gradient", 1)
+    assert longer.begins_with(one)
+    assert not one.begins_with(longer)
+    assert one.begins_with(Ledger("add-remove"))
+    for ledger, key in ((one, b"1" * 32), (longer, b"2" * 32)):
+        ledger.identity = Identity.of(b"mark", key)
+    assert not longer.begins_with(one)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "ledger.json", "metrics.jsonl"])

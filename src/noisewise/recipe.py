@@ -277,7 +277,7 @@ def fit(
         model, make = copy.deepcopy(recipe.model), phase.optimizer or recipe.optimizer
         work = None if folder is None else _phase_folder(folder, number, resume)
         if team.said(work is not None and work.complete):
-            ledger = _taken_over(model, work, phase.mechanism.unit, team)
+            ledger = _taken_over(model, work, phase.mechanism.unit, team, recipe.ledger)
         else:
             moves = make(model.parameters())
             how = ablation if phase.ablation == "private" else phase.ablation
@@ -331,8 +331,11 @@ def _scheduled(course: LearningRate | None, moves: torch.optim.Optimizer, steps:
     return {} if course is None else {"scheduler": course.on(moves, steps, first)}
 
 
-def _taken_over(model: nn.Module, work: RunFolder | None, unit: str, team: Team) -> Ledger:
-    """The weights and the ledger of a phase that is finished; the first process sends its files to the others."""
+def _taken_over(model: nn.Module, work: RunFolder | None, unit: str, team: Team, before: Ledger | None) -> Ledger:
+    """The weights and the ledger of a phase that is finished; the first process sends its files to the others.
+
+    `before`: what the recipe has released for it; released anew, it would be in the model, and counted once.
+    """
     with tempfile.TemporaryDirectory() as copied:
         mirror = RunFolder(copied)
         for path in ("model", "ledger", "identity") if team.several else ():
@@ -341,7 +344,15 @@ def _taken_over(model: nn.Module, work: RunFolder | None, unit: str, team: Team)
                 mirror.create()
                 getattr(mirror, path).write_bytes(content)
         load_weights(model, (work or mirror).model)
-        return read_ledger(work or mirror, unit=unit)
+        ledger = read_ledger(work or mirror, unit=unit)
+    if before is not None and not ledger.begins_with(before):
+        what = ", ".join(line.purpose for line in before.lines)
+        raise RunError(
+            f"the recipe's ledger holds a release ({what}) that the phase which is finished did not begin with: drawn anew, it "
+            "would be in the model and not be counted. Resume with what was released then, from where it was kept, or begin "
+            "in another folder."
+        )
+    return ledger
 
 
 def _phase_folder(folder: RunFolder, number: int, resume: bool) -> RunFolder:

@@ -187,6 +187,19 @@ class Ledger:
         """(event, count) of each line."""
         return [(line.event, line.count) for line in self.lines]
 
+    def begins_with(self, earlier: Ledger) -> bool:
+        """Are the earlier releases the first of these? Not such as are only alike: what is drawn anew has another key."""
+        if not earlier.lines:
+            return True
+        keys = [ledger.identity and ledger.identity.key for ledger in (self, earlier)]
+        if None not in keys and keys[0] != keys[1]:
+            return False
+        *first, last = earlier.lines
+        ours = self.lines[len(first) : len(first) + 1]  # may count more: equal releases share a line
+        return self.lines[: len(first)] == first and any(
+            replace(one, count=last.count) == last and one.count >= last.count for one in ours
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """JSON form, `ledger.json`: everything but the data's identity."""
         return {

@@ -231,8 +231,10 @@ def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
                 f"the checkpoint in {run.where} belongs to another run ({', '.join(_changes(key, tree[key], now))}). Use the "
                 "same settings, or another folder."
             )
-    lines = run.state.ledger.to_dict()["lines"]
-    if lines and lines not in (tree["before"]["lines"], tree["ledger"]["lines"]):
+    given = run.state.ledger
+    lines = given.to_dict()["lines"]
+    drawn_anew = given.identity is not None and given.identity.key != Identity.from_dict(tree["identity"]).key
+    if lines and (drawn_anew or lines not in (tree["before"]["lines"], tree["ledger"]["lines"])):
         raise RunError(
             f"the checkpoint in {run.where} does not continue this ledger, whose releases would be lost. "
             "Pass the ledger that the run began with, of the earlier phase."
