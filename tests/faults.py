@@ -4,13 +4,6 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
-        "states: those of another run are released",
-        "runs/states.py",
-        "if step in asked",
-        "if True",
-        ("runs/test_states.py::test_states_are_secret_until_a_private_run_ends[private]",),
-    ),
-    Mutant(
         "states: those of earlier phases are lost",
         "recipe.py",
         "            join_states(folder, work)",

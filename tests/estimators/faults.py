@@ -5,6 +5,13 @@ from helpers.planting import Mutant
 BASE = "estimators/test_base.py::"
 FAULTS = [
     Mutant(
+        "lists: one entry says how all are read",
+        "estimators/columns.py",
+        "np.array(X, dtype=object) if isinstance(X, list | tuple) else X",
+        "X",
+        ("estimators/test_base.py::test_one_entry_of_a_list_does_not_change_how_others_are_read",),
+    ),
+    Mutant(
         "estimator: what choosing ranges spent is left out",
         "estimators/base.py",
         "ledger=None if data.schema is None else data.schema.ledger,",

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "states: those of another run are released",
+        "runs/states.py",
+        "if step in asked",
+        "if True",
+        ("runs/test_states.py::test_states_are_secret_until_a_private_run_ends[private]",),
+    ),
+    Mutant(
+        "budget: what held-out people paid is left out of a total",
+        "runs/together.py",
+        "*self._of_sweeps(), *held_out]",
+        "*self._of_sweeps()]",
+        ("runs/test_together.py::test_whoever_is_held_out_in_one_run_may_be_trained_on_in_another",),
+    ),
+    Mutant(
         "states: those of a run that is not private are released",
         "runs/states.py",
         'if status.status == "private" and folder.kept.exists():',
@@ -171,7 +185,7 @@ FAULTS = [
     Mutant(
         "together: scores of a sweep cost nothing",
         "runs/together.py",
-        "*(run.ledger for run in self.runs), *self._of_sweeps()]",
+        "*(run.ledger for run in self.runs), *self._of_sweeps(), *held_out]",
         "*(run.ledger for run in self.runs)]",
         ("workflow/test_sweep.py::test_noised_scores_are_paid_for_and_drawn_once",),
     ),

@@ -7,11 +7,13 @@ import pytest
 
 from helpers import tiny
 from helpers.remembered import remembered  # noqa: F401  accountants with a memory
-from noisewise.accounting import pld_epsilon
+from noisewise.accounting import Ledger, pld_epsilon
+from noisewise.data import Data
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
+from noisewise.training.paid import PaidAccuracy
 
 DELTA = 1e-3
 
@@ -50,6 +52,33 @@ def test_two_runs_cost_what_one_ledger_of_both_costs(runs):
     assert max(each) < group.epsilon() < sum(each)
     assert group.ledger().releases == 2 * tiny.STEPS
     assert group.promise(group.epsilon()).strength == "strong"
+
+
+def test_whoever_is_held_out_in_one_run_may_be_trained_on_in_another(tmp_path):
+    valid = Data(tiny.data()[0], tiny.data()[1], classes=("a", "b", "c"))
+    alone = []
+    for name in ("a", "b"):
+        paid = PaidAccuracy(valid, epsilon=5.0, readings=3, delta=DELTA)
+        tiny.run(out=tmp_path / name, delta=DELTA, about=about("people"), paid=paid)
+        (group,) = groups_of(tmp_path / name)
+        assert "are others than those trained on" in " ".join(group.notes())
+        alone.append(group.epsilon())
+    (both,) = groups_of(tmp_path / "a", tmp_path / "b")
+    readings = [event for name in "ab" for event in read_ledger_of(tmp_path / name).events()]
+    trained = [*tiny.mechanism().events(), *tiny.mechanism().events()]
+    assert both.epsilon() == pytest.approx(pld_epsilon([*trained, *readings], DELTA, "add-remove"), rel=1e-6)
+    assert both.epsilon() > 5 > max(alone)
+    assert "so these are in the total" in " ".join(both.notes())
+    write_json(
+        tmp_path / "b" / "valid_ledger.json", read_json(tmp_path / "b" / "valid_ledger.json") | {"unit": "person"}
+    )
+    (both,) = groups_of(tmp_path / "a", tmp_path / "b")
+    assert both.epsilon() == math.inf
+    assert "protect another unit" in " ".join(both.notes())
+
+
+def read_ledger_of(path):
+    return Ledger.from_dict(read_json(path / "valid_ledger.json"))
 
 
 def test_a_smaller_delta_costs_more_and_a_wrong_one_is_refused(runs):

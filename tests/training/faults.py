@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "lineage: copies of weights that were made of a run's are fresh",
+        "training/lineage.py",
+        "            _CONTENTS[mark] = tuple(outcomes.values())  # copies too\n",
+        "            pass\n",
+        ("training/test_lineage.py::test_weights_that_were_made_of_a_run_s_weights_have_its_past",),
+    ),
+    Mutant(
         "embedding: what is left is not clipped",
         "training/embedding.py",
         "(factors_of(rule, Samples(norms, None))[0].unsqueeze(1) * gradients)",
@@ -912,7 +919,7 @@ FAULTS = [
     Mutant(
         "fresh: constant tensors have a past",
         "training/lineage.py",
-        "if varied and not any(",
+        "if _varied(tensor) and not any(",
         "if not any(",
         ("training/test_lineage.py::test_what_a_run_ended_with_is_known_unless_any_fresh_model_may_hold_it",),
     ),

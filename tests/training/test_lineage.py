@@ -18,7 +18,8 @@ from noisewise.data import Data, Splits
 from noisewise.data.marks import mark_of
 from noisewise.errors import PrivacyError, RunError
 from noisewise.recipe import Phase, Recipe, fit, load_weights, train_openly
-from noisewise.repairs import Pretraining, PublicTraining, repaired
+from noisewise.repairs import AtRandom, LoRA, MagnitudePruning, Pretraining, PrivateModel, PublicTraining, repaired
+from noisewise.repairs.lora import merged
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_ledger, read_summary
@@ -337,6 +338,35 @@ def test_open_training_on_the_private_rows_is_not_public_training():
         fit(repaired(base, Pretraining(source)), progress=False)
     elsewhere = PublicTraining(Data(*other_data(), public=True), epochs=2, batch_size=8)
     assert fit(repaired(base, Pretraining(elsewhere)), progress=False).status.status == "private"
+
+
+def test_weights_that_were_made_of_a_run_s_weights_have_its_past():
+    first = fit(repaired(recipe(model=fresh_model()), LoRA(rank=1)), progress=False)
+    plain = merged(first.model)
+    for model in (plain, copy.deepcopy(plain)):
+        with pytest.raises(PrivacyError, match=CAME):
+            tiny.run(model)
+    assert tiny.run(plain, ledger=first.ledger).ledger.releases == 2 * tiny.STEPS
+    rows = Data(*tiny.data(), public=True)
+    opened = train_openly(fresh_model(), rows, tiny.loss_fn, epochs=2, batch_size=8, lr=0.1)
+    pruned = MagnitudePruning(AtRandom(0), share=0.1)
+    with pytest.raises(PrivacyError, match=CAME):
+        fit(repaired(recipe(model=fresh_model()), Pretraining(weights=opened.state_dict()), pruned), progress=False)
+    assert fit(repaired(recipe(model=fresh_model()), pruned), progress=False).status.status == "private"
+
+
+def test_a_mask_from_a_model_is_paid_by_the_ledger_of_that_model():
+    first = tiny.run(fresh_model())
+    rows = Data(*tiny.data(), public=True)
+    opened = train_openly(fresh_model(), rows, tiny.loss_fn, epochs=2, batch_size=8, lr=0.1)
+
+    def masked(weights):
+        source = PrivateModel(dict(weights.state_dict()), first.ledger)
+        return fit(repaired(recipe(model=fresh_model()), MagnitudePruning(source, share=0.3)), progress=False)
+
+    assert masked(first.model).ledger.releases == 2 * tiny.STEPS
+    with pytest.raises(PrivacyError, match=CAME):
+        masked(opened)
 
 
 def test_weights_from_a_folder_bring_its_ledger(tmp_path, monkeypatch):

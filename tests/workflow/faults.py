@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "scores: held-out people are asked together",
+        "workflow/scores.py",
+        "model(data.x) if data.public else one_by_one(model, data)",
+        "model(data.x)",
+        ("workflow/test_scores.py::test_people_who_are_not_public_are_asked_one_at_a_time",),
+    ),
     # published sets, tables, images, recordings, settings, plans
     Mutant(
         "a twin that comes later breaks the seal",

@@ -28,6 +28,21 @@ def test_right_answers_count_each_unit_once():
     assert exact_score(Sign(), people(public=True)) == 0.75
 
 
+class Centring(nn.Module):
+    """Answers that depend on who else is asked, in large batches only, as no look at a few made-up rows would show."""
+
+    def forward(self, x):
+        said = torch.stack([-x[:, 0], x[:, 0]], 1)
+        return said - said.mean(0) if len(x) > 64 else said
+
+
+def test_people_who_are_not_public_are_asked_one_at_a_time():
+    x = torch.linspace(-1, 3, 100)[:, None]
+    data = Data(x, (x[:, 0] > 0).long(), classes=("a", "b"))
+    assert right_answers(Centring(), data) == 100
+    assert right_answers(Centring(), Data(data.x, data.y, classes=("a", "b"), public=True)) < 100
+
+
 def test_one_unit_moves_the_scores_by_at_most_what_the_noise_is_scaled_to():
     units = torch.tensor([0, 0, 1, 2])
     whole = right_answers(Sign(), people(units))

@@ -15,6 +15,7 @@ from noisewise.errors import ConfigError
 from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
 from noisewise.support import Fixed
+from noisewise.training import lineage
 
 
 class LowRank(nn.Module):
@@ -131,4 +132,5 @@ def merged(model: nn.Module) -> nn.Module:
             with torch.no_grad():
                 module.base.weight.copy_(module.weight)
             plain.set_submodule(name, module.base)
+    lineage.handed_on(plain, model)
     return plain

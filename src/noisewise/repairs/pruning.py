@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from noisewise.accounting import Ledger, Line
 from noisewise.accounting.events import not_private
 from noisewise.data import Data
+from noisewise.data.marks import digest, mark_of
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.recipe import Phase, Recipe, cut, train_openly, with_support
 from noisewise.repairs.base import Cost, Repair
 from noisewise.repairs.freezing import Scope, fixed_support, prunable, smallest
 from noisewise.repairs.public import PublicTraining
 from noisewise.support import Fixed, learning
+from noisewise.training import lineage
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class MagnitudePruning(Repair):
         scores = self._scores(recipe)
         if isinstance(self.source, PrivateModel):
             recipe = _composed(recipe, self.source.ledger)
+            marks = [(weight, digest(weight)) for weight in self.source.weights.values()]
+            lineage.check_origin(marks, mark_of(recipe.data.train), cast(Ledger, recipe.ledger))
         if isinstance(self.source, PrivateRecords):
             line = Line(not_private(), "pruning mask from private records (not private)", 1, 0)
             recipe = _composed(recipe, Ledger(recipe.mechanism.adjacency, [line], recipe.mechanism.unit))
@@ -156,6 +160,7 @@ class MagnitudePruning(Repair):
             for name, parameter in model.named_parameters():
                 if name in masks:
                     parameter.mul_(masks[name].to(parameter.device))
+        lineage.handed_on(model, recipe.model)
         return with_support(replace(recipe, model=model), Fixed(masks))
 
     def _after_a_phase(self, recipe: Recipe, source: EarlierEpochs) -> Recipe:

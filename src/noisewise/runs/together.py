@@ -84,9 +84,10 @@ class Group:
         return min(run.privacy["delta"] for run in self.runs) if given is None else given
 
     def ledger(self) -> Ledger:
-        """One ledger of all that the runs released."""
+        """One ledger of all that the runs released; who is held out in one of several may be trained on in another."""
         whole = Ledger(self.adjacency, unit=self.unit)
-        for ledger in [*(run.ledger for run in self.runs), *self._of_sweeps()]:
+        held_out = self._of_held_out() if len(self.runs) > 1 else []
+        for ledger in [*(run.ledger for run in self.runs), *self._of_sweeps(), *held_out]:
             whole = whole.composed(ledger)
         return whole
 
@@ -95,14 +96,24 @@ class Group:
         paths = dict.fromkeys(run.folder.path.parent / "scores.json" for run in self.runs)
         return [_ledger_beside(path) for path in paths if path.exists() and (path.parent / "sweep.toml").exists()]
 
+    def _of_held_out(self) -> list[Ledger]:
+        """What held-out people paid for readings on the way, run by run."""
+        paths = [run.folder.valid_ledger for run in self.runs]
+        return [_ledger_of(path, read_json(path)) for path in paths if path.exists()]
+
+    def _adds_up(self, ledger: Ledger) -> bool:
+        return (ledger.adjacency, ledger.unit) == (self.adjacency, self.unit)
+
     def epsilon(self, given: float | None = None) -> float:
-        """Of everything together by PLD; infinite as soon as one run is not private.
+        """Of everything together by PLD; infinite as soon as one run is not private, or what it released does not add up.
 
         Every run counts as if all of its people were in all the others, which bounds what anybody paid from above.
         """
         delta = self.delta(given)
         check_delta(delta)
         if any(run.privacy["status"] != "private" for run in self.runs):
+            return math.inf
+        if len(self.runs) > 1 and not all(map(self._adds_up, self._of_held_out())):
             return math.inf
         counts: Counter[Any] = Counter()
         for event, count in self.ledger().events():
@@ -131,6 +142,8 @@ class Group:
             notes.append(
                 "Noised scores were released too (scores.json of a run or of its sweep): they are in the total."
             )
+        if held_out := self._of_held_out():
+            notes.append(_about_held_out(len(self.runs) > 1, all(map(self._adds_up, held_out))))
         if len({run.privacy["delta"] for run in self.runs}) > 1:
             notes.append("The runs state several deltas: the total is at the smallest unless --delta is given.")
         if _one_goes_on(self.runs):
@@ -143,9 +156,29 @@ class Group:
         return notes
 
 
+def _about_held_out(several: bool, adds_up: bool) -> str:
+    """What is said of readings that held-out people paid for."""
+    if not several:
+        return (
+            "Held-out people paid for readings on the way (valid_ledger.json): they are others than those trained on."
+        )
+    if adds_up:
+        return (
+            "Held-out people paid for readings on the way (valid_ledger.json): whoever is held out in one run may be trained "
+            "on in another, so these are in the total."
+        )
+    return (
+        "No total, since readings that held-out people paid for (valid_ledger.json) protect another unit than training."
+    )
+
+
 def _ledger_beside(path: Path) -> Ledger:
+    return _ledger_of(path, read_json(path).get("ledger"))
+
+
+def _ledger_of(path: Path, raw: Any) -> Ledger:
     try:
-        return Ledger.from_dict(read_json(path)["ledger"])
+        return Ledger.from_dict(raw)
     except (KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error!r}): restore it from a copy.") from None
 

@@ -172,7 +172,7 @@ def begin(marks: Marks, ledger: Ledger) -> Outcome:
 def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None, team: Team = ALONE) -> None:
     """Copies of what a run ended with (the weights; or `copies`, such as their averages) are known from now on.
 
-    But for tensors that it left as they were, and constant ones, which any fresh model may hold.
+    But for tensors that it left as they were, and constant ones.
     """
     for name, parameter in model.named_parameters():
         outcomes = _PARAMETERS[parameter] = tuple(
@@ -181,9 +181,17 @@ def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None, team: Team
         )
         tensor = whole_of(parameter if copies is None else copies[name], team)
         mark = digest(tensor)
-        varied = tensor.numel() > 0 and bool((tensor != tensor.flatten()[0]).any())
-        if varied and not any(mark in outcome.fresh | outcome.begun for outcome in outcomes):
+        if _varied(tensor) and not any(mark in outcome.fresh | outcome.begun for outcome in outcomes):
             _CONTENTS[mark] = outcomes
+
+
+def handed_on(made: nn.Module, model: nn.Module) -> None:
+    """Weights that were made of a model's come out of whatever those came out of; such as are still fresh ones are fresh."""
+    outcomes = {id(outcome): outcome for known in _known(marks_of(model)) for outcome in known}
+    for parameter, mark in marks_of(made) if outcomes else ():
+        _PARAMETERS[parameter] = tuple(({id(one): one for one in _PARAMETERS.get(parameter, ())} | outcomes).values())
+        if _varied(parameter) and not any(mark in outcome.fresh for outcome in outcomes.values()):
+            _CONTENTS[mark] = tuple(outcomes.values())  # copies too
 
 
 def resumed(model: nn.Module, outcome: Outcome) -> None:
@@ -200,6 +208,11 @@ def loaded(model: nn.Module, ledger: Ledger) -> None:
     outcome = Outcome(ledger)
     resumed(model, outcome)
     _CONTENTS.setdefault(together(marks_of(model)), (outcome,))
+
+
+def _varied(tensor: Tensor) -> bool:
+    """Are there two values in it? Constant ones any fresh model may hold."""
+    return tensor.numel() > 0 and bool((tensor != tensor.flatten()[0]).any())
 
 
 def _known(marks: Marks) -> list[list[Outcome]]:

@@ -91,7 +91,7 @@ class PaidAccuracy:
                 f"all {self.mechanism.steps} readings are taken: another one would exceed the stated epsilon. Build a "
                 "PaidAccuracy with more readings before training."
             )
-        right = (_one_by_one(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
+        right = (one_by_one(model, self.valid).argmax(1) == self.valid.y.cpu()).double()
         if self.valid.unit is not None:
             owner = torch.unique(self.valid.unit, return_inverse=True)[1]
             rows = torch.bincount(owner, minlength=self.n)
@@ -104,14 +104,14 @@ class PaidAccuracy:
         return float(answer[PURPOSE]["right"]) / self.n
 
 
-def _one_by_one(model: nn.Module, valid: Data) -> Tensor:
+def one_by_one(model: nn.Module, valid: Data) -> Tensor:
     """What the model says of each row, asked alone; a model that remembers rows is refused."""
     before = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
     said = logits(model, valid, batch_size=1)
     after = [*model.parameters(), *model.buffers()]
     if len(before) != len(after) or not all(map(_same, before, after)):
         raise PrivacyError(
-            "PaidAccuracy of a model that changes when it is asked (a parameter or buffer is another one afterwards): one "
+            "a paid accuracy of a model that changes when it is asked (a parameter or buffer is another one afterwards): one "
             "person's answer would depend on others. Keep it as it is in evaluation mode."
         )
     return said

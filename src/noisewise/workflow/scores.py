@@ -20,6 +20,7 @@ from noisewise.randomness import Entropy
 from noisewise.recipe import load_weights
 from noisewise.runs.folder import RunFolder
 from noisewise.sampling import FullBatch
+from noisewise.training.paid import one_by_one
 from noisewise.workflow.plan import Planned
 
 PURPOSE = "scores"
@@ -41,11 +42,15 @@ def trained_model(planned: Planned, folder: RunFolder) -> nn.Module:
 
 
 def right_answers(model: nn.Module, data: Data) -> float:
-    """Sum over units of the share of their rows that a classifier gets right: one unit moves it by at most 1."""
+    """Sum over units of the share of their rows that a classifier gets right: one unit moves it by at most 1.
+
+    Guarantee: rows that are not public are asked one at a time, so that nobody's answer depends on others.
+    """
     if data.task != "classification":
         raise ConfigError(NOT_A_SHARE)
     with torch.no_grad():
-        hits = (model(data.x).argmax(1) == data.y).double()
+        said = model(data.x) if data.public else one_by_one(model, data)
+    hits = (said.argmax(1) == data.y).double()
     if data.unit is None:
         return float(hits.sum())
     _, owner, rows = data.unit.unique(return_inverse=True, return_counts=True)
