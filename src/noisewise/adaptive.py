@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from noisewise import clipping
+from noisewise import clipping, userfiles
 from noisewise.clipping import Clip, Flat, OneBlock, PerLayer, Samples, per_layer, positive
 from noisewise.errors import ConfigError
 
@@ -214,13 +214,27 @@ KINDS: dict[str, Any] = {rule.kind: rule for rule in RULES.values() if rule is n
 
 
 def rule_for(kind: str, bound: float, screen: float | None = None, names: Sequence[str] = ()) -> Clip:
-    """The rule of a config's settings; one that has no screen is not given it.
+    """The rule of a config's settings; one that has no screen is not given it. `FILE.py:NAME`: a rule of one's own.
 
     Per layer: equal shares of the bound, so that the total sensitivity is the bound; flat as long as the parameters'
     `names` are not known (no epsilon depends on that).
     """
+    if ".py:" in kind:
+        return own_rule(kind, bound)
     if KINDS[kind] is PerLayer:
         return per_layer(names, Flat(bound / len(names) ** 0.5)) if names else Flat(bound)
     known, given = {field.name for field in fields(KINDS[kind])}, {"bound": bound, "screen": screen}
     rule: Clip = KINDS[kind](**{name: value for name, value in given.items() if name in known and value is not None})
+    return rule
+
+
+def own_rule(reference: str, bound: float) -> Clip:
+    """A rule from a user's file: a class or function of the bound, or a rule that is made already, whose bound is its own."""
+    made = userfiles.load(reference)
+    rule = made if not isinstance(made, type) and isinstance(made, Clip) else userfiles.called(reference, made, bound)
+    if isinstance(rule, type) or not isinstance(rule, Clip):
+        raise ConfigError(
+            f"clip {reference!r} gives a {type(rule).__name__}: a rule needs blocks, factors and sensitivity (CONTRIBUTING.md "
+            "shows one); NAME is a class or function of the bound."
+        )
     return rule

@@ -14,7 +14,7 @@ from torch import Tensor
 from noisewise._moved import old_names
 from noisewise.accounting import Ledger
 from noisewise.accounting.events import gaussian, joint_multiplier, not_private
-from noisewise.errors import PrivacyError
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.noise import Piece, add_noise, add_normals, for_the_grid, secure_answer, standard_normal
 from noisewise.pieces import lying_together
 from noisewise.randomness import Entropy
@@ -85,12 +85,14 @@ def release(
     multiplier; a multiplier of 0 is recorded as not private. `first_step`: ledger step of the plan's step 0.
     `owned`: nobody else has these sums, so noise is added in their memory, unless two of them share some.
     """
+    _check_parts(parts)
     if not all(isinstance(bounded, Bounded) for bounded, _ in parts.values()):
         raise PrivacyError(
             "what is released must be a Bounded: a rank's part of a batch (distributed.Part) has no noise of its own. Join the "
             "parts of all ranks first, distributed.join."
         )
     event = gaussian(sampler, joint_multiplier(sigma for _, sigma in parts.values()))
+    entropy.answer_once(first_step + step)
     purpose = " + ".join(parts)
     if step % sampler.steps_per_event == 0:
         ledger.record(event, purpose, first_step + step, reproducible=entropy.reproducible)
@@ -104,6 +106,18 @@ def release(
         name: _with_noise(bounded, sigma * bounded.sensitivity, entropy, (first_step + step, part), owned=owned)
         for part, (name, (bounded, sigma)) in enumerate(parts.items())
     }
+
+
+def _check_parts(parts: Mapping[str, tuple[Bounded, float]]) -> None:
+    """Pairs of what to release and how much noise."""
+    for purpose, part in parts.items():
+        if not isinstance(part, tuple) or len(part) != 2:
+            raise ConfigError(
+                f"release of {purpose!r}: is a {type(part).__name__}, must be a pair of what to release and its noise "
+                "multiplier, e.g. {'gradient': (clipped.grads, 1.0)}."
+            )
+        if isinstance(part[1], bool) or not isinstance(part[1], int | float):
+            raise ConfigError(f"release of {purpose!r}: noise multiplier {part[1]!r} must be a number, e.g. 1.0.")
 
 
 def expose(

@@ -13,6 +13,10 @@ class ConfigError(NoisewiseError, ValueError):
     """A setting is impossible or contradicts another one."""
 
 
+class OwnCode(ConfigError):
+    """A rule or plan of somebody's own: its name is written down, and only its code can make it again."""
+
+
 class DataError(NoisewiseError, ValueError):
     """The data, or what the loss returned for it, has the wrong form."""
 

@@ -23,7 +23,7 @@ from noisewise.accounting import (
 from noisewise.accounting.events import check_multiplier, check_releases, gaussian, joint_multiplier
 from noisewise.adaptive import RULES, Adaptive, query_multiplier
 from noisewise.clipping import Clip
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, OwnCode
 from noisewise.sampling import SAMPLERS, Sampler
 from noisewise.schedule import Schedule, at, values
 from noisewise.support import EVERYTHING, Plan, Together, plans_of
@@ -250,7 +250,7 @@ def _clip_from_dict(raw: Mapping[str, Any]) -> Clip:
     settings = dict(raw)
     name = settings.pop("rule")
     if name not in RULES:
-        raise ConfigError(f"clip rule {name!r}: not one of {list(RULES)}; rebuild the mechanism in code.")
+        raise OwnCode(f"clip rule {name!r}: not one of {list(RULES)}; rebuild the mechanism in code.")
     if name == "PerLayer":
         rules = {key: _clip_from_dict(value) for key, value in settings["rules"].items()}
         return clipping.PerLayer(rules, settings.get("members"))

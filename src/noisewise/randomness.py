@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, PrivacyError
 
 STREAMS = {"sampling": 0, "noise": 1, "forward": 2, "public": 3}
 
@@ -31,6 +31,7 @@ class Entropy:
     root: int
     reproducible: bool = False
     secure: bool = False
+    _answered: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def fresh(cls, *, secure: bool = False) -> Entropy:
@@ -67,6 +68,15 @@ class Entropy:
     def renewed(self) -> Entropy:
         """For a copy of whatever draws from this: a secret root of its own; a reproducible one stays."""
         return self if self.reproducible else Entropy.fresh(secure=self.secure)
+
+    def answer_once(self, step: int) -> None:
+        """Noise of a step is given out once: on two sums it would show their difference. Reproducible noise is free."""
+        if step in self._answered and not self.reproducible:
+            raise PrivacyError(
+                f"a second release of step {step} with the same entropy: both would have the same noise, and their difference "
+                "none. Count steps up, step + 1 for each release, or begin another course with Entropy.fresh()."
+            )
+        self._answered.add(step)
 
     def sequence(self, stream: str, *position: int) -> np.random.SeedSequence:
         """The seed sequence of one position of a stream."""

@@ -23,6 +23,12 @@ class Schedule(Generic[T]):
 
     def __post_init__(self) -> None:
         """Starts at 0 and moves forward."""
+        if not isinstance(self.pieces, tuple) or not all(
+            isinstance(one, tuple) and len(one) == 2 for one in self.pieces
+        ):
+            raise ConfigError(
+                f"Schedule({self.pieces!r}): must be pairs of a first step and a value, e.g. Schedule(((0, 1.0), (100, 0.5)))."
+            )
         firsts = [first for first, _ in self.pieces]
         whole = all(type(first) is int for first in firsts)
         if not whole or firsts[:1] != [0] or sorted(set(firsts)) != firsts:

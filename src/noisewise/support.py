@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from noisewise._moved import old_names
-from noisewise.errors import ConfigError, UnsupportedLayer
+from noisewise.errors import ConfigError, OwnCode, UnsupportedLayer
 
 if TYPE_CHECKING:
     import torch
@@ -239,7 +239,7 @@ def from_dict(raw: Mapping[str, Any]) -> Plan | Together:
         return Fixed(decode(raw["fixed"]))
     module, _, name = raw["plan"].partition(":")
     if not module.startswith("noisewise.repairs."):
-        raise ConfigError(f"support plan {raw['plan']!r}: cannot be read back; rebuild the mechanism in code.")
+        raise OwnCode(f"support plan {raw['plan']!r}: cannot be read back; rebuild the mechanism in code.")
     try:
         kind = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):

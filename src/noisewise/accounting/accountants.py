@@ -84,6 +84,8 @@ def _not_private(events: Iterable[tuple[DpEvent, int]]) -> bool:
 def _relation(adjacency: str) -> Any:
     import dp_accounting
 
+    if adjacency not in ADJACENCIES:
+        raise ConfigError(f"adjacency={adjacency!r}: must be one of {', '.join(ADJACENCIES)}.")
     return dp_accounting.NeighboringRelation[ADJACENCIES[adjacency]]
 
 

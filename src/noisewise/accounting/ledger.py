@@ -118,6 +118,13 @@ class Ledger:
 
     def record(self, event: DpEvent, purpose: str, step: int, *, reproducible: bool = False) -> None:
         """Append one release."""
+        import dp_accounting
+
+        if not isinstance(event, dp_accounting.DpEvent):
+            raise ConfigError(
+                f"event {event!r}: must be a dp_accounting.DpEvent, e.g. dp_accounting.GaussianDpEvent(1.0), or of "
+                "noisewise.accounting.events."
+            )
         self.reproducible = self.reproducible or reproducible
         last = self.lines[-1] if self.lines else None
         if last and (last.event, last.purpose) == (event, purpose):

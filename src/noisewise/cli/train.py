@@ -52,12 +52,11 @@ if TYPE_CHECKING:
     from noisewise.workflow.opened import Run
     from noisewise.workflow.plan import Planned
 
-    Clip: TypeAlias = str
     Optimizer: TypeAlias = str
     Engine: TypeAlias = str
     Memory: TypeAlias = str
 else:
-    Clip, Optimizer, Engine = Literal[tuple(CLIPS)], Literal[tuple(OPTIMIZERS)], Literal[get_args(runtime.Engine)]
+    Optimizer, Engine = Literal[tuple(OPTIMIZERS)], Literal[get_args(runtime.Engine)]
     Memory = Literal[get_args(runtime.Memory)]
 
 TRAINING, TWIN, TABLE = "Training", "Twin", "Tables: --data FILE.csv or FILE.parquet"  # panels of --help
@@ -204,11 +203,11 @@ def train(
         ),
     ] = None,
     clip: Annotated[
-        Clip | None,
+        str | None,
         option(
             TRAINING,
             f"{_FIXED[0]} (default), {', '.join(_FIXED[1:])}, or with a bound that adapts at a small cost: "
-            f"{', '.join(_ADAPT)}.",
+            f"{', '.join(_ADAPT)}; or FILE.py:NAME, a class of the bound.",
             metavar="RULE",
         ),
     ] = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from noisewise.data.tables.schema import Schema
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Data:
     """Inputs `x [n, ...]`, targets `y [n]`, and labels of groups of people; `public`: metrics on it may be published.
 
@@ -34,6 +34,16 @@ class Data:
     unit: Tensor | None = None
     group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     schema: Schema | None = None
+
+    def __repr__(self) -> str:
+        """How much there is and what it is called; no record."""
+        kind = f"{len(self.classes)} classes" if self.classes else str(self.y.dtype).removeprefix("torch.") + " targets"
+        groups = f", groups {', '.join(self.groups)}" if self.groups else ""
+        units = "" if self.unit is None else f" of {self.units} units"
+        return (
+            f"Data({len(self.x)} rows {list(self.x.shape[1:])}{units}, {kind}{groups}, "
+            f"{'public' if self.public else 'not public'})"
+        )
 
     def __post_init__(self) -> None:
         """One target and one label of each group for every row; classes that there are; owners that can be told apart."""

@@ -86,6 +86,11 @@ def repaired(recipe: Recipe, *repairs: Repair, epsilon: float | None = None, del
     for repair in sorted(repairs, key=lambda repair: repair.order):
         before = recipe
         recipe = repair.apply(before)
+        if not isinstance(recipe, Recipe):
+            raise ConfigError(
+                f"repair {repair.name}: apply() gave a {type(recipe).__name__}, must give a Recipe, e.g. "
+                "dataclasses.replace(recipe, ...)."
+            )
         _check_cost(repair, before, recipe)
         recipe = replace(recipe, repairs=(*before.repairs, repair))
     return recipe if epsilon is None or delta is None else at_epsilon(recipe, epsilon, delta)

@@ -90,6 +90,8 @@ class LoRA(Repair):
         """A copy of the model with additions, and the names of the layers that have one."""
         if type(self.rank) is not int or self.rank < 1:
             raise ConfigError(f"LoRA(rank={self.rank!r}): a whole number above 0.")
+        if not isinstance(self.layers, str):
+            raise ConfigError(f"LoRA(layers={self.layers!r}): must be one pattern of names, e.g. 'encoder.*', or '*'.")
         own = int(
             np.random.default_rng(self.seed).integers(2**62)
         )  # not the numbers of initial weights of the same seed

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from noisewise.errors import ConfigError
+from noisewise.errors import ConfigError, NoisewiseWarning
 from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
 from noisewise.repairs.public import PublicTraining, last_linear
 from noisewise.support import only
+
+FEW = 3  # names that a warning lists
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,20 @@ class Pretraining(Repair):
             weights = {name: value for name, value in trained.state_dict().items() if name not in foreign}
         else:
             assert self.weights is not None
+            if not isinstance(self.weights, Mapping):
+                raise ConfigError(
+                    f"public pretraining: weights is a {type(self.weights).__name__}, must be a state dict, e.g. "
+                    "torch.load(path, weights_only=True) or safetensors.torch.load_file(path)."
+                )
             weights = dict(self.weights)
         _load(model, weights)
+        if self.weights is not None and (rest := [name for name in model.state_dict() if name not in weights]):
+            warnings.warn(
+                f"public pretraining: the weights hold no {', '.join(rest[:FEW])}{' ...' if len(rest) > FEW else ''} "
+                f"({len(rest)} of {len(model.state_dict())}): these start as they are.",
+                NoisewiseWarning,
+                stacklevel=2,
+            )
         return replace(recipe, model=model)
 
 

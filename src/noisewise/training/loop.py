@@ -164,6 +164,8 @@ def train(
     check_scheduler(scheduler, optimizer)
     check_extras(runtime, ledger, recorders, augment)
     check_number("checkpoint_seconds", checkpoint_seconds, "30")
+    if keep is not None and not isinstance(keep, Keep):
+        raise ConfigError(f"keep={keep!r}: must be noisewise.runs.states.Keep.evenly({keep!r}, steps), or None.")
     if ema is not None and (isinstance(ema, bool | str) or not 0 < ema < 1):
         raise ConfigError(f"ema={ema!r}: a decay in (0, 1), e.g. 0.9999, or None.")
     per_epoch = max(1, round(1 / mechanism.sampler.rate))

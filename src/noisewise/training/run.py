@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from noisewise.batches import Nest, map_tensors
 from noisewise.data import Data
 from noisewise.data.indexed import Indexed
 from noisewise.distributed.sharding import lent, whole_of
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
 from noisewise.losses import LossFn, unit_losses
 from noisewise.runs.files import write_json
 from noisewise.runs.folder import RunFolder, Status
@@ -136,7 +137,8 @@ class Run:
             return bool(team.said(None))
         plan, steps = self.state.mechanism.to_dict(), self.state.mechanism.steps
         told = [released(line, steps, self.valid_is_public, plan) for line in lines]
-        answers = [callback(line) is True for line in told for callback in callbacks]
+        with _as_it_was(self.model):
+            answers = [callback(line) is True for line in told for callback in callbacks]
         return bool(team.said(any(answers)))
 
     def released(self) -> dict[str, Tensor]:
@@ -179,3 +181,18 @@ def _mean_loss(model: nn.Module, loss_fn: LossFn, valid: Data | Indexed | Nest) 
         for module, training in modes.items():  # parts of the model may have been in another mode than the whole
             module.training = training
     return total / count
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """Whoever looks at a model in evaluation mode leaves it as it was; one with other parameters would not learn any more."""
+    modes = {module: module.training for module in model.modules()}
+    before = [id(parameter) for parameter in model.parameters()]
+    yield
+    for module, training in modes.items():
+        module.training = training
+    if [id(parameter) for parameter in model.parameters()] != before:
+        raise ConfigError(
+            "a callback has replaced parameters of the model: the optimizer would go on with the old ones, and what is "
+            "released be spent on nothing. Change their values in place, or build the model before training."
+        )

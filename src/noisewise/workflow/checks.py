@@ -33,9 +33,27 @@ CHOICES = {
 }  # fmt: skip
 
 
+NUMBERS = {**ABOVE_ZERO, "noise_multiplier": "1.0", "momentum": "0.9", "ema": "0.9999", "delta": "1e-5"}
+TEXTS = {"clip": "flat", "model": "mlp", "recipe": "scattering-linear", "schedule": "linear", "device": "cpu"}
+
+
+def _check_kinds(said: Mapping[str, Any]) -> None:
+    """Numbers, texts and a list of texts; a file of settings may hold anything."""
+    for name, example in NUMBERS.items():
+        if name in said and (isinstance(said[name], bool) or not isinstance(said[name], int | float)):
+            raise ConfigError(f"{name}={said[name]!r}: must be a number, e.g. {example}.")
+    for name, example in TEXTS.items():
+        if name in said and not isinstance(said[name], str):
+            raise ConfigError(f"{name}={said[name]!r}: must be a text, e.g. {example!r}.")
+    repairs = said.get("repairs", ())
+    if isinstance(repairs, str) or not all(isinstance(text, str) for text in repairs):
+        raise ConfigError(f"repairs={repairs!r}: must be a list of texts, e.g. ['moving-average'].")
+
+
 def check_settings(given: Mapping[str, Any]) -> None:
     """Refuse a setting that can mean nothing; those that are not given, or None, are passed over."""
     said = {name: value for name, value in given.items() if value is not None}
+    _check_kinds(said)
     for name, least in WHOLE.items():
         if name in said and (type(said[name]) is not int or said[name] < least):
             raise ConfigError(f"{name}={said[name]!r}: must be a whole number >= {least}.")
@@ -43,8 +61,10 @@ def check_settings(given: Mapping[str, Any]) -> None:
         if name in said and not 0 < said[name] < math.inf:
             raise ConfigError(f"{name}={said[name]}: must be a number above 0, e.g. {example}.")
     for name, known in CHOICES.items():
-        if name in said and said[name] not in known:
-            raise ConfigError(f"{name}={said[name]!r}: must be one of {', '.join(known)}.")
+        own = name == "clip" and ".py:" in str(said.get(name))
+        if name in said and said[name] not in known and not own:
+            or_own = ", or FILE.py:NAME" if name == "clip" else ""
+            raise ConfigError(f"{name}={said[name]!r}: must be one of {', '.join(known)}{or_own}.")
     if "noise_multiplier" in said and not 0 <= said["noise_multiplier"] < math.inf:
         raise ConfigError(f"noise_multiplier={said['noise_multiplier']}: must be a finite number >= 0.")
     if "momentum" in said and not 0 <= said["momentum"] < 1:

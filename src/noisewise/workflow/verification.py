@@ -26,7 +26,7 @@ from noisewise.clipping import PerLayer
 from noisewise.data import Data, Splits
 from noisewise.data.tables.kinds import Classes
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, NoisewiseError, RunError
+from noisewise.errors import ConfigError, NoisewiseError, OwnCode, RunError
 from noisewise.losses import loss_for
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import Recipe
@@ -203,7 +203,7 @@ def _plan(folder: RunFolder) -> str:
     """config.toml and n give the lines that are in the ledger, at no more than the config's epsilon."""
     written = joined(Ledger.from_dict(read_json(folder.ledger)).lines)
     if not folder.config.exists():
-        planned = Mechanism.from_dict(read_json(folder.mechanism)).lines()
+        planned = _written_plan(folder).lines()
         tail = written[len(written) - len(planned) :]
         if [_release(line) for line in tail] != [_release(line) for line in planned]:
             raise RunError(f"mechanism.json plans {_in_words(planned)}, the ledger holds {_in_words(written)}.")
@@ -220,6 +220,14 @@ def _plan(folder: RunFolder) -> str:
     if config.epsilon is not None and not (cost := recipe.epsilon(config.delta)) <= config.epsilon * (1 + 1e-3):
         raise RunError(f"the plan costs epsilon {at_most(cost)}, config.toml allows {number(config.epsilon)}.")
     return f"config.toml gives the ledger's lines: {_in_words(planned)}."
+
+
+def _written_plan(folder: RunFolder) -> Mechanism:
+    """The mechanism of a run that was made in Python; rules and plans of somebody's own cannot be read."""
+    try:
+        return Mechanism.from_dict(read_json(folder.mechanism))
+    except OwnCode as error:
+        raise _Open(f"{error} `noisewise.testing.checks.check_clip` asks a rule by itself.") from None
 
 
 def _release(line: Line) -> tuple[Any, str, int]:
@@ -241,6 +249,8 @@ def planned_recipe(folder: RunFolder, config: Config) -> Recipe:
     Repairs that are free leave no line; the others are applied. Somebody else's code is not run.
     """
     own = [text for text in (config.model, *config.repairs) if ".py:" in text]
+    if ".py:" in config.clip:
+        raise _Open(f"{config.clip} is a rule of code that is not here, and may ask for more than gradients.")
     if own and config.repairs:
         raise _Open(f"{own[0]} is code that is not here, and may change what is planned.")
     data = _blank(folder)
@@ -350,10 +360,8 @@ def _states(folder: RunFolder) -> str:
 
 def _engine(folder: RunFolder, *, progress: bool, trials: int) -> str:
     """One release of this mechanism on this machine gives away no more than it claims."""
-    if folder.config.exists():
-        plan = planned_recipe(folder, Config.read(folder.config)).mechanism
-    else:
-        plan = Mechanism.from_dict(read_json(folder.mechanism))
+    made_here = folder.config.exists()
+    plan = planned_recipe(folder, Config.read(folder.config)).mechanism if made_here else _written_plan(folder)
     if isinstance(plan.clip_at(0), PerLayer):
         raise _Open(
             "rules per layer name parameters of the run's model. `noisewise audit DIR --only engine-epsilon` asks it."
