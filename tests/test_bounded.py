@@ -14,7 +14,7 @@ from scipy import stats
 
 from noisewise.accounting import Ledger
 from noisewise.bounded import Bounded, _mask_at_once, expose, joint_multiplier, merge, release
-from noisewise.errors import PrivacyError
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.noise import NOISE_CHUNK, standard_normal
 from noisewise.pieces import pieces, room_for
 from noisewise.randomness import Entropy
@@ -462,3 +462,22 @@ def test_noise_has_all_digits_of_its_type(kind):
     noise = standard_normal(torch.zeros(1000, dtype=kind), Entropy.insecure(1), (0, 0))
     assert noise.dtype == kind
     assert bool((noise == noise.float().double()).all()) == (kind == torch.float32)
+
+
+def test_noise_of_a_step_is_given_out_once():
+    """A loop of one's own that does not count its steps up would give two sums the same noise, and so their difference."""
+    entropy, ledger, bounded = Entropy.fresh(), Ledger("add-remove"), Bounded(zeros(a=2), 1.0)
+    release({"gradient": (bounded, 1.0)}, sampler=SAMPLER, ledger=ledger, entropy=entropy, step=0)
+    with pytest.raises(PrivacyError, match=r"second release of step 0.*step \+ 1"):
+        release({"gradient": (bounded, 1.0)}, sampler=SAMPLER, ledger=ledger, entropy=entropy, step=0)
+    assert ledger.releases == 1
+    release({"gradient": (bounded, 1.0)}, sampler=SAMPLER, ledger=ledger, entropy=entropy, step=1)
+    assert ledger.releases == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [(zeros(a=2), "must be a pair"), ((Bounded(zeros(a=2), 1.0), "1"), "must be a number")]
+)
+def test_parts_that_are_no_pairs_are_refused(part, words):
+    with pytest.raises(ConfigError, match=words):
+        release({"gradient": part}, sampler=SAMPLER, ledger=Ledger("add-remove"), entropy=Entropy.fresh(), step=0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from noisewise.audits import AUDITS
+from noisewise.audits import AUDITS, audit_of
 from noisewise.audits.result import Table
 from noisewise.cli.audit import _print_result
 from noisewise.errors import ConfigError
@@ -32,6 +32,42 @@ def test_without_a_twin_the_audit_says_what_is_missing(noisewise) -> None:
     assert not (Path("a") / "sensitive" / "twin.safetensors").exists()
 
 
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+def written(heading: str, name: str) -> None:
+    """The example of CONTRIBUTING.md under a heading, as a file."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    Path(name).write_text(section.split("```python\n")[1].split("```")[0])
+
+
+def test_an_audit_of_ones_own_is_asked_kept_and_reported(noisewise) -> None:
+    assert noisewise("train", *QUICK, "--out", "a", "--no-twin", "--quiet").code == 0
+    written("Adding an audit", "sureness.py")
+    asked = noisewise("audit", "a", "--only", "sureness.py:AUDIT")
+    assert (asked.code, "The private model is" in asked.words) == (0, True)
+    assert read_json(Path("a/sensitive/audits/sureness.json"))["own"] == "sureness.py:AUDIT"
+    assert noisewise("report", "a", "--out", "page.html").code == 0
+    assert "How sure is the model?" in Path("page.html").read_text()
+    Path("sureness.py").unlink()
+    lost = noisewise("report", "a", "--out", "page.html")
+    assert (lost.code != 0, "result of an audit of your own" in lost.words) == (True, True)
+    for wrong, words in (("sureness.py:AUDIT", "no file"), ("sureness", "or FILE.py:NAME")):
+        assert words in noisewise("audit", "a", "--only", wrong).words
+
+
+def test_what_is_no_audit_or_has_a_known_name_is_refused(noisewise) -> None:
+    Path("own.py").write_text(
+        "from noisewise.audits import AUDITS\nCOPY = AUDITS['calibration']\ndef function(): ...\n"
+    )
+    for name, words in (
+        ("own.py:COPY", "Give it another name"),
+        ("own.py:function", "must be a noisewise.audits.Audit"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            audit_of(name)
+
+
 def test_audits_say_what_they_ask_and_how_long_they_take(noisewise) -> None:
     found = noisewise("audit", "--list")
     assert found.code == 0
@@ -46,7 +82,6 @@ def test_an_audit_that_a_run_does_not_allow_is_named_and_the_others_go_on(noisew
     """The bound of quantile clipping moved, so what clipping did at the end is not known; who gets how much is."""
     wanted = {name: AUDITS[name] for name in ("clipping-bias", "disparity")}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", wanted)
     assert noisewise("train", *QUICK, "--clip", "quantile", "--out", "a", "--no-twin", "--quiet").code == 0
     found = noisewise("audit", "a")
     assert found.code == 0

@@ -76,3 +76,12 @@ def test_no_run_is_said(noisewise, tmp_path) -> None:
     refused = noisewise("suggest", "nowhere")
     assert refused.code == 2
     assert "nowhere is no run folder" in refused.words
+
+
+def test_a_run_made_in_python_has_no_settings_that_a_command_could_change(noisewise) -> None:
+    tiny.run(out="python", delta=1e-3)
+    said = noisewise("suggest", "python")
+    assert said.code == 2
+    assert "was made in Python" in said.words
+    assert "noisewise audit python --model FILE.py:NAME" in said.words
+    assert "noisewise suggest" not in noisewise("report", "python", "--out", "page.html").words

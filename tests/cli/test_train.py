@@ -156,7 +156,6 @@ def test_demo_takes_a_new_folder_and_takes_up_an_unfinished_one(noisewise, monke
     monkeypatch.setattr("noisewise.workflow.config.plan", lambda **_: small)
     wanted = {"disparity": AUDITS["disparity"]}
     monkeypatch.setattr("noisewise.audits.AUDITS", wanted)
-    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", wanted)
     first = noisewise("demo", "--out", "runs/demo")
     assert first.code == 0
     assert "Report: runs/demo/sensitive/report.html" in first.words
@@ -197,7 +196,6 @@ def test_a_command_loads_data_once_and_builds_its_plan_once(noisewise, counted, 
     assert min(asked.count("mechanism"), asked.count("start") + asked.count("path")) > 1
     light = {name: replace(audit, run=lambda *_, **__: Silent()) for name, audit in wanted.items()}
     monkeypatch.setattr("noisewise.audits.AUDITS", light)
-    monkeypatch.setattr("noisewise.workflow.opened.AUDITS", light)
     counted.update(data=0, plan=0, model=0)
     assert noisewise("audit", "a", "--all").code == 0
     assert counted == {"data": 1, "plan": 1, "model": 1}

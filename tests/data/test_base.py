@@ -96,3 +96,12 @@ def test_nobody_is_in_two_parts() -> None:
     assert [set(p.unit.tolist()) for p in split(Data(owner, torch.zeros(10), unit=owner), 1, 2, 1)] != owners
     with pytest.raises(ConfigError, match="leave none of 6"):
         split(Data(torch.arange(10.0), torch.zeros(10), unit=owner), 0, 6)
+
+
+def test_what_is_printed_of_data_holds_no_record() -> None:
+    data = Data(
+        torch.full((3, 2), 0.12345), torch.tensor([0, 1, 1]), {"sex": torch.tensor([0, 1, 0])}, classes=("a", "b")
+    )
+    assert repr(data) == "Data(3 rows [2], 2 classes, groups sex, not public)"
+    owned = Data(data.x, torch.tensor([0.5, 1.5, 2.5]), unit=torch.tensor([4, 4, 9]), public=True)
+    assert repr(owned) == "Data(3 rows [2] of 2 units, float32 targets, public)"

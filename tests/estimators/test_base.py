@@ -495,3 +495,14 @@ def test_predictions_are_those_of_the_average(monkeypatch):
     averaged = trained[0].averaged
     assert all(torch.equal(parameter, averaged[name]) for name, parameter in fitted.model_.named_parameters())
     assert any(not torch.equal(parameter, averaged[name]) for name, parameter in trained[0].model.named_parameters())
+
+
+def test_fits_of_other_processes_are_said_to_be_left_out(monkeypatch):
+    quick(monkeypatch)
+    monkeypatch.setattr(spending.multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr(spending, "_TOLD", [])
+    X = np.random.default_rng(11).uniform(size=(40, 1))
+    with pytest.warns(PrivacyWarning, match=r"another one started \(n_jobs\).*n_jobs=1"):
+        PrivateClassifier(classes=[0, 1], ranges=(0, 1), steps=2).fit(X, [0, 1] * 20)
+    X = np.random.default_rng(12).uniform(size=(40, 1))
+    PrivateClassifier(classes=[0, 1], ranges=(0, 1), steps=2).fit(X, [0, 1] * 20)  # once is enough

@@ -347,3 +347,14 @@ def test_a_killed_run_goes_on_on_any_device(name, device, tmp_path):
     resumed = fit(on_device(), out=tmp_path / "parts", resume=True, **settings)
     assert all(parameter.device.type == device for parameter in resumed.model.parameters())
     assert torch.equal(flat_weights(resumed.model), flat_weights(whole.model))
+
+
+def test_a_repair_that_gives_nothing_back_is_named():
+    class Nothing(Repair):
+        name = "nothing"
+
+        def apply(self, recipe):
+            return None
+
+    with pytest.raises(ConfigError, match=r"repair nothing: apply\(\) gave a NoneType"):
+        repaired(compose.recipe(), Nothing())

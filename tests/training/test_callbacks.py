@@ -234,3 +234,25 @@ def test_an_averaged_model_is_known_after_an_early_stop():
     run = tiny.run(ema=0.9, callbacks=[lambda told: True])
     assert run.averaged is not None
     assert all(torch.isfinite(value).all() for value in run.averaged.values())
+
+
+def test_a_callback_that_looks_in_evaluation_mode_does_not_end_dropout():
+    network, seen = tiny.model(dropout=0.5), []
+
+    def look(line):
+        seen.append(network.training)
+        network.eval()
+
+    tiny.run(network, callbacks=[look])
+    assert len(seen) > 2
+    assert all(seen)
+
+
+def test_a_callback_may_not_replace_parameters():
+    network = tiny.model()
+
+    def replace(line):
+        network[0] = torch.nn.Linear(5, 6)
+
+    with pytest.raises(ConfigError, match="replaced parameters of the model"):
+        tiny.run(network, callbacks=[replace])

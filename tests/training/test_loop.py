@@ -390,3 +390,17 @@ def test_release_needs_its_epoch_in_the_ledger():
     with pytest.raises(PrivacyError, match="not in the ledger"):
         private_step(network, tiny.data(), tiny.loss_fn, tiny.sgd(network), state)
     assert state.ledger.lines == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"about": {"who": "me"}}, "about has 'who'.*Known are task, data, model, repairs"),
+        ({"about": ["task"]}, "must be a dict of public facts"),
+        ({"about": {"data": "clinic"}}, "must be a dict of public facts"),
+        ({"keep": 3}, r"keep=3: must be noisewise.runs.states.Keep.evenly\(3, steps\)"),
+    ],
+)
+def test_what_would_be_lost_or_cannot_be_read_is_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        tiny.run(**given)

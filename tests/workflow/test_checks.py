@@ -54,3 +54,21 @@ def test_checking_imports_nothing_heavy():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"lr": "a"}, "lr='a': must be a number, e.g. "),
+        ({"momentum": "a"}, "momentum='a': must be a number"),
+        ({"ema": True}, "ema=True: must be a number"),
+        ({"epsilon": "3"}, "epsilon='3': must be a number"),
+        ({"clip": 3}, "clip=3: must be a text, e.g. 'flat'"),
+        ({"repairs": [3]}, "repairs=\\[3\\]: must be a list of texts"),
+        ({"repairs": "moving-average"}, "repairs='moving-average': must be a list of texts"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(setting, words):
+    """A file of a sweep may hold anything."""
+    with pytest.raises(ConfigError, match=words):
+        check_settings(setting)

@@ -100,3 +100,8 @@ def test_every_plain_setting_can_be_written(kind):
             continue
         text = "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
         assert converted(name, text, hints[name]) == value
+
+
+def test_a_repair_of_ones_own_takes_no_settings_in_its_name():
+    with pytest.raises(ConfigError, match=r"takes no settings here\. NAME may be an instance"):
+        parse("falling.py:Falling:factor=0.3")

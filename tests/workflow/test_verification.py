@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import tomllib
+from dataclasses import dataclass
 
 import pytest
 import tomli_w
@@ -13,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from helpers import tiny
 from helpers.remembered import remembered  # noqa: F401  accountants with a memory
 from noisewise.accounting import Ledger, spent
+from noisewise.adaptive import rule_for
+from noisewise.clipping import OneBlock
 from noisewise.data import Data
-from noisewise.errors import RunError
+from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.states import read_states
@@ -302,3 +305,46 @@ def test_an_engine_that_adds_too_little_noise_fails(run, monkeypatch):
 def test_what_is_no_finished_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="no finished run"):
         verified(tmp_path)
+
+
+@dataclass(frozen=True)
+class Mine(OneBlock):
+    """Somebody's own rule."""
+
+    bound: float = 1.0
+
+    def factors(self, samples):
+        return self.bound / (samples.norms + self.bound)
+
+
+def test_a_rule_of_ones_own_cannot_be_read_back_which_is_no_failure(tmp_path):
+    tiny.run(plan=tiny.mechanism(clip=Mine()), out=tmp_path / "run", delta=1e-3)
+    found = verdicts(RunFolder(tmp_path / "run"))
+    assert {name for name, verdict in found.items() if verdict == OPEN} >= {"plan", "engine"}
+    assert FAILS not in found.values()
+    edit(tmp_path / "run" / "mechanism.json", noise_multiplier=-1.0)
+    assert "files" in failing(RunFolder(tmp_path / "run"))
+
+
+def test_a_rule_of_ones_own_by_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_rule.py").write_text(
+        "from dataclasses import dataclass\nfrom noisewise.clipping import Flat, OneBlock\n"
+        "@dataclass(frozen=True)\nclass Mine(OneBlock):\n    bound: float = 1.0\n"
+        "    def factors(self, samples):\n        return self.bound / (samples.norms + self.bound)\n"
+        "MADE = Flat(0.5)\ndef number(bound):\n    return bound\n"
+    )
+    assert rule_for("own_rule.py:Mine", 2.0).sensitivity == 2.0
+    assert rule_for("own_rule.py:MADE", 2.0).sensitivity == 0.5
+    with pytest.raises(ConfigError, match=r"gives a float: a rule needs blocks"):
+        rule_for("own_rule.py:number", 2.0)
+    wanted = configure(
+        data="digits", model="logistic", epsilon=3.0, steps=4, batch_size=64, twin=False, clip="own_rule.py:Mine"
+    )
+    run = execute(wanted, tmp_path / "run", progress=False)
+    assert read_json(run.mechanism)["clip"]["rule"].endswith(":Mine")
+    found = verdicts(run)
+    assert FAILS not in found.values()
+    assert found["plan"] == OPEN
+    with pytest.raises(ConfigError, match=r"or FILE\.py:NAME"):
+        configure(data="digits", epsilon=3.0, clip="smoth")

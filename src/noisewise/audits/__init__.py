@@ -9,11 +9,13 @@ canaries), `lira` and `rmia` (shadow models), `over_steps` (saved states), `stor
 
 from __future__ import annotations
 
+import inspect
 import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from noisewise import userfiles
 from noisewise.attacks.shadows import Shadows, train_shadows
 from noisewise.audits.attribution import Attribution, attribution
 from noisewise.audits.audit import Audit, results_in
@@ -33,15 +35,15 @@ from noisewise.audits.over_steps import OverSteps, over_steps
 from noisewise.audits.reconstruction import Reconstruction, reconstruction
 from noisewise.audits.result import Result
 from noisewise.audits.robustness import Robustness, robustness
-from noisewise.errors import RunError
+from noisewise.errors import ConfigError, RunError
 from noisewise.estimates.estimate import Estimate
 from noisewise.runs.files import read_json
 
 __all__ = [
     "AUDITS", "Attribution", "Audit", "Calibration", "ClippingBias", "Convergence", "Disparity", "EngineEpsilon",
     "ErrorDisparity", "Estimate", "FeatureNoise", "FeatureStory", "Landscape", "Membership", "Ntk", "OneRun", "OverSteps",
-    "RESULTS", "Reconstruction", "Result", "Robustness", "Shadows", "attribution", "calibration", "clipping_bias",
-    "convergence", "disparity", "engine_epsilon", "feature_noise", "landscape", "lira", "membership", "ntk", "one_run",
+    "RESULTS", "Reconstruction", "Result", "Robustness", "Shadows", "attribution", "audit_of", "calibration", "clipping_bias",
+    "convergence", "disparity", "engine_epsilon", "feature_noise", "kept", "landscape", "lira", "membership", "ntk", "one_run",
     "over_steps", "read", "reconstruction", "rmia", "robustness", "story", "train_shadows",
 ]  # fmt: skip
 
@@ -60,10 +62,48 @@ RESULTS: dict[str, type[Result]] = {
 }
 
 
+OWN = "own"  # in a saved result: FILE.py:NAME of an audit that is not the library's
+
+
+def audit_of(name: str) -> Audit:
+    """An audit by its name, or `FILE.py:NAME` of one's own."""
+    if ".py:" not in name:
+        if name not in AUDITS:
+            raise ConfigError(f"audit {name!r}: unknown. Known audits: {', '.join(AUDITS)}; or FILE.py:NAME.")
+        return AUDITS[name]
+    own = userfiles.load(name)
+    if not isinstance(own, Audit):
+        raise ConfigError(
+            f"audit {name!r} is a {type(own).__name__}: must be a noisewise.audits.Audit, e.g. AUDIT = Audit('mine', function, "
+            "takes='Seconds.') (CONTRIBUTING.md shows one)."
+        )
+    if own.name in AUDITS:
+        raise ConfigError(f"audit {name!r} is called {own.name!r}, as one of the library's is. Give it another name.")
+    return own
+
+
+def kept(result: Result, name: str) -> dict[str, Any]:
+    """The JSON form of the result of an audit of that name, for `read`."""
+    return result.to_dict() | ({OWN: name} if ".py:" in name else {})
+
+
+def _own(path: Path, name: str) -> Audit:
+    try:
+        return audit_of(name)
+    except ConfigError as error:
+        raise RunError(
+            f"{path} is the result of an audit of your own. {error} Go to the folder where it was asked, or delete the result."
+        ) from None
+
+
 def read(path: str | os.PathLike[str]) -> Result:
-    """A saved result, of whichever audit."""
+    """A saved result, of whichever audit; that of one's own needs the audit's file, from the folder where it was asked."""
     raw: Any = read_json(Path(path))
+    known = RESULTS
+    if isinstance(raw, dict) and OWN in raw:
+        home = inspect.getmodule(_own(Path(path), raw.pop(OWN)).run)
+        known = {} if home is None else {kind.kind: kind for kind in results_in(home)}
     kind = raw.get("kind") if isinstance(raw, dict) else None
-    if kind not in RESULTS:
-        raise RunError(f"{Path(path).name} holds a result of kind {kind!r}: this version knows {', '.join(RESULTS)}.")
-    return RESULTS[kind].from_dict(raw)
+    if kind not in known:
+        raise RunError(f"{Path(path).name} holds a result of kind {kind!r}: this version knows {', '.join(known)}.")
+    return known[kind].from_dict(raw)

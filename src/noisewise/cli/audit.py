@@ -26,7 +26,9 @@ GAP = 2  # cells between the columns of a table
 @example("noisewise audit runs/digits")
 def audit(
     run: Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder of a finished run.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this audit; may be repeated.", metavar="NAME")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this audit, or FILE.py:NAME; may be repeated.", metavar="NAME")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also those that --list does not call usual.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say which audits there are and how long they take.")] = False,
     model: Annotated[
@@ -84,12 +86,11 @@ def ask(
 
     `made_by`: model and data of a run that was made in Python.
     """
-    from noisewise.audits import AUDITS
+    from noisewise.audits import AUDITS, audit_of
 
     console = terminal()
     for name in only or []:
-        if name not in AUDITS:
-            raise ConfigError(f"--only {name}: unknown audit. Known audits: {', '.join(AUDITS)}.")
+        audit_of(name)
     check_finished(RunFolder(path))
     run = _opened(path, planned, *made_by)
     from noisewise.runs.files import finite
@@ -102,7 +103,7 @@ def ask(
     results = {}
     for name in dict.fromkeys(only or [name for name in fitting if everything or AUDITS[name].usual]):
         if not as_json:
-            console.print(f"\n[bold]{name}[/] [dim]{AUDITS[name].takes}[/]")
+            console.print(f"\n[bold]{name}[/] [dim]{audit_of(name).takes}[/]")
         try:
             results[name] = opened.audit(run, name, progress=not as_json)
             if not as_json:

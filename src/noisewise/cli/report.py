@@ -91,7 +91,7 @@ def _next_steps(paths: list[Path]) -> list[tuple[str, str]]:
     if len(paths) > 1:
         return [(f"noisewise compare {' '.join(map(str, paths))}", "the same numbers in the terminal, or drawn")]
     folder, steps = RunFolder(paths[0]), []
-    if not folder.suggestions.exists():
+    if folder.config.exists() and not folder.suggestions.exists():  # else its settings are in somebody's Python code
         steps.append((f"noisewise suggest {paths[0]}", "what to try, and why"))
     if promised(read_summary(folder)).publishable:
         steps.append((f"noisewise report {paths[0]} --shareable", "what may leave, with cards"))

@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import math
+import multiprocessing
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ class Fit:
 
 
 _FITS: list[Fit] = []
+_TOLD: list[bool] = []  # that other processes are not seen
 
 
 def digests(columns: Mapping[str, Any]) -> np.ndarray:
@@ -76,6 +78,7 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
     Warns at the first fit on rows that were trained on before, and then no more: the total of this and all earlier ones is
     the estimator's `composed_epsilon_`. Limits: other processes, and rows that were changed in between.
     """
+    _warn_of_other_processes()
     fit = Fit(rows, ledger, owners=owners)
     earlier = [other for other in _FITS if fit.shares(other).any()]
     _FITS.append(fit)
@@ -96,6 +99,19 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
     for other in (*earlier, fit):
         other.warned = True
     return several
+
+
+def _warn_of_other_processes() -> None:
+    """Said once in a process that another one started, as `n_jobs=2` does."""
+    if multiprocessing.parent_process() is None or _TOLD:
+        return
+    _TOLD.append(True)
+    warnings.warn(
+        "fit in a process that another one started (n_jobs): fits of other processes on the same rows are not seen here, so "
+        "that composed_epsilon_ leaves them out. Search with n_jobs=1, or add the epsilons of all fits up.",
+        PrivacyWarning,
+        stacklevel=4,
+    )
 
 
 def trained_on(ledger: Ledger, owners: np.ndarray) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -166,6 +166,24 @@ def check_scheduler(scheduler: Any, optimizer: Any) -> None:
         raise ConfigError(
             f"scheduler={type(scheduler).__name__} belongs to another optimizer: it would change nothing here. Build it on "
             "the optimizer that is passed in."
+        )
+
+
+ABOUT = ("task", "data", "model", "repairs")  # what summary.json has room for
+
+
+def check_about(about: Any) -> None:
+    """Facts for summary.json; one that it has no room for would be lost."""
+    if about is None:
+        return
+    if not isinstance(about, Mapping) or not isinstance(about.get("data", {}), Mapping):
+        raise ConfigError(
+            f"about={about!r}: must be a dict of public facts, e.g. about={{'task': 'classification', 'data': {{'name': "
+            "'clinic'}, 'model': 'mlp'}."
+        )
+    if unknown := [name for name in about if name not in ABOUT]:
+        raise ConfigError(
+            f"about has {unknown[0]!r}, for which summary.json has no room. Known are {', '.join(ABOUT)}."
         )
 
 

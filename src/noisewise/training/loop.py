@@ -42,6 +42,7 @@ from noisewise.training.callbacks import Callback, check_callbacks
 from noisewise.training.captured import wanted
 from noisewise.training.checkpoint import contents_of, open_folder, save_agreed, take_part
 from noisewise.training.given import (
+    check_about,
     check_data,
     check_extras,
     check_loss,
@@ -146,7 +147,8 @@ def train(
         augment: random versions of each row, averaged before clipping; mixing rows would couple units.
         team: the processes that train this model together, `noisewise.distributed.begin()` under torchrun: each computes a
             part of every batch, there is one release and one ledger, and the first of them writes `out`.
-        about: what summary.json says of the task, the data and the model: public facts only.
+        about: what summary.json says of `task`, `data` (its name, by which runs are added up), `model` and `repairs`: public
+            facts only, e.g. {"task": "classification", "data": {"name": "clinic"}}.
         keep: after which steps the weights are kept for audits, `Keep.evenly(10, steps)`: beside the model if the run is
             private, since the ledger covers every step, else in `sensitive/`.
         progress: show a bar with the epsilon so far and the time left.
@@ -163,6 +165,7 @@ def train(
     check_optimizer(optimizer)
     check_scheduler(scheduler, optimizer)
     check_extras(runtime, ledger, recorders, augment)
+    check_about(about)
     check_number("checkpoint_seconds", checkpoint_seconds, "30")
     if keep is not None and not isinstance(keep, Keep):
         raise ConfigError(f"keep={keep!r}: must be noisewise.runs.states.Keep.evenly({keep!r}, steps), or None.")

@@ -136,6 +136,9 @@ def _forget_twin(folder: RunFolder) -> None:
     """Delete a twin, and the audits that compare with it."""
     shutil.rmtree(folder.twin, ignore_errors=True)
     folder.twin_weights.unlink(missing_ok=True)
+    for path in folder.audits.glob("*.json"):
+        if path.stem not in AUDITS:  # of somebody's own, which may compare with it
+            path.unlink()
     for name, audit in AUDITS.items():
         if audit.twin:
             folder.audit(name).unlink(missing_ok=True)

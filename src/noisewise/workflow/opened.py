@@ -16,7 +16,7 @@ from torch import nn
 
 from noisewise import userfiles
 from noisewise.accounting import Identity
-from noisewise.audits import AUDITS, Result
+from noisewise.audits import Result, audit_of, kept
 from noisewise.data import Data, Splits, load
 from noisewise.data.marks import mark_of
 from noisewise.data.tables import schema as schemas
@@ -216,10 +216,8 @@ def _splits(name: str) -> Splits:
 
 
 def audit(run: Run, name: str, *, progress: bool = False) -> Result:
-    """Audit a run on its test part by name; the result is saved among the run's secrets."""
-    if name not in AUDITS:
-        raise ConfigError(f"audit {name!r}: unknown. Known audits: {', '.join(AUDITS)}.")
-    wanted, task = AUDITS[name], run.data.test.task
+    """Audit a run on its test part by name, or by `FILE.py:NAME`; the result is saved among the run's secrets."""
+    wanted, task = audit_of(name), run.data.test.task
     if wanted.classes and task != "classification":
         raise ConfigError(f"audit {name!r}: needs classes, this run is a {task}.")
     if "members" in wanted.needs and not len(run.data.train):
@@ -234,7 +232,7 @@ def audit(run: Run, name: str, *, progress: bool = False) -> Result:
     if result.status.status == "private":
         result = replace(result, status=run.status)  # no more private than the model it speaks of
     run.folder.audits.mkdir(exist_ok=True)
-    write_json(run.folder.audit(name), result.to_dict())
+    write_json(run.folder.audit(wanted.name), kept(result, name))
     return result
 
 

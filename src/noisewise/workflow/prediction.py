@@ -62,8 +62,8 @@ def open_predictor(path: str | os.PathLike[str]) -> Predictor:
     schema = stored_schema(folder)
     if schema is None or not folder.config.exists():
         raise RunError(
-            f"{folder.path} is not a run on a table, so rows of a CSV file cannot be turned into its inputs. Its README.md "
-            "says how to use the model in plain PyTorch."
+            f"{folder.path} is neither a run on a table nor, by a recipe, on images: how a file becomes inputs is not known. "
+            "Its README.md says how to use the model in plain PyTorch."
         )
     config = Config.read(folder.config)
     outputs = len(schema.target.values) if isinstance(schema.target, Classes) else 1

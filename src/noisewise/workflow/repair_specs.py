@@ -84,6 +84,11 @@ EXAMPLES = {
 
 
 def _of_file(text: str) -> Repair:
+    if "=" in text.rpartition(":")[2]:
+        raise ConfigError(
+            f"repair {text!r}: one of your own takes no settings here. NAME may be an instance that has them, or a function "
+            "that makes one."
+        )
     made = userfiles.load(text)
     repair = userfiles.called(text, made) if callable(made) and not isinstance(made, Repair) else made
     if not isinstance(repair, Repair):
