@@ -158,6 +158,7 @@ def plot(path: Path, rows: list[dict[str, Any]], device: str) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     figure, axes = plt.subplots(2, 3, figsize=(11, 6))
     for axis, row in zip(axes.flat, rows, strict=True):
@@ -166,6 +167,8 @@ def plot(path: Path, rows: list[dict[str, Any]], device: str) -> None:
             axis.loglog(row["sizes"], [1e3 * s for s in row[f"{way}_seconds"]], "o-", color=colour, label=label)
         axis.set_xticks(row["sizes"], [str(size) for size in row["sizes"]])
         axis.minorticks_off()
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_xlabel(row["axis"])
         axis.set_ylabel("ms a step")
         axis.legend(fontsize=8, frameon=False)

@@ -172,7 +172,7 @@ class ClippingBias(Result):
             ax.plot(ratios, alignments, "o", color=PRIVATE, markersize=5, label="random batches")
         ax.set_xscale("log")
         ax.set_ylim(-1.1, 1.1)
-        ax.legend(frameon=False, fontsize="small", loc="lower left")
+        ax.legend(frameon=False, fontsize="small", loc="lower left", labelcolor=INK)
         return dress(ax, "R of the batch", "mean cosine with the batch's mean")
 
     def _plot_parts(self, ax: Axes, by: str) -> Axes:

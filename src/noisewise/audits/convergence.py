@@ -190,7 +190,7 @@ class Convergence(Result):
         if best is not None:
             ax.plot([best], [private_bound(self.constants, best)], "o", color=PRIVATE, markersize=7, label="r*")
         ax.set_ylim(min(0.0, *curve.clipping), 1.6 * max(curve.bound[0], 0.0) or None)
-        ax.legend(frameon=False, fontsize="small", loc="upper left")
+        ax.legend(frameon=False, fontsize="small", loc="upper left", labelcolor=INK)
         return dress(ax, "sparsity r", "bound")
 
     def figures(self) -> list[Figure]:

@@ -324,7 +324,7 @@ class Recording:
             ax.plot(steps, [100 * v for v in smooth], color=colour, linewidth=1.8 if coloured else 1.0, zorder=2 + coloured,
                     label=_plain(f"{by} {name}") if coloured else None)  # fmt: skip
         ax.set_ylim(-2, 102)
-        ax.legend(frameon=False, fontsize="small")
+        ax.legend(frameon=False, fontsize="small", labelcolor=INK)
         return dress(ax, "step", {"clipped": "units clipped, %", "factor": "length kept, %"}[key], grid="y")
 
     def plot_cosine(self, ax: Axes) -> Axes:

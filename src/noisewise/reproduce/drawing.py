@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,13 +37,19 @@ def curve(
         ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
+def name_places(ax: Axes, names: Iterable[str]) -> None:
+    """Names below the axis, in two lines where they have two parts: long ones would push the axis out of the picture."""
+    labels = [name.replace(", ", ",\n", 1) for name in names]
+    ax.set_xticks(range(len(labels)), labels=labels, rotation=20, ha="right", fontsize="small")
+
+
 def bars(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -> None:
     """A bar for each name, mean over seeds, with the range of the seeds."""
     for place, (name, column) in enumerate(columns.items()):
         values = scale * column
         ax.bar(place, values.mean(), 0.7, color=COLOURS[place % len(COLOURS)], alpha=0.85, label=name)
         ax.plot([place, place], [values.min(), values.max()], color=INK, linewidth=1.2)
-    ax.set_xticks(range(len(columns)), labels=list(columns), rotation=30, ha="right", fontsize="small")
+    name_places(ax, columns)
 
 
 def dots(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -> None:
@@ -54,7 +60,7 @@ def dots(ax: Axes, columns: Mapping[str, np.ndarray], *, scale: float = 100.0) -
         if len(values) > 1:
             ax.plot([place + 0.2] * len(values), values, ".", markersize=5, color=colour, alpha=0.45)
     ax.set_xlim(-0.5, len(columns) - 0.3)
-    ax.set_xticks(range(len(columns)), labels=list(columns), rotation=30, ha="right", fontsize="small")
+    name_places(ax, columns)
 
 
 def accuracies(*names: str, width: float = 4.6) -> Callable[[Any, Measured], Figure]:
@@ -82,8 +88,10 @@ def heat(ax: Axes, values: np.ndarray, x: Sequence[float], y: Sequence[float], l
     figure.colorbar(image, ax=ax, label=label)
 
 
-def dress(ax: Axes, across: str, up: str, *, title: str = "", legend: bool = True, grid: bool = True) -> None:
-    """Labels, a faint grid, no frame."""
+def dress(
+    ax: Axes, across: str, up: str, *, title: str = "", legend: bool = True, above: bool = False, grid: bool = True
+) -> None:
+    """Labels, a faint grid, no frame. `above`: the legend over the axes, where it would hide something within."""
     ax.set_xlabel(across, color=INK)
     ax.set_ylabel(up, color=INK)
     ax.set_title(title, color=INK, fontsize="medium")
@@ -93,8 +101,11 @@ def dress(ax: Axes, across: str, up: str, *, title: str = "", legend: bool = Tru
         ax.set_axisbelow(True)
     for side in ax.spines.values():
         side.set_visible(False)
-    if legend and ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, fontsize="small", labelcolor=INK)
+    if legend and (shown := len(ax.get_legend_handles_labels()[0])):
+        place: dict[str, Any] = (
+            {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": min(shown, 3)} if above else {}
+        )
+        ax.legend(frameon=False, fontsize="small", labelcolor=INK, **place)
 
 
 def columns(measured: Measured, arms: Sequence[str], *path: str | int) -> list[np.ndarray]:

@@ -203,7 +203,7 @@ def _draw_rules(config: Clipped, measured: Measured) -> Figure:
         for ax, what in zip(axes, ("loss", "accuracy"), strict=False):
             seen = [measured.column(rule, "curve", k, what) for k in range(len(steps))]
             curve(ax, steps, seen, rule, place, marker="")
-    dress(axes[0], "step", "test loss")
+    dress(axes[0], "step", "test loss", above=True)
     dress(axes[1], "step", "test accuracy", legend=False)
     shown = [*config.rules, SLOW, EARLY]
     for place, what in enumerate(("ece", "mce")):

@@ -102,7 +102,7 @@ def _draw_pruned(config: Pruned, measured: Measured) -> Figure:
             spots = [list(WAYS).index(way) + 0.15 * (place - 1) for way in ways]
             curve(ax, spots, [scale * column for column in seen], mask, place, linestyle="")
         ax.set_xticks(range(len(WAYS)), labels=list(WAYS))
-        dress(ax, "", "test accuracy, %" if of == "accuracy" else "norm of the weights")
+        dress(ax, "", "test accuracy, %" if of == "accuracy" else "norm of the weights", above=True)
     return figure
 
 

@@ -79,6 +79,8 @@ def _draw_rows(config: Rows, measured: Measured) -> Figure:
     )
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.set_xticks(config.sizes, labels=[f"{size:,}" for size in config.sizes])
+    ax.minorticks_off()
     dress(ax, "training rows n", "generalisation gap")
     return figure
 

@@ -127,7 +127,7 @@ def _draw(config: Masks, measured: Measured) -> Figure:
     for ax, what, up in zip(
         axes,
         ("noise", "kept", "error"),
-        ("||m n|| / ||n||", "kept part, mask then clip over clip then mask", "error of the attack, over r = 0"),
+        ("||m n|| / ||n||", "kept, masked first / clipped first", "error of the attack, over r = 0"),
         strict=True,
     ):
         curve(ax, config.rates, [measured.column(MASKS, arm, what) for arm in arms], "drawn")
