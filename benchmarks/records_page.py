@@ -180,7 +180,7 @@ def frontier_table(folder: Path = FOLDER) -> list[str]:
         joules = "not measured" if one["joules"] is None else f"{one['joules']:,.0f}"
         lines.append(
             f"| {NAMES[one['data']]} | {one['lane']} | {one['epsilon']:g} | {percent(one['accuracy'])} | "
-            f"{one['worst_class'][0]} {percent(one['worst_class'][1])} | {group} | {one['seconds']:.1f} + "
+            f"{one['worst_class'][0]}: {percent(one['worst_class'][1])} | {group} | {one['seconds']:.1f} + "
             f"{one['feature_seconds']:.1f} for features | {joules} | {one['device']} |"
         )
     return lines if rows else ["No final run is committed yet."]
@@ -255,7 +255,7 @@ def what_helped(folder: Path = FOLDER) -> list[str]:
             if len(values) < 2:
                 continue
             ordered = sorted(values.items(), key=lambda item: -item[1]["upper"])
-            lines.append(f"- {choice}: " + ", ".join(f"{value} {percent(score['upper'])}" for value, score in ordered))
+            lines.append(f"- {choice}: " + ", ".join(f"{value}: {percent(score['upper'])}" for value, score in ordered))
         lines.append("")
     return lines or ["No search is committed yet.", ""]
 
@@ -289,7 +289,7 @@ can be run again: such a run is not private itself; `noisewise train --recipe` d
 
 Settings were searched on held-out training images only, as papers do, and the epsilon of a record does not count that
 search. The last column does: it composes every model that the search trained on the same images (RDP). On your own images
-use a recipe as it is (`noisewise recipes`), and nothing is searched.
+use a recipe as it is (`noisewise recipes`), and nothing is searched. Goals are ours, set before the searches.
 """
 LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise
 what clipping takes; the rest is noise. Held-out training images; the test part is not read. Ordinary

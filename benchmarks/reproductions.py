@@ -234,7 +234,7 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def _ours(findings: list[Finding]) -> str:
