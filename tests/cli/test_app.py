@@ -42,7 +42,7 @@ from noisewise.workflow.config import configure
         ("train --out a --noise-multiplier 1 --steps 2 --insecure-seed -1", "insecure_seed=-1"),
         ("train --out a --noise-multiplier 1 --steps 2 --clip oval", "oval"),
         ("audit a", "is no run folder"),
-        ("audit a --only astrology", "unknown audit"),
+        ("audit a --only astrology", "audit 'astrology': unknown"),
         ("report a", "no finished run"),
         ("frobnicate", "No such command"),
     ],

@@ -66,7 +66,7 @@ def test_paths_are_recognised_in_these_forms(text, found):
     assert PATH.findall(text) == [found]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/hugging_face.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/hugging_face.md", "docs/pieces.md"])
 def test_python_examples_run(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks

@@ -58,7 +58,6 @@ def help_of(command, name):
         ("train", "sampler", sampling.SAMPLERS),
         ("epsilon", "sampler", sampling.SAMPLERS),
         ("calibrate", "sampler", sampling.SAMPLERS),
-        ("train", "clip", adaptive.KINDS),
         ("train", "optimizer", OPTIMIZERS),
         ("train", "engine", typing.get_args(Engine)),
         ("train", "adjacency", ADJACENCIES),
@@ -66,6 +65,11 @@ def help_of(command, name):
 )
 def test_the_command_line_offers_what_the_library_has(command, name, library):
     assert choices(command, name) == list(library)
+
+
+def test_the_help_names_every_rule():
+    assert all(kind in help_of("train", "clip") for kind in adaptive.KINDS)
+    assert "FILE.py:NAME" in help_of("train", "clip")
 
 
 def test_the_help_says_where_data_sets_models_and_repairs_are_listed():

@@ -88,5 +88,5 @@ def test_folders_that_predict_nothing(run, tmp_path):
         tmp_path / "images",
         progress=False,
     )
-    with pytest.raises(RunError, match="not a run on a table"):
+    with pytest.raises(RunError, match="neither a run on a table"):
         open_predictor(images.path)

@@ -42,8 +42,8 @@ from noisewise.runs.files import read_json
 __all__ = [
     "AUDITS", "Attribution", "Audit", "Calibration", "ClippingBias", "Convergence", "Disparity", "EngineEpsilon",
     "ErrorDisparity", "Estimate", "FeatureNoise", "FeatureStory", "Landscape", "Membership", "Ntk", "OneRun", "OverSteps",
-    "RESULTS", "Reconstruction", "Result", "Robustness", "Shadows", "attribution", "audit_of", "calibration", "clipping_bias",
-    "convergence", "disparity", "engine_epsilon", "feature_noise", "kept", "landscape", "lira", "membership", "ntk", "one_run",
+    "RESULTS", "Reconstruction", "Result", "Robustness", "Shadows", "attribution", "calibration", "clipping_bias",
+    "convergence", "disparity", "engine_epsilon", "feature_noise", "landscape", "lira", "membership", "ntk", "one_run",
     "over_steps", "read", "reconstruction", "rmia", "robustness", "story", "train_shadows",
 ]  # fmt: skip
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noisewise.cli.shared import Json, example, note, plain, terminal, warnings_as_notes
-from noisewise.errors import ConfigError
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
 from noisewise.workflow.taken import check_finished
@@ -35,11 +34,6 @@ def suggest(
     people in the data, so it is secret: it is kept in sensitive/suggestions.json, and the report shows it.
     """
     check_finished(RunFolder(run))
-    if not RunFolder(run).config.exists():
-        raise ConfigError(
-            f"{run} was made in Python: its settings are in your code, so no command can be suggested. `noisewise audit {run} "
-            "--model FILE.py:NAME --data ...` says what privacy cost and why; `noisewise repairs` says what helps."
-        )
     from noisewise.workflow.suggest import suggest as suggested
 
     with warnings_as_notes():

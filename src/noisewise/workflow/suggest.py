@@ -25,6 +25,11 @@ def suggest(path: str | os.PathLike[str], *, progress: bool = False) -> tuple[Ev
     Audits that were asked before are read, the missing ones are asked. Guarantee: nothing is written outside `sensitive/`:
     audits look at people, and so does whatever follows from them.
     """
+    if not RunFolder(path).config.exists():
+        raise ConfigError(
+            f"{path} was made in Python: its settings are in your code, so no command can be suggested. `noisewise audit "
+            f"{path} --model FILE.py:NAME --data ...` says what privacy cost and why; `noisewise repairs` says what helps."
+        )
     run = open_run(path)
     evidence = gathered(run, str(path), progress=progress)
     advice = advise(evidence)
