@@ -707,7 +707,7 @@ def page() -> str:
         "",
         "Four papers say what DP-SGD does to models and how to repair it. We ran what they claim, with the controls that a "
         "reader would ask for. This page is for a reader who will not open them; `python benchmarks/learned.py` writes it "
-        f"from result files. {judged} of the {len(EVERY)} statements here and in [questions](questions.md) have a verdict so far; "
+        f"from result files. {judged} of the {len(EVERY)} statements here and in [questions](questions.md) have a verdict; "
         "the others are listed at the end. "
         "Numbers stand with intervals over seeds, corrected for all claims of an experiment; settings, and what is missing in "
         "the papers, in [reproductions](reproductions.md).",
