@@ -107,3 +107,13 @@ def test_a_plot_that_cannot_be_written_is_said_first(noisewise, runs, plot):
     outcome = noisewise("compare", "runs", "--plot", plot)
     assert outcome.code == 2
     assert "--plot" in outcome.words
+
+
+def test_runs_are_told_apart_by_their_settings(noisewise):
+    shared = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64", "--no-twin", "--quiet")
+    assert noisewise("train", *shared, "--lr", "0.3", "--out", "a").code == 0
+    assert noisewise("train", *shared, "--lr", "0.2", "--repair", "moving-average", "--out", "b").code == 0
+    words = noisewise("compare", "a", "b").words
+    assert "• a: lr 0.3 •" in words
+    assert "• b: lr 0.2, repairs moving-average •" in words
+    assert "steps" not in words.partition("• a:")[2]

@@ -64,6 +64,8 @@ def compare(
 def _print_rows(data: str, rows: list[Compared]) -> None:
     from rich.table import Table
 
+    from noisewise.report.comparison import differing
+
     console, measures = terminal(), rows[0].measures
     columns = {
         "run": [plain(str(row.run.folder.path)) for row in rows],
@@ -92,9 +94,23 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
         f"[dim]{below}all runs: epsilon of all of them together, at delta {at_most(rows[0].delta)}, which is what the people "
         "in the data paid for this table.[/]"
     )
+    for row, settings in zip(rows, differing(rows), strict=True):
+        if words := ", ".join(f"{name} {_written(value)}" for name, value in settings.items()):
+            console.print(f"• {row.run.folder.path}: {words}", markup=False, soft_wrap=True)
     for row in rows:
         for command in row.missing:
             console.print(f"• Not measured yet: {command}", markup=False, soft_wrap=True)
+
+
+def _written(value: Any) -> str:
+    """A setting as its option takes it."""
+    return (
+        " and ".join(map(str, value))
+        if isinstance(value, list)
+        else f"{value:g}"
+        if type(value) is float
+        else str(value)
+    )
 
 
 def _side_by_side(widths: dict[str, int], width: int) -> list[list[str]]:

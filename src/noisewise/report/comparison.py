@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -102,6 +103,24 @@ def compared(runs: Iterable[Finished]) -> list[Compared]:
     return rows
 
 
+SHOWN = ("format", "data", "epsilon", "delta")  # settings that stand elsewhere, or say nothing
+
+
+def differing(rows: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Of each run the settings in which it differs from another of them; of one made in Python, model and repairs."""
+    settings = [_settings(row.run) for row in rows]
+    names = dict.fromkeys(name for each in settings for name in each if name not in SHOWN)
+    told_apart = [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
+    return [{name: each[name] for name in told_apart if each.get(name) not in (None, [])} for each in settings]
+
+
+def _settings(run: Finished) -> dict[str, Any]:
+    if run.folder.config.exists():
+        return tomllib.loads(run.folder.config.read_text("utf-8"))
+    repairs = [repair.get("name") for repair in run.summary["repairs"]]
+    return {"model": run.summary["model"], "repairs": repairs}
+
+
 def _measured(run: Finished) -> tuple[dict[str, Estimate], str, tuple[str, ...]]:
     measures = ERRORS if run.summary["task"] == "regression" else MEASURES
     values: dict[str, Estimate] = {}
@@ -125,6 +144,7 @@ def _measured(run: Finished) -> tuple[dict[str, Estimate], str, tuple[str, ...]]
         except KeyError as error:
             raise RunError(f"{path} lacks {error}: run the audit again with this version.") from None
     command = f"noisewise audit {run.folder.path} " + " ".join(f"--only {name}" for name in absent)
+    command += "" if run.folder.config.exists() else " --model FILE.py:NAME --data NAME"  # made in Python
     return values, worst, (command,) if absent else ()
 
 

@@ -87,7 +87,9 @@ class Config:
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{name} is not valid TOML: {error}.") from None
         if raw.pop("format", None) != 1:
-            raise ConfigError(f"{name}: this version reads `format = 1`.")
+            raise ConfigError(
+                f"{name}: this version reads `format = 1`. Add that line at the top; config.toml of a run shows the others."
+            )
         unknown = set(raw) - {field.name for field in fields(cls)}
         if unknown:
             known = ", ".join(field.name for field in fields(cls))
