@@ -63,8 +63,9 @@ def test_numbers_are_those_of_the_audits(runs):
 
 def test_what_is_missing_is_named_with_its_command(runs):
     b, c = (rows_of(runs / name)[0] for name in "bc")
-    assert b.missing == (f"noisewise audit {runs / 'b'} --only calibration --only robustness",)
-    assert c.missing == (f"noisewise audit {runs / 'c'} --only disparity --only calibration --only robustness",)
+    made = "--model FILE.py:NAME --data NAME"  # these were made in Python
+    assert b.missing == (f"noisewise audit {runs / 'b'} --only calibration --only robustness {made}",)
+    assert c.missing == (f"noisewise audit {runs / 'c'} --only disparity --only calibration --only robustness {made}",)
     assert set(b.values) == {"accuracy", "worst part"}
     assert c.values == {}
 
