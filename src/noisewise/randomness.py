@@ -71,7 +71,9 @@ class Entropy:
 
     def answer_once(self, step: int) -> None:
         """Noise of a step is given out once: on two sums it would show their difference. Reproducible noise is free."""
-        if step in self._answered and not self.reproducible:
+        if self.reproducible:
+            return
+        if step in self._answered:
             raise PrivacyError(
                 f"a second release of step {step} with the same entropy: both would have the same noise, and their difference "
                 "none. Count steps up, step + 1 for each release, or begin another course with Entropy.fresh()."

@@ -110,7 +110,18 @@ def test_a_plot_that_cannot_be_written_is_said_first(noisewise, runs, plot):
 
 
 def test_runs_are_told_apart_by_their_settings(noisewise):
-    shared = ("--data", "digits", "--noise-multiplier", "4", "--steps", "3", "--batch-size", "64", "--no-twin", "--quiet")
+    shared = (
+        "--data",
+        "digits",
+        "--noise-multiplier",
+        "4",
+        "--steps",
+        "3",
+        "--batch-size",
+        "64",
+        "--no-twin",
+        "--quiet",
+    )
     assert noisewise("train", *shared, "--lr", "0.3", "--out", "a").code == 0
     assert noisewise("train", *shared, "--lr", "0.2", "--repair", "moving-average", "--out", "b").code == 0
     words = noisewise("compare", "a", "b").words
