@@ -98,8 +98,8 @@ def broken(rule: Clip) -> PrivacyError:
     """The error for a rule that does not keep its promise."""
     return PrivacyError(
         f"{rule!r} lets a unit contribute more than its sensitivity {rule.sensitivity:g}; "
-        "noisewise.testing.checks.check_clip(rule) tries norms from 0 to 1e12 and names those for which it does. (Which norm it "
-        "was here is private.)"
+        "noisewise.testing.checks.check_clip(rule) tries norms from 0 to 1e12 and names those for which it does. (Which "
+        "norm it was here is private.)"
     )
 
 
