@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -116,7 +117,7 @@ def _check_parts(parts: Mapping[str, tuple[Bounded, float]]) -> None:
                 f"release of {purpose!r}: is a {type(part).__name__}, must be a pair of what to release and its noise "
                 "multiplier, e.g. {'gradient': (clipped.grads, 1.0)}."
             )
-        if isinstance(part[1], bool) or not isinstance(part[1], int | float):
+        if isinstance(part[1], bool) or not isinstance(part[1], Real):
             raise ConfigError(f"release of {purpose!r}: noise multiplier {part[1]!r} must be a number, e.g. 1.0.")
 
 

@@ -58,7 +58,8 @@ def test_an_audit_of_ones_own_is_asked_kept_and_reported(noisewise) -> None:
 
 def test_what_is_no_audit_or_has_a_known_name_is_refused(noisewise) -> None:
     Path("own.py").write_text(
-        "from noisewise.audits import AUDITS\nCOPY = AUDITS['calibration']\ndef function(): ...\n"
+        "from dataclasses import replace\nfrom noisewise.audits import AUDITS\nCOPY = AUDITS['calibration']\n"
+        "def function(): ...\nOUTSIDE = replace(COPY, name='../x')\nMINE = replace(COPY, name='mine')\n"
     )
     for name, words in (
         ("own.py:COPY", "Give it another name"),

@@ -355,6 +355,14 @@ def test_weights_that_were_made_of_a_run_s_weights_have_its_past():
     assert fit(repaired(recipe(model=fresh_model()), pruned), progress=False).status.status == "private"
 
 
+def test_tensors_that_stay_as_they_were_give_a_fresh_model_no_past(tmp_path, monkeypatch):
+    fit(repaired(recipe(model=fresh_model()), LoRA(rank=1, layers="2")), out=tmp_path, progress=False)
+    monkeypatch.setattr("noisewise.training.lineage._CONTENTS", {})  # as in another process
+    with_additions, _ = LoRA(rank=1, layers="2").added(fresh_model())
+    merged(load_weights(with_additions, RunFolder(tmp_path).model))
+    assert tiny.run(fresh_model()).status.status == "private"
+
+
 def test_a_mask_from_a_model_is_paid_by_the_ledger_of_that_model():
     first = tiny.run(fresh_model())
     rows = Data(*tiny.data(), public=True)

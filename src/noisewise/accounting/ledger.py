@@ -201,9 +201,10 @@ class Ledger:
         keys = [ledger.identity and ledger.identity.key for ledger in (self, earlier)]
         if None not in keys and keys[0] != keys[1]:
             return False
-        *first, last = earlier.lines
-        ours = self.lines[len(first) : len(first) + 1]  # may count more: equal releases share a line
-        return self.lines[: len(first)] == first and any(
+        *first, last = joined(earlier.lines)
+        lines = joined(self.lines)
+        ours = lines[len(first) : len(first) + 1]  # may count more: equal releases share a line
+        return lines[: len(first)] == first and any(
             replace(one, count=last.count) == last and one.count >= last.count for one in ours
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ RESULTS: dict[str, type[Result]] = {
 }
 
 
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")  # names of audits, which are names of files
 OWN = "own"  # in a saved result: FILE.py:NAME of an audit that is not the library's
 
 
@@ -77,6 +79,8 @@ def audit_of(name: str) -> Audit:
             f"audit {name!r} is a {type(own).__name__}: must be a noisewise.audits.Audit, e.g. AUDIT = Audit('mine', function, "
             "takes='Seconds.') (CONTRIBUTING.md shows one)."
         )
+    if not PLAIN.fullmatch(own.name):
+        raise ConfigError(f"audit {name!r} is called {own.name!r}: its name is a file's, of letters, digits, - and _.")
     if own.name in AUDITS:
         raise ConfigError(f"audit {name!r} is called {own.name!r}, as one of the library's is. Give it another name.")
     return own
@@ -102,7 +106,7 @@ def read(path: str | os.PathLike[str]) -> Result:
     known = RESULTS
     if isinstance(raw, dict) and OWN in raw:
         home = inspect.getmodule(_own(Path(path), raw.pop(OWN)).run)
-        known = {} if home is None else {kind.kind: kind for kind in results_in(home)}
+        known = RESULTS | ({} if home is None else {kind.kind: kind for kind in results_in(home)})
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind not in known:
         raise RunError(f"{Path(path).name} holds a result of kind {kind!r}: this version knows {', '.join(known)}.")

@@ -41,7 +41,8 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
         table.add_row("epsilon", f"[bold]{number(math.inf)}[/], nothing is promised{kept}")
     table.add_row("delta", at_most(config.delta))
     table.add_row("protects", f"one {unit} of {n:,} ({mechanism.adjacency})")
-    table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {config.bound:g} ({config.clip} clipping)")
+    bound = mechanism.clip_at(0).sensitivity if ".py:" in config.clip else config.bound  # one's own may have its own
+    table.add_row("noise", f"multiplier {mechanism.noise_at(0):.4g}, bound {bound:g} ({config.clip} clipping)")
     steps = mechanism.steps + sum(phase.mechanism.steps for phase in recipe.phases)
     phases = f" in {len(recipe.phases) + 1} phases" if recipe.phases else ""
     table.add_row(

@@ -116,6 +116,8 @@ class Private(BaseEstimator):
         parts = load_table(source, chosen, test=0)
         for sentence in parts.sentences():
             warnings.warn(sentence, OddRows, stacklevel=2)
+        rows = digests(table.columns)  # before anything is spent
+        owners = None if table.unit is None else owner_digests(table.owners)
         recipe, self.settings_ = self._recipe(parts.train)
         recipe = at_noise(recipe, noise_for(recipe, float(self.epsilon), self.delta_))
         trained = fit(
@@ -129,8 +131,7 @@ class Private(BaseEstimator):
         self.groups_ = [groups] if isinstance(groups, str) else list(groups or ())
         self.unit_ = table.unit
         self._columns, self._left_out = tuple(table.columns), table.left_out
-        owners = None if table.unit is None else owner_digests(table.owners)
-        self._histories = counted(digests(table.columns), self.ledger_, self.delta_, owners)
+        self._histories = counted(rows, self.ledger_, self.delta_, owners)
         self._set_outcome(chosen, y, labels)
         return self
 

@@ -95,8 +95,33 @@ def without(X: Any, names: Collection[str]) -> Any:
 
 
 def _entries(X: Any) -> Any:
-    """A list of rows, entry by entry: one type for all of them would let one record say how the others are read."""
-    return np.array(X, dtype=object) if isinstance(X, list | tuple) else X
+    """A list of rows, entry by entry: one type for all of them would let one record say how the others are read.
+
+    Yes and no are 1 and 0 there, as NumPy has them beside numbers.
+    """
+    if not isinstance(X, list | tuple):
+        return X
+    array = np.array(X, dtype=object)
+    if array.ndim == 1 and len({len(row) for row in X if isinstance(row, list | tuple)}) > 1:
+        raise DataError(
+            "X: rows have different lengths. Give each an entry for every column, NaN or None where it is missing."
+        )
+    for place in np.ndindex(array.shape):
+        value = array[place]
+        if isinstance(value, bool | np.bool_):
+            array[place] = int(value)
+        elif isinstance(value, complex):
+            raise DataError("X: Complex data not supported. Give real numbers, texts or a pandas DataFrame.")
+        elif isinstance(value, float) and math.isinf(value):
+            raise _infinite(*place)
+    return array
+
+
+def _infinite(row: int, column: int = 0) -> DataError:
+    return DataError(
+        f"X: Input X contains infinity, in row {row}, column {column}. Put a number of its range there, or NaN if it is "
+        "missing."
+    )
 
 
 def _columns(X: Any) -> dict[str, Any]:
@@ -115,11 +140,7 @@ def _columns(X: Any) -> dict[str, Any]:
     if array.dtype.kind == "c":
         raise DataError("X: Complex data not supported. Give real numbers, texts or a pandas DataFrame.")
     if array.dtype.kind == "f" and np.isinf(array).any():
-        row, column = (int(place) for place in np.argwhere(np.isinf(array))[0])
-        raise DataError(
-            f"X: Input X contains infinity, in row {row}, column {column}. Put a number of its range there, or NaN if it is "
-            "missing."
-        )
+        raise _infinite(*(int(place) for place in np.argwhere(np.isinf(array))[0]))
     return {f"x{place}": array[:, place] for place in range(array.shape[1])}
 
 

@@ -65,9 +65,17 @@ def _plain(values: Any) -> tuple[Any, Any]:
     """Numbers, and texts of what is none: the same for a value in a list, an array or a frame."""
     series = pd.Series(np.asarray(values))
     if series.dtype.kind in "biuf":
-        return series.astype(np.float64), series.map(lambda _: "")
+        return series.astype(np.float64), pd.Series("", index=series.index)
     numbers = series.map(lambda value: isinstance(value, Number) and not isinstance(value, complex))
-    return series.where(numbers, np.nan).astype(np.float64), series.map(str).where(~numbers, "")
+    values = [_float(value) if number else math.nan for value, number in zip(series, numbers, strict=True)]
+    return pd.Series(values, index=series.index), series.map(str).where(~numbers, "")
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray | None = None) -> list[list[Ledger]]:

@@ -73,7 +73,11 @@ def release_states(folder: RunFolder, status: Status, asked: frozenset[int]) -> 
     `asked`: the steps that the run was asked to keep; nothing else is released, wherever it came from.
     """
     if status.status == "private" and folder.kept.exists():
-        _write(folder.kept, {step: state for step, state in _read(folder.kept).items() if step in asked})
+        states = {step: state for step, state in _read(folder.kept).items() if step in asked}
+        if not states:
+            folder.kept.unlink()
+            return
+        _write(folder.kept, states)
         os.replace(folder.kept, folder.states)
 
 

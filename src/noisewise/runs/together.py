@@ -113,7 +113,8 @@ class Group:
         check_delta(delta)
         if any(run.privacy["status"] != "private" for run in self.runs):
             return math.inf
-        if len(self.runs) > 1 and not all(map(self._adds_up, self._of_held_out())):
+        held_out = self._of_held_out() if len(self.runs) > 1 else []
+        if any(ledger.reproducible or not self._adds_up(ledger) for ledger in held_out):
             return math.inf
         counts: Counter[Any] = Counter()
         for event, count in self.ledger().events():
@@ -143,7 +144,8 @@ class Group:
                 "Noised scores were released too (scores.json of a run or of its sweep): they are in the total."
             )
         if held_out := self._of_held_out():
-            notes.append(_about_held_out(len(self.runs) > 1, all(map(self._adds_up, held_out))))
+            seeded = any(ledger.reproducible for ledger in held_out)
+            notes.append(_about_held_out(len(self.runs) > 1, all(map(self._adds_up, held_out)), seeded))
         if len({run.privacy["delta"] for run in self.runs}) > 1:
             notes.append("The runs state several deltas: the total is at the smallest unless --delta is given.")
         if _one_goes_on(self.runs):
@@ -156,8 +158,10 @@ class Group:
         return notes
 
 
-def _about_held_out(several: bool, adds_up: bool) -> str:
+def _about_held_out(several: bool, adds_up: bool, seeded: bool) -> str:
     """What is said of readings that held-out people paid for."""
+    if several and seeded:
+        return "No total, since readings of held-out people (valid_ledger.json) have noise from a seed, which hides nobody."
     if not several:
         return (
             "Held-out people paid for readings on the way (valid_ledger.json): they are others than those trained on."

@@ -19,6 +19,7 @@ from noisewise.distributed.sharding import divided
 from noisewise.errors import RunError
 from noisewise.randomness import Entropy
 from noisewise.runs.folder import RunFolder, Status
+from noisewise.runs.states import Keep
 from noisewise.runs.tensors import load_tensors, save_tensors
 from noisewise.runtime import Runtime
 from noisewise.training import lineage
@@ -109,6 +110,7 @@ def save(run: Run, contents: Mapping[str, Any]) -> None:
         "microbatch": state.microbatch,
         "captured": run.captured,
         "way": run.way,
+        "keep": {"steps": sorted(run.keep.steps), "first": run.keep.first, "others": sorted(run.keep.others)},
         "ranks": state.team.size,
         "sharded": state.sharded is not None,
         "course": state.course.save(),
@@ -172,6 +174,8 @@ def _take_up(run: Run, tree: Mapping[str, Any]) -> None:
         same_code = lineage.same_behaviour(tree["behaviour"], run.behaviour, run.model)
         if (tree.get("ranks", 1), tree.get("sharded", False)) != (team.size, state.sharded is not None):
             state.on_other_ranks()
+        if not run.keep.asked and (kept := tree.get("keep")):  # as it was asked when the run began
+            run.keep = Keep(frozenset(kept["steps"]), kept["first"], frozenset(kept["others"]))
         if tree.get("way") != run.way:
             state.by_another_way(repr(run.way))
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:

@@ -181,6 +181,10 @@ def check_about(about: Any) -> None:
             f"about={about!r}: must be a dict of public facts, e.g. about={{'task': 'classification', 'data': {{'name': "
             "'clinic'}, 'model': 'mlp'}."
         )
+    if not all(isinstance(repair, Mapping) for repair in about.get("repairs", [])):
+        raise ConfigError(
+            f"about['repairs'] is {about['repairs']!r}: must be a list of dicts, as repair.describe() gives."
+        )
     if unknown := [name for name in about if name not in ABOUT]:
         raise ConfigError(
             f"about has {unknown[0]!r}, for which summary.json has no room. Known are {', '.join(ABOUT)}."

@@ -66,6 +66,11 @@ def same_behaviour(one: Mapping[str, Any], other: Mapping[str, Any], model: nn.M
     return all(_close(one[mode], other[mode], SAME_SHORT_LOSS if short else SAME_LOSS) for mode in modes)
 
 
+def draws(said: Mapping[str, Any]) -> bool:
+    """Do layers draw in training, as dropout does? By an answer of `behaviour`: it is another one in evaluation mode."""
+    return not _close(said["evaluated"], said["trained"], 1e-6)
+
+
 def _close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool:
     if one is None or other is None:
         return one is other
@@ -188,7 +193,10 @@ def end(model: nn.Module, copies: Mapping[str, Tensor] | None = None, team: Team
 def handed_on(made: nn.Module, model: nn.Module) -> None:
     """Weights that were made of a model's come out of whatever those came out of; such as are still fresh ones are fresh."""
     outcomes = {id(outcome): outcome for known in _known(marks_of(model)) for outcome in known}
+    old = {mark for _, mark in marks_of(model)}  # what is as it was is known as before
     for parameter, mark in marks_of(made) if outcomes else ():
+        if mark in old:
+            continue
         _PARAMETERS[parameter] = tuple(({id(one): one for one in _PARAMETERS.get(parameter, ())} | outcomes).values())
         if _varied(parameter) and not any(mark in outcome.fresh for outcome in outcomes.values()):
             _CONTENTS[mark] = tuple(outcomes.values())  # copies too

@@ -198,9 +198,9 @@ def train(
         enter(model, data, state, promised=ablation == "private")
     if out is not None or team.several:
         run.data, run.captured = mark_of(data), captured
-        run.way = team.said(way_of(model, mechanism, runtime, augment))
         with lent(state.sharded):
             run.behaviour = lineage.behaviour(model, loss_fn, units_of(data), example, augment and augment.function)
+        run.way = team.said(way_of(model, mechanism, runtime, augment, lineage.draws(run.behaviour)))
     beginning = contents_of(run) if fresh else {}
     with folder.locked() if folder else nullcontext():
         if folder:

@@ -46,7 +46,7 @@ def _check_kinds(said: Mapping[str, Any]) -> None:
         if name in said and not isinstance(said[name], str):
             raise ConfigError(f"{name}={said[name]!r}: must be a text, e.g. {example!r}.")
     repairs = said.get("repairs", ())
-    if isinstance(repairs, str) or not all(isinstance(text, str) for text in repairs):
+    if not isinstance(repairs, list | tuple) or not all(isinstance(text, str) for text in repairs):
         raise ConfigError(f"repairs={repairs!r}: must be a list of texts, e.g. ['moving-average'].")
 
 

@@ -81,7 +81,9 @@ def _outputs(recipe: Recipe) -> str:
 def code(recipe: Recipe, config: Config) -> list[str]:
     """A few lines that load the model: of plain torch where its layers are plain, else the module is named."""
     added = [
-        f"model, _ = nw.repairs.{parse(text)!r}.added(model)" for text in config.repairs if text.startswith("lora")
+        f"model, _ = nw.repairs.{parse(text)!r}.added(model)"
+        for text in config.repairs
+        if text.partition(":")[0] == "lora"
     ]
     load = 'model.load_state_dict(safetensors.torch.load_file("model.safetensors"))'
     if made := layers(recipe.model):

@@ -59,6 +59,8 @@ class Config:
 
     def __post_init__(self) -> None:
         """Right types, known names, numbers in range; what is in the mechanism is checked there."""
+        if not isinstance(self.repairs, list | tuple):
+            raise ConfigError(f"repairs={self.repairs!r}: must be a list of texts, e.g. ['moving-average'].")
         object.__setattr__(self, "repairs", tuple(self.repairs))
         hints = get_type_hints(type(self))
         for field in fields(self):
