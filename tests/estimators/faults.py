@@ -7,8 +7,8 @@ FAULTS = [
     Mutant(
         "lists: one entry says how all are read",
         "estimators/columns.py",
-        "np.array(X, dtype=object) if isinstance(X, list | tuple) else X",
-        "X",
+        "if not isinstance(X, list | tuple):",
+        "if True:",
         ("estimators/test_base.py::test_one_entry_of_a_list_does_not_change_how_others_are_read",),
     ),
     Mutant(

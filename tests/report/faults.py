@@ -116,8 +116,8 @@ FAULTS = [
     Mutant(
         "page: wide tables push the page aside",
         "report/style.css",
-        ".scroll { overflow-x: auto; }",
-        ".scroll { overflow-x: visible; }",
+        "  overflow-x: auto; background: linear-gradient(to right",
+        "  overflow-x: visible; background: linear-gradient(to right",
         ("report/test_browser.py::test_no_page_scrolls_sideways_on_a_phone",),
     ),
     Mutant(

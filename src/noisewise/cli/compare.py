@@ -39,7 +39,7 @@ def compare(
     finished, begun = read_runs(run_folders(runs))
     if not finished:
         raise RunError(f"no run is finished: noisewise train --resume --out {begun[0].path} goes on with the first.")
-    from noisewise.report.comparison import compared, figure
+    from noisewise.report.comparison import compared, differing, figure
 
     rows = compared(finished)
     if plot is not None:
@@ -50,7 +50,8 @@ def compare(
         return
     console = terminal()
     for data in dict.fromkeys(row.run.data for row in rows):
-        _print_rows(data, [row for row in rows if row.run.data == data])
+        same = [row for row in rows if row.run.data == data]
+        _print_rows(data, same, differing(same))
     for reason in apart(grouped(finished)):
         console.print(f"• {reason.replace(': --same-people adds them up', ' to noisewise budget --same-people')}",
                       markup=False)  # fmt: skip
@@ -61,10 +62,8 @@ def compare(
     console.print("[dim]Internal: audits on people that no ledger covers. Do not publish these numbers.[/]")
 
 
-def _print_rows(data: str, rows: list[Compared]) -> None:
+def _print_rows(data: str, rows: list[Compared], differences: list[dict[str, Any]]) -> None:
     from rich.table import Table
-
-    from noisewise.report.comparison import differing
 
     console, measures = terminal(), rows[0].measures
     columns = {
@@ -94,7 +93,7 @@ def _print_rows(data: str, rows: list[Compared]) -> None:
         f"[dim]{below}all runs: epsilon of all of them together, at delta {at_most(rows[0].delta)}, which is what the people "
         "in the data paid for this table.[/]"
     )
-    for row, settings in zip(rows, differing(rows), strict=True):
+    for row, settings in zip(rows, differences, strict=True):
         if words := ", ".join(f"{name} {_written(value)}" for name, value in settings.items()):
             console.print(f"• {row.run.folder.path}: {words}", markup=False, soft_wrap=True)
     for row in rows:

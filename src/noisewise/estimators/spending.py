@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import secrets
@@ -72,10 +73,9 @@ def _plain(values: Any) -> tuple[Any, Any]:
 
 
 def _float(value: Any) -> float:
-    try:
+    with contextlib.suppress(OverflowError):
         return float(value)
-    except OverflowError:
-        return math.inf
+    return math.inf
 
 
 def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray | None = None) -> list[list[Ledger]]:
