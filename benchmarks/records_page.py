@@ -340,8 +340,8 @@ def draw(folder: Path = FOLDER) -> None:
     from matplotlib import pyplot
 
     every = records(folder)
-    on_gpu = {one["data"] for one in every if not one["cpu"]}
-    made = [one for one in every if not one["cpu"] or one["data"] not in on_gpu]
+    places = dict.fromkeys((one["data"], one["lane"], one["epsilon"]) for one in every)
+    made = [one for place in places if (one := _of(every, *place)) is not None]  # of a GPU, where there is one
     names = [name for name in NAMES if any(one["data"] == name for one in made)]
     if not names:
         return
