@@ -5,6 +5,7 @@ import inspect
 import math
 import pickle
 import warnings
+from types import SimpleNamespace
 
 import dp_accounting
 import numpy as np
@@ -499,7 +500,7 @@ def test_predictions_are_those_of_the_average(monkeypatch):
 
 def test_fits_of_other_processes_are_said_to_be_left_out(monkeypatch):
     quick(monkeypatch)
-    monkeypatch.setattr(spending.multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr(spending.multiprocessing, "current_process", lambda: SimpleNamespace(name="LokyProcess-1"))
     monkeypatch.setattr(spending, "_TOLD", [])
     X = np.random.default_rng(11).uniform(size=(40, 1))
     with pytest.warns(PrivacyWarning, match=r"another one started \(n_jobs\).*n_jobs=1"):

@@ -110,8 +110,8 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
 
 
 def _warn_of_other_processes() -> None:
-    """Said once in a process that another one started, as `n_jobs=2` does."""
-    if multiprocessing.parent_process() is None or _TOLD:
+    """Said once in a process that joblib started, as `n_jobs=2` does."""
+    if not multiprocessing.current_process().name.startswith("Loky") or _TOLD:
         return
     _TOLD.append(True)
     warnings.warn(
