@@ -249,16 +249,18 @@ WHY = (
         "watson2023.ablation/W7.noise",
         "Noise alone costs ResNet-18 on CIFAR-10 at most 2 points ({0:points}).",
         "Noise alone costs ResNet-18 on CIFAR-10 {0:points}, more than the paper says.",
+        "Noise alone changes the accuracy of a ResNet-18 on CIFAR-10 by {0:points}: that it costs less than 2 is not told.",
     ),
     Statement(
         "watson2023.ablation/W7.clip",
-        "Clipping alone costs {0:points} at the same learning rate.",
+        "Clipping alone changes it by {0:points} at the same learning rate.",
         "Clipping alone costs less than 5 points at the same learning rate ({0:points}).",
     ),
     Statement(
         "watson2023.ablation/W7.tuned",
         "It still costs at least 5 points after its learning rate is tuned ({0:points}).",
         "Most of that was the step size: with a tuned learning rate clipping costs {0:points}.",
+        "Much of that is the step size: with a tuned learning rate it is {0:points}.",
     ),
     Statement(
         "watson2023.few_steps/W6.noise",
