@@ -649,7 +649,7 @@ small weights (*pruning*). *Calibration error* (ECE) is how far confidence is fr
 batch differ from their mean, over the length of that mean. *Small sizes*: fewer images and steps than in the paper."""
 BRIEF: tuple[tuple[str, dict[str, str]], ...] = (
     (
-        "Privacy costs accuracy, and small classes and hard images pay most of it.",
+        "Privacy costs accuracy, and small classes and hard images pay more of it than others.",
         {"questions.best/Q8.price": "yes", "xu2026.class_size/X6.twin": "yes", "xu2026.hard_digits/X9.b": "yes"},
     ),
     (
@@ -658,7 +658,7 @@ BRIEF: tuple[tuple[str, dict[str, str]], ...] = (
     ),
     ("What is bought is real: attacks on membership fail more often.", {"bu2022.cifar/B5.b": "yes"}),
     (
-        "Pretraining on public images of the same kind gains most; all repairs together gain, and give back less than all.",
+        "Pretraining on public images of the same kind helps; repairs together give back a part of what privacy took.",
         {"xu2026.rotation/X5.upright": "yes", "questions.best/Q8.gain": "yes"},
     ),
     (

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.damage import changed, damaged, without
-from noisewise.accounting import ADJACENCIES, Identity, Ledger, Line, pld_epsilon
+from noisewise.accounting import ADJACENCIES, Identity, Ledger, Line, pld_epsilon, spent
 from noisewise.accounting.ledger import joined
 from noisewise.errors import ConfigError, RunError
+from noisewise.schedule import Schedule
 
 DELTA = 1e-5
 
@@ -212,3 +213,12 @@ def test_lines_compose():
     apart = [pld_epsilon([part], DELTA, "add-remove") for part in ((POISSON, 3), (GAUSSIAN, 1))]
     assert ledger.epsilon(DELTA) == together
     assert max(apart) < together < sum(apart)
+
+
+def test_what_is_no_event_and_no_adjacency_is_named():
+    with pytest.raises(ConfigError, match=r"event 'x': must be a dp_accounting\.DpEvent"):
+        Ledger("add-remove").record("x", "gradient", 0)
+    with pytest.raises(ConfigError, match="adjacency='swap': must be one of add-remove"):
+        spent([(dp.GaussianDpEvent(1.0), 1)], 1e-5, "swap")
+    with pytest.raises(ConfigError, match="must be pairs of a first step and a value"):
+        Schedule({0: 1.0})

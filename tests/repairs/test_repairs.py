@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,10 @@ from helpers.walking import Walk
 from noisewise import report
 from noisewise.accounting.ledger import joined
 from noisewise.batches import Views
-from noisewise.errors import ConfigError, NoisewiseError, PrivacyError
+from noisewise.errors import ConfigError, NoisewiseError, NoisewiseWarning, PrivacyError
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import fit
-from noisewise.repairs import MovingAverage, Repair, repaired
+from noisewise.repairs import LoRA, MovingAverage, Pretraining, Repair, repaired
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import Fixed
@@ -358,3 +359,23 @@ def test_a_repair_that_gives_nothing_back_is_named():
 
     with pytest.raises(ConfigError, match=r"repair nothing: apply\(\) gave a NoneType"):
         repaired(compose.recipe(), Nothing())
+
+
+@pytest.mark.parametrize(
+    ("repair", "words"),
+    [
+        (LoRA(layers=["2"]), r"LoRA\(layers=\['2'\]\): must be one pattern"),
+        (Pretraining(weights="pre.pt"), "weights is a str, must be a state dict"),
+    ],
+)
+def test_settings_of_another_kind_are_named(repair, words):
+    with pytest.raises(ConfigError, match=words):
+        repaired(compose.recipe(), repair)
+
+
+def test_public_weights_that_are_missing_are_told():
+    recipe = compose.recipe()
+    first, *others = recipe.model.state_dict().items()
+    with pytest.warns(NoisewiseWarning, match=rf"the weights hold no {re.escape(first[0])} \(1 of"):
+        started = repaired(recipe, Pretraining(weights=dict(others)))
+    assert torch.equal(started.model.state_dict()[first[0]], first[1])

@@ -103,13 +103,13 @@ def compared(runs: Iterable[Finished]) -> list[Compared]:
     return rows
 
 
-SHOWN = ("format", "data", "epsilon", "delta")  # settings that stand elsewhere, or say nothing
+ELSEWHERE = ("format", "data", "epsilon", "delta")  # settings that the table has, or that say nothing
 
 
 def differing(rows: Sequence[Compared]) -> list[dict[str, Any]]:
     """Of each run the settings in which it differs from another of them; of one made in Python, model and repairs."""
     settings = [_settings(row.run) for row in rows]
-    names = dict.fromkeys(name for each in settings for name in each if name not in SHOWN)
+    names = dict.fromkeys(name for each in settings for name in each if name not in ELSEWHERE)
     told_apart = [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
     return [{name: each[name] for name in told_apart if each.get(name) not in (None, [])} for each in settings]
 
