@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -128,3 +129,20 @@ def test_brackets_of_help_texts_are_shown(noisewise, monkeypatch) -> None:
                 seen.add(words)
                 assert f"[{words}]" in shown, f"{name} --help swallows [{words}]"
     assert {"n,channels,height,width", "stand_in"} <= seen
+
+
+def test_a_reader_that_leaves_is_no_bug() -> None:
+    """`noisewise ... | head -1`: the pipe closes before anything is written; 141 is what shells say of it, 1 would be a bug."""
+    for arguments in (
+        ["--help"],
+        ["epsilon", "--n", "100", "--sampler", "full-batch", "--steps", "2", "--noise-multiplier", "5"],
+    ):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, "-c", "from noisewise import cli; cli.main()", *arguments],
+            stdout=writer, stderr=subprocess.PIPE, timeout=300,
+        )  # fmt: skip
+        os.close(writer)
+        assert done.returncode == 141
+        assert b"bug" not in done.stderr

@@ -294,6 +294,7 @@ def test_no_warning_below_one_over_n_or_where_nothing_is_promised():
     [
         "epsilon --n 1000 --sampler full-batch --steps 1 --noise-multiplier 5",
         "calibrate --n 1000 --sampler full-batch --steps 1 --epsilon 3",
+        "plan --n 1000 --features 3 --epsilon 3",
         "train --out run --noise-multiplier 4 --steps 1 --batch-size 64 --no-twin --quiet",
     ],
 )

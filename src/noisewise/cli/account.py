@@ -16,8 +16,8 @@ from noisewise.cli.shared import (
     Neighbours,
     Sampler,
     Steps,
+    checked_delta,
     example,
-    note,
     option,
     terminal,
 )
@@ -48,7 +48,7 @@ def epsilon(
 ) -> None:
     """What a plan spends: epsilon by three accountants, before any training."""
     plan = _plan(n, batch_size, epochs, steps, sampler, adjacency, noise_multiplier)
-    _show_plan(plan, _delta(delta, n), as_json, chosen=adjacency)
+    _show_plan(plan, checked_delta(delta, n), as_json, chosen=adjacency)
 
 
 @example("noisewise calibrate --n 60000 --batch-size 256 --epochs 60 --epsilon 3")
@@ -64,7 +64,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """The least noise that meets a budget: noise multiplier for an epsilon."""
-    plan, spend_at = _plan(n, batch_size, epochs, steps, sampler, adjacency, None), _delta(delta, n)
+    plan, spend_at = _plan(n, batch_size, epochs, steps, sampler, adjacency, None), checked_delta(delta, n)
     _show_plan(plan.calibrated(epsilon, spend_at), spend_at, as_json, chosen=adjacency)
 
 
@@ -100,17 +100,6 @@ def _plan(
         noise_multiplier=noise_multiplier,
         adjacency=adjacency or default_adjacency(sampler),
     )
-
-
-def _delta(given: float | None, n: int) -> float:
-    from noisewise.accounting.accountants import check_delta
-    from noisewise.accounting.defaults import default_delta, large_delta
-
-    delta = default_delta(n) if given is None else given
-    check_delta(delta)
-    if concern := large_delta(delta, n):
-        note(concern)
-    return delta
 
 
 def _show_plan(plan: Mechanism, delta: float, as_json: bool, chosen: str | None) -> None:

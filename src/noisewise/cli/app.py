@@ -35,6 +35,7 @@ COMMANDS = (
     train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
     calibrate, pretrain, reproduce, datasets, models, recipes, repairs, audits, clips,
 )  # fmt: skip
+CLOSED_PIPE = 141  # what a shell says of a program that ended by SIGPIPE
 app = typer.Typer(
     name="noisewise",
     help="Train PyTorch models with differential privacy, see what privacy costs and whom.\n\n"
@@ -82,6 +83,12 @@ def main() -> None:
         label = ("stopped: ", "bold yellow") if isinstance(error, Interrupted) else ("error: ", "bold red")
         console.print(Text.assemble(label, str(error)), soft_wrap=not console.is_terminal)
         sys.exit(error.exit_code)
+    except SystemExit as end:
+        if isinstance(
+            end.__context__, BrokenPipeError
+        ):  # whoever read the output has left: click says 1, which is a bug here
+            sys.exit(CLOSED_PIPE)
+        raise
     except Exception:
         traceback.print_exc()
         terminal(stderr=True).print(

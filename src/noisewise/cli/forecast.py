@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from noisewise.cli.shared import PLAN, Jobs, Json, PerGpu, RayAddress, example, option, plain, terminal
+from noisewise.cli.shared import PLAN, Jobs, Json, PerGpu, RayAddress, checked_delta, example, option, plain, terminal
 from noisewise.jobs import chosen
 from noisewise.runs.files import finite
 from noisewise.wording import number, percent_at_most
@@ -62,6 +62,7 @@ def plan(
         n=n, epsilons=tuple(sorted(set(epsilon or EPSILONS))), features=features, classes=classes, schema=data, model=model,
         delta=delta, batch_size=batch_size, epochs=epochs, stand_in=stand_in, runs=tuple(runs or ()), seeds=seeds, plot=plot,
     )  # fmt: skip
+    checked_delta(delta, n)
     from noisewise.workflow.forecast import draw, forecast
 
     result = forecast(asked, where=where, progress=not as_json)

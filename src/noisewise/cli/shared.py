@@ -84,6 +84,18 @@ def note(text: str) -> None:
     terminal(stderr=True).print(Text.assemble(("note: ", "yellow"), text), soft_wrap=True)
 
 
+def checked_delta(given: float | None, n: int) -> float:
+    """The delta that was asked for, or the customary one; one of 1/n or more is noted."""
+    from noisewise.accounting.accountants import check_delta
+    from noisewise.accounting.defaults import default_delta, large_delta
+
+    delta = default_delta(n) if given is None else given
+    check_delta(delta)
+    if concern := large_delta(delta, n):
+        note(concern)
+    return delta
+
+
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
     """Warnings of noisewise as readable lines; those of others as ever."""
