@@ -112,6 +112,14 @@ def intervals_that_stay(first, second):
     }
 
 
+@pytest.mark.parametrize("function", [one for one in CASES if "level" in inspect.signature(one).parameters])
+def test_a_level_that_is_no_confidence_is_refused(function):
+    for level in (95, 1.0, 0.0, -0.5, float("nan"), True, "0.95", None):
+        with pytest.raises(ConfigError, match=r"level=.*between 0 and 1") as refused:
+            called(function, **CASES[function].base, **{"level": level})
+        assert ("0.95 is 95 %" in str(refused.value)) == (level == 95)
+
+
 EXACT = {audits.convergence: {("headline", "bound")}}  # without end at every level
 
 
@@ -238,6 +246,13 @@ def test_a_twin_is_attacked_with_its_own_shadows(function, folder):
     private = [path for path in alone if "private" in path]
     assert private
     assert all(alone[path] == own[path] for path in private if path in own)
+
+
+@pytest.mark.parametrize("function", [audits.lira, audits.rmia])
+def test_percentages_are_no_level_of_an_attack(function, folder):
+    population = {} if function is audits.lira else {"population": people(4), "gamma": 1.05}
+    with pytest.raises(ConfigError, match=r"level=95.*0\.95 is 95 %"):
+        attack(function, folder, level=95, **population)
 
 
 def test_rows_that_are_not_the_shadows_are_refused(folder):

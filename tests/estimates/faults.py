@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "level: a percentage is taken for a confidence",
+        "estimates/estimate.py",
+        "not number or not 0 < level < 1:",
+        "not number or not 0 < level:",
+        ("audits/test_audit_options.py::test_a_level_that_is_no_confidence_is_refused[disparity]",),
+    ),
     # audits: the price
     Mutant(
         "price: rows of one person are independent",

@@ -19,7 +19,7 @@ from noisewise.audits.retrained import RUNS, Training, scores_of
 from noisewise.audits.show import MOST_ROWS, dress, name_rows, row_name
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.jobs import Where
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, points, points_interval
@@ -270,6 +270,7 @@ def attribution(
     the steps, so part of its share can be won back by another rate.
     Retrains: four runs for each seed, so twenty times one run's time with five seeds.
     """
+    check_level(level)
     _refuse_adaptive(mechanism)
     train_part, test = _parts_of(data)
     seeds = _checked(seeds)

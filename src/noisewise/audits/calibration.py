@@ -42,7 +42,7 @@ from noisewise.audits.people import (
 from noisewise.audits.result import FAINT, INK, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, fixed_cell, points_cell, share_cell
 from noisewise.errors import ConfigError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.wording import level as level_of
 from noisewise.wording import number, percent, percent_interval, points, points_interval
 
@@ -315,6 +315,7 @@ def calibration(
     The generator draws the bootstrap (default: seed 0). Does not retrain; seconds for 10,000 rows, under a minute for
     100,000.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     for name, value in {"bins": bins, "smallest_bin": smallest_bin, "resamples": resamples}.items():
         if not isinstance(value, int) or value < 1:

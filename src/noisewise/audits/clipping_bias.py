@@ -29,7 +29,7 @@ from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, T
 from noisewise.audits.show import Bar, dot, dress, fixed_cell, name_rows, share_cell
 from noisewise.errors import ConfigError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.theory.watson2023 import corrected_bound, one_sided_bound, printed_bound
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
@@ -332,6 +332,7 @@ def clipping_bias(
     """
     import torch
 
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     rule, support = chosen_rule(mechanism, clip, support)
     loss = chosen_loss(loss_fn, data)

@@ -20,7 +20,7 @@ from noisewise.audits.show import Bar, dress
 from noisewise.batches import map_tensors
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.losses import unit_losses
 from noisewise.schedule import Schedule
 from noisewise.support import live_parameters
@@ -288,6 +288,7 @@ def convergence(
     """
     import torch
 
+    check_level(level)
     check_subject(data, private=model)
     if twin is not None:
         raise ConfigError("twin= with convergence: the bounds are about the private run alone. Leave it out.")

@@ -52,7 +52,7 @@ from noisewise.audits.show import (
     shares_in_words,
 )
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.runs.folder import Status
 from noisewise.wording import fixed, percent, percent_interval, points, points_interval
 from noisewise.wording import level as level_of
@@ -391,6 +391,7 @@ def disparity(
     Nothing is drawn at random (`generator` is not used) and nothing takes long enough to show (`progress`).
     Does not retrain; seconds.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     if data.task == "regression" and data.y.dim() == 1:
         if reference:

@@ -18,7 +18,7 @@ from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
-from noisewise.estimates.estimate import Estimate
+from noisewise.estimates.estimate import Estimate, check_level
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
@@ -211,6 +211,7 @@ def engine_epsilon(
     """
     from noisewise.training.step import private_step
 
+    check_level(level)
     if (model is None) != (data is None):
         raise ConfigError("engine_epsilon: give both a model and data for it, or neither for the built-in model.")
     rng = np.random.default_rng() if generator is None else generator

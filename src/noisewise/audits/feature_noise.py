@@ -22,7 +22,7 @@ from noisewise.audits.show import MOST_ROWS, Bar, cell, dots, dress, fixed_cell,
 from noisewise.clipping import Clip, Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.estimates.lengths import mean_length
 from noisewise.wording import fixed, number, percent
 from noisewise.wording import level as level_of
@@ -299,6 +299,7 @@ def feature_noise(
     """
     import torch
 
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     rule, kept = _in_force(mechanism, clip, support)
     sigma = noise_of_a_step(mechanism, rule)

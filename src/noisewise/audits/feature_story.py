@@ -21,7 +21,7 @@ from noisewise.audits.show import Bar, cell, dress, name_rows
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL
+from noisewise.estimates.estimate import LEVEL, check_level
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.runs.folder import Status
@@ -334,6 +334,7 @@ def story(
     from noisewise.training.ablation import step_of
     from noisewise.training.state import State
 
+    check_level(level)
     source = two_patch_distribution(seed) if distribution is None else distribution
     plan = mechanism or Mechanism(sampler=Poisson(1000, 128), clip=Flat(1.0), steps=400, noise_multiplier=25.6)
     limits = limits or Limits()

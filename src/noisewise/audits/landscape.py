@@ -34,7 +34,7 @@ from noisewise.audits.states import (
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.runtime import Runtime
 from noisewise.theory.watson2023 import STEEP, Instability, instability, largest_cosine
 from noisewise.theory.zhu2023 import FLIPS, energy_asymmetry, symmetry_p_value
@@ -320,6 +320,7 @@ def landscape(
     no mean of anything), other buffers of real numbers are interpolated like weights, others must be equal.
     Does not retrain; about 400 evaluations of at most 2,000 rows: seconds to minutes.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin, start=start)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)

@@ -31,7 +31,7 @@ from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, T
 from noisewise.audits.show import dress, tracked
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.estimates.roc import auc, auc_difference, exact_share, roc, threshold
 from noisewise.evaluation import logits
 from noisewise.runs.folder import Status
@@ -258,6 +258,7 @@ def membership(
         level: of the intervals.
         rows: most members, and most others, that are looked at.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     generator = np.random.default_rng(0) if generator is None else generator
     inside, outside = balanced(members, data, rows, generator)
@@ -305,6 +306,7 @@ def lira(
     is `(phi - m_out) / s_out`, which has the same order.
     Retrains: `train_shadows` once, minutes to hours; then seconds.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     scores = lira_online if online else lira_offline
 
@@ -341,6 +343,7 @@ def rmia(
     Reference: Zarifzadeh et al. 2024, arXiv:2312.03262, offline form.
     Retrains: `train_shadows` once, minutes to hours; then seconds.
     """
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     if not 0 <= a < 1 or not gamma > 0:
         raise ConfigError(f"a={a!r}, gamma={gamma!r}: a is at least 0 and below 1 (0.3), gamma above 0 (2).")

@@ -28,7 +28,7 @@ from noisewise.audits.outputs import check_subject, evaluating
 from noisewise.audits.result import FAINT, INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import Bar, dress, name_rows
 from noisewise.errors import ConfigError, DataError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.support import live_parameters
 from noisewise.theory import bu2022
 from noisewise.wording import number
@@ -201,6 +201,7 @@ def ntk(
     """
     import torch
 
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     rule, support = chosen_rule(mechanism, clip, support)
     loss = chosen_loss(loss_fn, data)

@@ -20,7 +20,7 @@ from noisewise.audits.outputs import check_subject
 from noisewise.audits.result import INK, PRIVATE, TWIN, Figure, Result, Table
 from noisewise.audits.show import dress
 from noisewise.errors import DataError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.losses import cross_entropy
 from noisewise.runs.folder import Status
 from noisewise.wording import at_least, at_most, fixed
@@ -185,6 +185,7 @@ def one_run(
 
     from noisewise.training.loop import train
 
+    check_level(level)
     check_subject(data, private=model)
     rng = np.random.default_rng() if generator is None else generator
     delta = default_delta(mechanism.sampler.n) if delta is None else delta

@@ -27,7 +27,7 @@ from noisewise.audits.states import (
 )
 from noisewise.errors import ConfigError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.theory.zhu2023 import energy_asymmetry
 from noisewise.wording import number, percent, points, points_interval
 
@@ -159,6 +159,7 @@ def over_steps(
     so many `resamples`, which errs on the wide side.
     If the run was not private, neither are its states: this cannot be seen from here. Does not retrain; seconds.
     """
+    check_level(level)
     check_subject(data)
     generator = np.random.default_rng(0) if generator is None else generator
     loss_fn = usual_loss(loss_fn)

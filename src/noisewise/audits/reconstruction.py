@@ -27,7 +27,7 @@ from noisewise.audits.show import Bar, cell
 from noisewise.clipping import Flat, OneBlock
 from noisewise.errors import ConfigError, DataError
 from noisewise.estimates import intervals
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.evaluation import evaluating
 from noisewise.losses import LossFn, cross_entropy
 from noisewise.mechanism import Mechanism
@@ -227,6 +227,7 @@ def reconstruction(
 
     Does not retrain; about a minute for four small images. Shows records: sensitive unless the data is public.
     """
+    check_level(level)
     check_subject(data, private=model)
     if not data.x.is_floating_point():
         raise DataError(f"inputs of type {data.x.dtype}: only real-valued inputs can be searched for by gradients.")

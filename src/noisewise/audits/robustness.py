@@ -36,7 +36,7 @@ from noisewise.audits.people import (
 )
 from noisewise.audits.show import Bar
 from noisewise.errors import ConfigError
-from noisewise.estimates.estimate import LEVEL, Estimate
+from noisewise.estimates.estimate import LEVEL, Estimate, check_level
 from noisewise.evaluation import logits
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def robustness(
     """
     import torch
 
+    check_level(level)
     check_subject(data, private=model, twin=twin)
     schema = data.schema if box is None and scale is None else None
     norms = (NORMS_OF_PIXELS if schema is None else declared.NORMS) if norms is None else norms

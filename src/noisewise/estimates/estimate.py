@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+from noisewise.errors import ConfigError
+
 LEVEL = 0.95
+
+
+def check_level(level: float) -> None:
+    """Refuse what is no confidence: percentages above all.
+
+    >>> check_level(0.95)
+    """
+    number = isinstance(level, Real) and not isinstance(level, bool)
+    if not number or not 0 < level < 1:
+        meant = f"; {level / 100:g} is {level:g} %" if number and 1 < level < 100 else ""
+        raise ConfigError(f"level={level!r}: the confidence of intervals is a number between 0 and 1{meant}.")
 
 
 @dataclass(frozen=True)
