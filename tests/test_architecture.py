@@ -37,7 +37,7 @@ LATE_IMPORTS = {  # file: imports inside functions of what is not heavy
     "audits/landscape.py": 1,
     "audits/one_run.py": 1,
     "audits/retrained.py": 2,
-    "cli/account.py": 6,
+    "cli/account.py": 4,
     "cli/audit.py": 8,
     "cli/check.py": 2,
     "cli/compare.py": 1,

@@ -198,7 +198,8 @@ class Membership(Result):
         columns = ["attack", "private", *(["twin", "private − twin"] if self.has_twin else [])]
         rows = []
         for name in self.attacks:
-            cells = [_auc_cell(measured.auc) for measured in self.measured if measured.attack == name]
+            found = [measured.auc for measured in self.measured if measured.attack == name]
+            cells = [f"{fixed(auc.value, 3)} ({_span(auc)})" for auc in found]
             change = self.values.differences.get(name)
             rows.append([name, *cells, *([] if change is None else [_change_cell(change)])])
         rates = [
@@ -311,9 +312,8 @@ def lira(
     scores = lira_online if online else lira_offline
 
     def attack(target: nn.Module, shadow: Shadows) -> np.ndarray:
-        return scores(
-            bounded(_phi_of(target, data)), bounded(_shadow_phi(target, data, shadow, progress)), shadow.inside
-        )
+        theirs = _shadow_phi(target, data, shadow, progress)
+        return scores(bounded(_phi_of(target, data)), bounded(theirs), shadow.inside)
 
     name = f"LiRA {'online' if online else 'offline'}"
     return _with_shadows(name, attack, model, data, inside, shadows, twin, twin_shadows, generator, level, {})
@@ -486,10 +486,6 @@ def _span(e: Estimate) -> str:
 def _signed(value: float) -> str:
     text = fixed(value, 3)
     return f"+{text}" if value > 0 and float(text) else text
-
-
-def _auc_cell(e: Estimate) -> str:
-    return f"{fixed(e.value, 3)} ({_span(e)})"
 
 
 def _change_cell(e: Estimate) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
-from noisewise.accounting.accountants import ADJACENCIES
+from noisewise.accounting.accountants import ADJACENCIES, check_delta
+from noisewise.accounting.defaults import default_delta, large_delta
 from noisewise.errors import NoisewiseWarning
 from noisewise.sampling import SAMPLERS
 
@@ -86,9 +87,6 @@ def note(text: str) -> None:
 
 def checked_delta(given: float | None, n: int) -> float:
     """The delta that was asked for, or the customary one; one of 1/n or more is noted."""
-    from noisewise.accounting.accountants import check_delta
-    from noisewise.accounting.defaults import default_delta, large_delta
-
     delta = default_delta(n) if given is None else given
     check_delta(delta)
     if concern := large_delta(delta, n):
