@@ -15,7 +15,7 @@ from noisewise.audits.landscape import RandomDirections
 from noisewise.data import Data
 from noisewise.losses import cross_entropy
 from noisewise.recipe import Recipe, continued
-from noisewise.reproduce.images import DELTA, SHOWN, parts_of, scores_of
+from noisewise.reproduce.images import DELTA, SHOWN, parts_of, runtime_for, scores_of
 from noisewise.reproduce.starts import begun, begun_on, near, planned
 from noisewise.training import Trained
 
@@ -72,7 +72,7 @@ def two_phases(
         return nw.train(
             network, train, cross_entropy, plan.mechanism, plan.optimizer(network.parameters()), seed=number,
             insecure_seed=number, delta=DELTA, progress=False, ablation="private" if plan.mechanism.noise_at(0) else "plain",
-            runtime=nw.Runtime(capture=False if device == "cpu" else None), ledger=plan.ledger, callbacks=look,
+            runtime=runtime_for(device), ledger=plan.ledger, callbacks=look,
         )  # fmt: skip
 
     def shared(recipe: Recipe, number: int, name: str) -> Recipe:
