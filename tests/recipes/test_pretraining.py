@@ -100,6 +100,16 @@ def test_learned_features_are_made_row_by_row(weights, whiten):
         torch.testing.assert_close(part[2:3], one, rtol=1e-4, atol=1e-4)
 
 
+def test_stages_beyond_the_last_wanted_are_not_computed(weights):
+    encoder = read_encoder(weights)[0]
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    every = encoder.stages(images)
+    for place in (2, 3):
+        encoder.parts[place] = torch.nn.Module()  # which computes nothing
+    for part, whole in zip(encoder.stages(images, 2), every[:2], strict=True):
+        torch.testing.assert_close(part, whole, rtol=0, atol=0)
+
+
 def test_channels_are_pulled_apart_as_on_the_images_it_learned_on(weights):
     """On the very made-up images: mean 0, and no two channels go together."""
     images = made_up.images("leaves", MADE_UP, (1, 8, 8), seed=SEED)

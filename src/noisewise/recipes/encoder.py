@@ -44,10 +44,10 @@ class Encoder(nn.Module):
             before = after
         self.parts = nn.ModuleList(stages)
 
-    def stages(self, x: Tensor) -> list[Tensor]:
-        """The map after each stage."""
+    def stages(self, x: Tensor, last: int = len(WIDTHS)) -> list[Tensor]:
+        """The map after each stage, up to the last one wanted."""
         made, x = [], self.stem(x)
-        for stage in self.parts:
+        for stage in list(self.parts)[:last]:
             x = stage(x)
             made.append(x)
         return made

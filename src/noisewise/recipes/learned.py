@@ -112,7 +112,7 @@ def _encoder(path: str, digest: str, device: torch.device) -> Encoder:
 
 def _mapped(encoder: Encoder, images: Tensor, stages: tuple[int, ...], grid: int) -> list[Tensor]:
     with torch.no_grad():
-        made = encoder.stages(images.float())
+        made = encoder.stages(images.float(), max(stages))
         return [F.adaptive_avg_pool2d(made[stage - 1], grid) for stage in stages]
 
 
