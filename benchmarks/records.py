@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--epochs", type=int, default=records_search.EPOCHS[-1], help="at most")
     one.add_argument("--recipe", default="scattering-linear", choices=("scattering-linear", "patches-linear"))
     one.add_argument("--weights", help="of an encoder (noisewise pretrain): search made-up-linear")
+    one.add_argument(
+        "--first", action="append", default=[], help="features to begin with: stages=3,patches=1; repeatable"
+    )
     one = command("choose", "train the best again on other held-out images, and take the best mean")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     one.add_argument("--from", type=Path, action="append", required=True, dest="sources", help="files of search")
@@ -92,6 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
             records_search.search(
                 given.name, given.epsilon, effort,
                 out=given.out, device=given.device, seed=given.seed, recipe=given.recipe, weights=given.weights,
+                first=given.first,
             )  # fmt: skip
         case "choose":
             for epsilon in given.epsilon:

@@ -30,6 +30,7 @@ from noisewise.recipes.patches import Patches
 from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.settings import course_for
 from noisewise.recipes.transform import Features, features_of
+from noisewise.workflow.recipe_specs import parsed
 
 DELTA = 1e-5
 HELD_OUT = 5000
@@ -268,8 +269,12 @@ def search(
     recipe: str = "scattering-linear",
     weights: str | None = None,
     most: int | None = None,
+    first: Sequence[str] = (),
 ) -> int:
-    """Try settings until the time is up (or `most` sets of features were tried); gives how many models were trained."""
+    """Try settings until the time is up (or `most` sets of features were tried); gives how many models were trained.
+
+    `first`: features that are looked at before any are drawn, `stages=3,patches=1`; what is not said is as usual.
+    """
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
     ends, tried = time.monotonic() + effort.seconds, 0
@@ -278,13 +283,19 @@ def search(
     rng = random.Random(f"{name} {seed} {len(before)}")
     lane = recipe if weights is None else "made-up-linear"
     space = space_of(name, whole.x.shape[1], whole.x.shape[2], lane, weights)
+    waiting = [parsed(f"{lane}:{text}")[1] for text in first]
+    if unknown := {name for given in waiting for name in given} - set(space):
+        raise SystemExit(f"first: {', '.join(sorted(unknown))} is not searched; what is: {', '.join(space)}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
         while time.monotonic() < ends and (most is None or tried < most):
             tried += 1
             epsilon = rng.choice(list(epsilons))
             best, course = best_of(before, epsilon), course_for(lane, parts.n, epsilon, int(whole.x.shape[1]), name)
-            features = drawn_features(rng, space, best["features"] if best else None, course.features)
+            if waiting:
+                features = drawn_features(rng, space, None, {**course.features, **waiting.pop(0)})
+            else:
+                features = drawn_features(rng, space, best["features"] if best else None, course.features)
             try:
                 for line in _looked_at(whole, parts, features, epsilons, before, rng, effort, ends):
                     before.append(line)

@@ -124,6 +124,17 @@ def test_the_winner_is_trained_again_and_goes_into_the_recipes_file(results):
     assert record["paid_epsilon"] > 3.0 * 2  # four models at 3 each, composed
 
 
+def test_a_search_begins_with_the_features_that_are_named(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(search, "_looked_at", lambda whole, parts, features, *rest: seen.append(features) or ())
+    effort, where = search.Effort(seconds=600), {"out": tmp_path / "lines.jsonl", "device": "cpu", "seed": 0}
+    search.search("digits", [3.0], effort, **where, most=3, first=["scales=1,angles=12", "power=0.5"])
+    assert (seen[0].scales, seen[0].angles) == ((1,), 12)
+    assert seen[1] == dataclasses.replace(seen[2], power=0.5)  # the third is the usual one, since nothing is known yet
+    with pytest.raises(SystemExit, match=r"shape is not searched; what is: .*angles"):
+        search.search("digits", [3.0], effort, **where, most=1, first=["shape=1/8/8"])
+
+
 def test_what_no_setting_says_is_counted_and_not_chosen(results):
     lines = [line for line in search.lines_of(results[0] / "digits.lines") if line["accuracy"] is not None]
     by_hand = {**lines[0], "accuracy": 1.0, "rate": 0.5, "other": "places pulled apart"}
