@@ -113,7 +113,9 @@ def test_squares_of_units_in_turn_are_masked_whoever_else_is_there(name, monkeyp
 def test_words_of_a_mask_that_is_changed_are_new_however_it_lies():
     left, right = (kernels.narrowed(torch.randn(2, 3, width)) for width in (6, 40))
     forms = laid.Forms()
-    for mask in (MASKS["half"](6, 40), MASKS["half"](40, 6).T, MASKS["half"](5, 8, 6).permute(2, 0, 1)):
+    masks = MASKS["half"](6, 40), MASKS["half"](40, 6).T, MASKS["half"](5, 8, 6).permute(2, 1, 0)
+    of_masks = {mask.data_ptr() for mask in masks}
+    for mask in masks:
         for _ in range(2):
             with laid.kept(forms):
                 formed, _, _ = kernels.outers(left, right, mask)
@@ -121,3 +123,4 @@ def test_words_of_a_mask_that_is_changed_are_new_however_it_lies():
             assert torch.equal(formed, torch.where(mask.flatten(), whole, 0.0))
             mask.logical_not_()
             forms.renew()
+        assert {part.data_ptr() for _, parts, _ in forms._made.values() for part in parts} <= of_masks

@@ -174,6 +174,6 @@ def tap_squares(
         squares if mask is None else mask, *stride, *padding, *dilation, batch, tiles, IN_TURN,
         OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
         PRECISION=precision, num_warps=8 if block > 32 else 4, num_stages=2 if block > 32 else 3,
-        maxnreg=None if mask is None else REGISTERS,
+        maxnreg=REGISTERS if mask is not None and positions == 16 else None,  # others would not fit
     )  # fmt: skip
     return squares.sum(1)

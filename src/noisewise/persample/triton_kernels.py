@@ -440,7 +440,7 @@ def form_taps(
         PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda, TAPS=3 if row else 1,
         num_warps=8 if row and grad.dtype != torch.float32 and tile_out * tile_in == ROW_TILE else 4,
         num_stages=2 if long else 3,
-        maxnreg=THREE_AT_ONCE if row and mask is not None else None,
+        maxnreg=THREE_AT_ONCE if row and mask is not None and long and positions % 16 == 0 else None,  # others would not fit
     )  # fmt: skip
     return out, squares.sum(1)
 
