@@ -45,28 +45,32 @@ def step(units):
     """Every kernel of a step with so many units, some with masks."""
     factors, rows = torch.empty(units, dtype=torch.float64), torch.empty(units, 64)
     settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "precision": "tf32", "small": False}
-    images, grad = torch.empty(units, 16, 12, 12), torch.empty(units, 32, 12, 12)
+    words, images, grad = (
+        torch.empty(1, dtype=torch.int32),
+        torch.empty(units, 16, 12, 12),
+        torch.empty(units, 32, 12, 12),
+    )
     tk.squares(rows, 1.0, None)
     for width in (64, tk.MANY):
         tk.weighted_sum(torch.empty(1, units, width), factors)
         tk.weighted_sum(torch.empty(1, units, width, dtype=torch.float16), factors)
     tk.scaled(rows, factors, factors, light=True)
     tk.form_taps(grad, images, (3, 3), mask=None, stored=True, **settings)
-    tk.form_taps(grad, images, (3, 3), mask=torch.zeros(9, 32, 16, dtype=torch.uint8), stored=False, **settings)
+    tk.form_taps(grad, images, (3, 3), mask=words, stored=False, **settings)
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
     tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
-    bytewise, present = torch.zeros(1, dtype=torch.uint8), torch.zeros(units, dtype=torch.uint8)
+    present = torch.zeros(units, dtype=torch.uint8)
     _, counted, keep = triton_clipping.totals(torch.empty(3, units, dtype=torch.float64), present)
     triton_clipping.held(counted, counted, keep, 1.0, torch.zeros((), dtype=torch.int32))
     for turned in (False, True):
         triton_clipping.weighted_pair(rows, rows, factors, factors, squared=True, turned=turned)
     few = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "precision": "tf32"}
-    for mask in (None, bytewise):
+    for mask in (None, words):
         triton_few.gather_taps(grad, images[:, :3].contiguous(), mask=mask, **few)
-    words = triton_outer.narrowed(torch.empty(units, 32, 64), 4)
-    for mask in (None, bytewise):
-        triton_outer.outers(words, words, mask)
+    sentences = triton_outer.narrowed(torch.empty(units, 32, 64), 4)
+    for mask in (None, words):
+        triton_outer.outers(sentences, sentences, mask)
 
 
 def look(units):

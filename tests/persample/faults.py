@@ -13,9 +13,37 @@ FAULTS = [
     Mutant(
         "squares: the mask is not laid",
         "persample/triton_grams.py",
-        "counts = counts & (tl.load(at, mask=counts, other=0) != 0)",
-        "counts = counts & (tl.load(at, mask=counts, other=0) >= 0)",
+        "(_where(words, formed) if MASKED else",
+        "(formed if MASKED else",
         ("persample/test_triton_grams.py::test_squares_of_units_in_turn_are_those_of_stored_gradients",),
+    ),
+    Mutant(
+        "masks: every tap has the words of the first",
+        "persample/triton_masks.py",
+        "word = tap * tl.cdiv(width, 128) * 4 + tile",
+        "word = tile",
+        ("persample/test_triton_masks.py::test_what_is_stored_and_squared_is_masked_bit_for_bit",),
+    ),
+    Mutant(
+        "masks: every tile has the words of the first",
+        "persample/triton_masks.py",
+        " + tile * (COLUMNS // BITS)",
+        "",
+        ("persample/test_triton_masks.py::test_gradients_in_float16_are_masked_bit_for_bit",),
+    ),
+    Mutant(
+        "masks: words of a copy are remembered",
+        "persample/kernels.py",
+        "    return laid.words(mask.reshape(rows, -1))\n",
+        "    return laid.form(laid.words, mask.reshape(rows, -1))\n",
+        ("persample/test_triton_masks.py::test_words_of_a_mask_that_is_changed_are_new_however_it_lies",),
+    ),
+    Mutant(
+        "masks: what is no number is multiplied by 0",
+        "persample/triton_masks.py",
+        "tl.where(tl.reshape(bits, total.shape) != 0, total, 0.0)",
+        "total * tl.reshape(bits, total.shape)",
+        ("persample/test_triton_masks.py::test_what_is_no_number_counts_only_where_the_mask_is",),
     ),
     Mutant(
         "grams: a tap is read in another column",
@@ -1000,8 +1028,8 @@ FAULTS = [
     Mutant(
         "bfloat16: taps are measured before they are rounded",
         "persample/triton_kernels.py",
-        "tl.where(counts, kept.to(tl.float32), 0.0)",
-        "tl.where(counts, total, 0.0)",
+        "exact = kept.to(tl.float32)  #",
+        "exact = total  #",
         ("persample/test_kernels.py::test_what_is_made_of_bfloat16_is_measured_as_it_is_kept",),
     ),
     Mutant(
@@ -1056,7 +1084,7 @@ FAULTS = [
     Mutant(
         "float16: masks are not laid",
         "persample/triton_outer.py",
-        "total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)",
+        "total = _where(words, total)",
         "pass",
         ("persample/test_triton_outer.py::test_gradients_in_float16_are_as_exact_as_their_factors",),
     ),

@@ -1,5 +1,7 @@
 """Forms of masks: made once for a captured step, made anew when masks change."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -36,8 +38,18 @@ def test_forms_are_made_once_and_renewed_in_their_memory():
 
 def test_forms_are_what_kernels_read():
     mask = torch.rand(5, 4, 3, 2) < 0.5
-    assert torch.equal(laid.by_tap(mask)[3].bool(), mask[:, :, 1, 1])
-    assert laid.by_tap(mask).is_contiguous()
+    for columns in (1, 32, 70, 128, 150):
+        one = torch.rand(5, columns, 2, 3) < 0.5
+        for form, expected in (
+            (laid.by_tap(one), one[:, :, 1, 2]),
+            (laid.words(one.flatten(1)).unsqueeze(0), one.flatten(1)),
+        ):
+            assert form.is_contiguous()
+            assert form.shape[1] == 4 * math.ceil(expected.shape[1] / 128)
+            bits = (form[-1].T.unsqueeze(-1) >> torch.arange(32)) & 1
+            found = bits.flatten(1).bool()
+            assert torch.equal(found[:, : expected.shape[1]], expected)
+            assert not found[:, expected.shape[1] :].any()
     assert torch.equal(laid.halves(mask), mask.half())
     assert torch.equal(laid.stacked(mask, ~mask)[1].bool(), ~mask.flatten())
 

@@ -123,6 +123,13 @@ def masked_squares(
     return total
 
 
+def _by_row(mask: Tensor, rows: int) -> Tensor:
+    """Words `[words, rows]`: remembered, except of a mask that must be copied to have rows, since a copy is not renewed."""
+    if mask.is_contiguous():
+        return laid.form(laid.words, mask.view(rows, -1))
+    return laid.words(mask.reshape(rows, -1))
+
+
 def _bytes(mask: Tensor) -> Tensor:
     return mask.contiguous().view(torch.uint8)
 
@@ -197,8 +204,8 @@ def gather_taps(
     Products may be of TF32 factors; those of factors in half precision are exact. Of some `kind`, and measured so.
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
-    laid_bytes = None if mask is None else _bytes(mask)
-    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, laid_bytes, precision="tf32", kind=kind)
+    by_row = None if mask is None else _by_row(mask, grad.shape[1])
+    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, by_row, precision="tf32", kind=kind)
     return formed
 
 
@@ -273,7 +280,8 @@ def outers(
 
     Squared norms in float64 are those of what is stored times its power of two, rounded up.
     """
-    formed: tuple[Tensor, Tensor, Tensor] = _outer().outers(left, right, None if mask is None else _bytes(mask))
+    by_row = None if mask is None else _by_row(mask, left[0].shape[2])
+    formed: tuple[Tensor, Tensor, Tensor] = _outer().outers(left, right, by_row)
     return formed
 
 

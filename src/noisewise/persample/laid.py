@@ -11,7 +11,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+WIDEST = 128  # columns: to a multiple of them tiles reach beyond a mask
 
 Make = Callable[..., Tensor]
 
@@ -54,9 +57,17 @@ def form(make: Make, *masks: Tensor) -> Tensor:
     return make(*masks) if forms is None else forms.of(make, masks)
 
 
+def words(mask: Tensor) -> Tensor:
+    """Of `[..., rows, columns]`: bits of 32 columns each, `[..., words, rows]` in int32; 0 up to a multiple of `WIDEST`."""
+    bits = F.pad(mask, (0, -mask.shape[-1] % WIDEST)).view(torch.uint8).unflatten(-1, (-1, 8))
+    byte = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)
+    laid: Tensor = byte.view(torch.int32).mT.contiguous()
+    return laid
+
+
 def by_tap(mask: Tensor) -> Tensor:
-    """Of a convolution's weight `[out, in, ...]`: bytes `[taps, out, in]`."""
-    return mask.flatten(2).permute(2, 0, 1).contiguous().view(torch.uint8)
+    """Of a convolution's weight `[out, in, ...]`: words `[taps, words, out]`."""
+    return words(mask.flatten(2).permute(2, 0, 1))
 
 
 def halves(mask: Tensor) -> Tensor:

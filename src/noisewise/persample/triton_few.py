@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import _launch
+from noisewise.persample.triton_masks import _where, _words
 
 ENTRIES = 8192  # of a tile of out x columns
 POSITIONS = 32  # of a step
@@ -38,6 +39,7 @@ def _gathered(
     column = tl.arange(0, COLUMNS)
     channel, tap = column // taps, column % taps
     tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
+    words = _words(mask, rows, outputs, 0, columns, 0, COLUMNS, MASKED)
     image = given + unit * (columns // taps) * area + channel * area
     total = tl.zeros([OUT, COLUMNS], tl.float32)
     for k in range(loops):
@@ -57,7 +59,7 @@ def _gathered(
     counts = (rows < outputs)[:, None] & (column < columns)[None, :]
     entries = rows[:, None] * columns + column[None, :]
     if MASKED:
-        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)
+        total = _where(words, total)
     kept = total.to(out.dtype.element_ty)
     tl.store(out + unit * outputs * columns + entries, kept, mask=counts)
     exact = tl.where(counts, kept.to(tl.float32), 0.0).to(tl.float64)  # of what is stored
@@ -78,7 +80,7 @@ def gather_taps(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[batch, out, in * taps]` in its order, of some `kind`; squared norms in float64.
 
-    grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask` of bytes in the weight's order.
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [words, out]`.
     """
     batch, outputs, height, width = grad.shape
     inputs, tall, wide = given.shape[1:]

@@ -13,8 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import TILE_IN, TILE_OUT, _launch, _power
+from noisewise.persample.triton_masks import _where, _words
 
 IN_TURN = 16  # units of a program: while one is squared, the next are read
+REGISTERS = (
+    128  # of a thread that holds words of a mask: 16 warps fit on a multiprocessor, which turn numbers to float64
+)
 
 
 @triton.jit(
@@ -123,9 +127,7 @@ def _tap_squares(
     there = places < positions
     inside = there & (y >= 0) & (y < tall) & (x >= 0) & (x < wide)
     counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
-    if MASKED:
-        at = mask + tap * outputs * inputs + rows[:, None] * inputs + columns[None, :]
-        counts = counts & (tl.load(at, mask=counts, other=0) != 0)
+    words = _words(mask, rows, outputs, tile % across, inputs, tap, IN, MASKED)
     for k in range(units):
         unit = (tl.program_id(2) * units + k).to(tl.int64)
         left = tl.load(
@@ -136,7 +138,8 @@ def _tap_squares(
             given + (unit * inputs + columns)[None, :] * area + (y * wide + x)[:, None],
             mask=(columns < inputs)[None, :] & inside[:, None] & (unit < batch), other=0.0,
         )  # fmt: skip
-        exact = tl.where(counts, tl.dot(left, right, input_precision=PRECISION), 0.0).to(tl.float64)
+        formed = tl.dot(left, right, input_precision=PRECISION)
+        exact = (_where(words, formed) if MASKED else tl.where(counts, formed, 0.0)).to(tl.float64)
         total = tl.sum(tl.sum(exact * exact, axis=1), axis=0)
         tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, total, mask=unit < batch)
 
@@ -171,5 +174,6 @@ def tap_squares(
         squares if mask is None else mask, *stride, *padding, *dilation, batch, tiles, IN_TURN,
         OUT=tile_out, IN=tile_in, BLOCK=block, MASKED=mask is not None,
         PRECISION=precision, num_warps=8 if block > 32 else 4, num_stages=2 if block > 32 else 3,
+        maxnreg=REGISTERS if mask is not None and positions == 16 else None,  # others would not fit
     )  # fmt: skip
     return squares.sum(1)

@@ -26,12 +26,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import driver
 
+from noisewise.persample.triton_masks import _where, _words
+
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
 LOW, LONG, MANY = 8, 1024, 1 << 13  # the same where there are so many entries, row after row
 TILE_OUT, TILE_IN = 128, 64  # channels of a tile of a convolution's taps
 ROW_OF_TAPS = True  # does a program make three taps that lie side by side?
 ROW_TILE = 1 << 12  # entries of a tile up to which three are held in registers
+THREE_AT_ONCE = 168  # registers of a thread, with which a multiprocessor has room for three programs of 4 warps
 FEW = 64  # positions up to which steps are longer
 SMALL = 32  # channels of a tile, and positions of a step, whose products in full precision are compiled quickly
 
@@ -249,16 +252,17 @@ def _under(channels, counts, there, y, x, tall, wide, WIDENED: tl.constexpr):
 
 @triton.jit
 def _finished(
-    total, out, squares, mask, tap, unit, entries, counts, size, batch, place,
+    total, out, squares, words, tap, unit, entries, counts, size, batch, place,
     MASKED: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     """A tap's tile under its mask: store it or not, and the sum of its squares."""
     if MASKED:
-        total = tl.where(tl.load(mask + tap * size + entries, mask=counts, other=0) != 0, total, 0.0)
+        total = _where(words, total)
     kept = total.to(out.dtype.element_ty)
     if STORED:
         tl.store(out + (tap.to(tl.int64) * batch + unit) * size + entries, kept, mask=counts)
-    exact = tl.where(counts, kept.to(tl.float32), 0.0).to(tl.float64)  # of what is stored
+    exact = kept.to(tl.float32)  # of what is stored
+    exact = (exact if MASKED else tl.where(counts, exact, 0.0)).to(tl.float64)
     tl.store(squares + place, tl.sum(tl.sum(exact * exact, axis=1), axis=0))
 
 
@@ -284,6 +288,10 @@ def _taps(
     tile = tl.program_id(2)
     rows = (tile // across) * OUT + tl.arange(0, OUT)
     columns = (tile % across) * IN + tl.arange(0, IN)
+    words = _words(mask, rows, outputs, tile % across, inputs, tap, IN, MASKED)  # asked for before they are wanted
+    if TAPS == 3:
+        second_words = _words(mask, rows, outputs, tile % across, inputs, tap + 1, IN, MASKED)
+        third_words = _words(mask, rows, outputs, tile % across, inputs, tap + 2, IN, MASKED)
     channels = given + (unit * inputs + columns) * area
     tap_y, tap_x = (tap // kernel) * dilation_y - pad_y, (tap % kernel) * dilation_x - pad_x
     total = tl.zeros([OUT, IN], tl.float32)
@@ -309,12 +317,14 @@ def _taps(
     counts = (rows < outputs)[:, None] & (columns < inputs)[None, :]
     entries, size = rows[:, None] * inputs + columns[None, :], outputs * inputs
     place = unit * (tl.num_programs(1) * TAPS * tiles) + tap * tiles + tile
-    _finished(total, out, squares, mask, tap, unit, entries, counts, size, batch, place, MASKED, STORED)
+    _finished(total, out, squares, words, tap, unit, entries, counts, size, batch, place, MASKED, STORED)
     if TAPS == 3:
         place += tiles
-        _finished(second, out, squares, mask, tap + 1, unit, entries, counts, size, batch, place, MASKED, STORED)
+        _finished(
+            second, out, squares, second_words, tap + 1, unit, entries, counts, size, batch, place, MASKED, STORED
+        )
         place += tiles
-        _finished(third, out, squares, mask, tap + 2, unit, entries, counts, size, batch, place, MASKED, STORED)
+        _finished(third, out, squares, third_words, tap + 2, unit, entries, counts, size, batch, place, MASKED, STORED)
 
 
 @triton.jit
@@ -403,7 +413,7 @@ def form_taps(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's weight `[taps, batch, out, in]`, and the sums of their squares `[batch]` in float64.
 
-    grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [taps, out, in]` of bytes. Not
+    grad `[batch, out, h, w]`, given `[batch, in, H, W]` of one type, float32 or a half; `mask [taps, words, out]`. Not
     `stored`: there are none of the first. Else of some `kind`, and squares are those of what was rounded to it. `small`: in
     tiles that are compiled sooner and computed later. Triton's interpreter takes bfloat16 for whole numbers in products:
     widened there.
@@ -430,6 +440,7 @@ def form_taps(
         PRECISION=precision, STORED=stored, WIDENED=grad.dtype == torch.bfloat16 and not grad.is_cuda, TAPS=3 if row else 1,
         num_warps=8 if row and grad.dtype != torch.float32 and tile_out * tile_in == ROW_TILE else 4,
         num_stages=2 if long else 3,
+        maxnreg=THREE_AT_ONCE if row and mask is not None and long and positions % 16 == 0 else None,  # others would not fit
     )  # fmt: skip
     return out, squares.sum(1)
 
@@ -481,15 +492,7 @@ def scaled(rows: Tensor, sizes: Tensor, factors: Tensor, *, light: bool) -> Tens
     batch, entries = rows.shape
     out = torch.empty(batch, entries, dtype=rows.dtype, device=rows.device)
     _launch(
-        _scaled,
-        (batch, triton.cdiv(entries, 1024)),
-        rows,
-        sizes,
-        factors,
-        out,
-        rows.stride(0),
-        entries,
-        LIGHT=light,
-        BLOCK=1024,
-    )
+        _scaled, (batch, triton.cdiv(entries, 1024)),
+        rows, sizes, factors, out, rows.stride(0), entries, LIGHT=light, BLOCK=1024,
+    )  # fmt: skip
     return out

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import PROGRAMS, _launch
+from noisewise.persample.triton_masks import _where, _words
 
 TILE = 128  # rows and columns of a gradient that a program forms
 POSITIONS = 64  # of a step
@@ -84,6 +85,7 @@ def _outers(
     unit = tl.program_id(1).to(tl.int64)
     row = (tile // across) * ROWS + tl.arange(0, ROWS)
     column = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
+    words = _words(mask, row, rows, tile % across, columns, 0, COLUMNS, MASKED)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for k in range(loops):
         place = k * BLOCK + tl.arange(0, BLOCK)
@@ -95,7 +97,7 @@ def _outers(
     counts = (row < rows)[:, None] & (column < columns)[None, :]
     entries = row[:, None] * columns + column[None, :]
     if MASKED:
-        total = tl.where(tl.load(mask + entries, mask=counts, other=0) != 0, total, 0.0)
+        total = _where(words, total)
     stored = total.to(tl.float16)
     tl.store(out + unit * rows * columns + entries, stored, mask=counts)
     exact = stored.to(tl.float32)  # whose squares are exact too, and neither vanish nor overflow
@@ -116,7 +118,7 @@ def outers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`sum_t l_t r_t^T` of narrowed `[batch, time, rows]` and `[batch, time, columns]`: `g_i / s_i` in float16, s, squares.
 
-    Squares are those of `s_i` times what is stored, rounded up. `mask`: bytes in the gradient's order.
+    Squares are those of `s_i` times what is stored, rounded up. `mask [words, rows]`.
     """
     (lefts, left_scales), (rights, right_scales) = left, right
     batch, time, rows = lefts.shape
