@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from noisewise.persample import triton_clipping, triton_few, triton_outer
+from noisewise.persample import triton_clipping, triton_few, triton_masks, triton_outer
 from noisewise.persample import triton_kernels as tk
 
 made = []
@@ -30,7 +30,7 @@ def pretend():
 
 def kernels():
     """All of them, by name."""
-    rooms = (tk, triton_clipping, triton_few, triton_outer)
+    rooms = (tk, triton_clipping, triton_few, triton_masks, triton_outer)
     return {
         name: value for room in rooms for name, value in vars(room).items() if isinstance(value, tk.triton.JITFunction)
     }
@@ -56,6 +56,9 @@ def step(units):
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
     tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
+    together, mask = torch.empty(4 * units), torch.zeros(4 * units, dtype=torch.uint8)
+    triton_masks.cleared(together, mask)
+    triton_masks.noised(together, together, 0.5, mask)
     bytewise, present = torch.zeros(1, dtype=torch.uint8), torch.zeros(units, dtype=torch.uint8)
     _, counted, keep = triton_clipping.totals(torch.empty(3, units, dtype=torch.float64), present)
     triton_clipping.held(counted, counted, keep, 1.0, torch.zeros((), dtype=torch.int32))

@@ -81,6 +81,27 @@ FAULTS = [
         ("persample/test_laid.py::test_masks_are_laid_on_sums_that_are_no_numbers",),
     ),
     Mutant(
+        "laid: a kernel clears what learns",
+        "persample/triton_masks.py",
+        "mask=there & (learns == 0)",
+        "mask=there & learns",
+        ("persample/test_triton_masks.py::test_what_is_masked_is_zero_whatever_was_there_and_the_rest_is_what_it_was",),
+    ),
+    Mutant(
+        "laid: a kernel clears what lies behind",
+        "persample/triton_masks.py",
+        "return places, places // 4 < fours",
+        "return places, places // 4 <= fours",
+        ("persample/test_triton_masks.py::test_what_lies_behind_a_vector_is_left_alone",),
+    ),
+    Mutant(
+        "laid: a kernel leaves noise where nothing learns",
+        "persample/triton_masks.py",
+        "tl.where(learns, total, 0.0)",
+        "total",
+        ("persample/test_triton_masks.py::test_what_is_masked_is_zero_whatever_was_there_and_the_rest_is_what_it_was",),
+    ),
+    Mutant(
         "laid: a form of one mask serves another",
         "persample/laid.py",
         "(mask.data_ptr(), mask.shape, mask.stride())",

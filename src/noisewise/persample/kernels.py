@@ -13,6 +13,7 @@ import torch
 
 from noisewise.persample import laid
 from noisewise.persample.steady import is_steady
+from noisewise.pieces import TOGETHER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +80,11 @@ def get_ready(device: torch.device) -> None:
     """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
     if ENABLED and device.type == "cuda" and _there():
         _kernels().get_ready(device)
+
+
+@cache
+def _masks() -> Any:
+    return importlib.import_module("noisewise.persample.triton_masks")
 
 
 @contextmanager
@@ -303,3 +309,20 @@ def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: T
     """Factors of one block, 0 for who does not count and where `factor norm` is beyond a limit: then `broken` is 1."""
     kept: Tensor = _clipping().held(factors.contiguous(), counted, keep, limit, broken)
     return kept
+
+
+def lays(values: Tensor, mask: Tensor) -> bool:
+    """Are `cleared` and `noised` for these? Vectors of pieces that begin at multiples of `TOGETHER`."""
+    return (
+        values.shape == mask.shape and len(values) % TOGETHER == 0 and usable(values) and usable(mask, kind=torch.bool)
+    )
+
+
+def cleared(values: Tensor, mask: Tensor) -> None:
+    """Exactly zero where the mask is not, whatever was there; what is kept is not read."""
+    _masks().cleared(values, _bytes(mask))
+
+
+def noised(values: Tensor, noise: Tensor, std: float, mask: Tensor) -> None:
+    """`values + std noise`, written over the noise, and exactly zero where the mask is not, whatever was there."""
+    _masks().noised(values, noise, float(std), _bytes(mask))
