@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from noisewise.persample import triton_clipping, triton_few, triton_masks, triton_outer
+from noisewise.persample import triton_clipping, triton_few, triton_masks, triton_outer, triton_single
 from noisewise.persample import triton_kernels as tk
 
 made = []
@@ -30,7 +30,7 @@ def pretend():
 
 def kernels():
     """All of them, by name."""
-    rooms = (tk, triton_clipping, triton_few, triton_masks, triton_outer)
+    rooms = (tk, triton_clipping, triton_few, triton_masks, triton_outer, triton_single)
     return {
         name: value for room in rooms for name, value in vars(room).items() if isinstance(value, tk.triton.JITFunction)
     }
@@ -55,7 +55,9 @@ def step(units):
     tk.form_taps(grad, images, (3, 3), mask=torch.zeros(9, 32, 16, dtype=torch.uint8), stored=False, **settings)
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
-    tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
+    for mask in (None, torch.zeros(64, dtype=torch.uint8)):
+        halves = triton_single.halved(rows, 1.0, mask)[2]
+    triton_single.masked_squares(halves, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
     together, mask = torch.empty(4 * units), torch.zeros(4 * units, dtype=torch.uint8)
     triton_masks.cleared(together, mask)
     triton_masks.noised(together, together, 0.5, mask)

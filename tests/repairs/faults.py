@@ -84,8 +84,8 @@ FAULTS = [
     Mutant(
         "repair: counts are cut off, not rounded",
         "repairs/random_sparsification.py",
-        "round(rate * int(keep.sum()))",
-        "int(rate * int(keep.sum()))",
+        "round(rate * kept(released.within, weights))",
+        "int(rate * kept(released.within, weights))",
         ("repairs/test_masks.py::test_random_masks_have_exactly_the_asked_count_and_are_new_every_period",),
     ),
     Mutant(

@@ -236,9 +236,12 @@ class Outer:
         """
         left, right = (one.squeeze(1) for one in (self.left, self.right))
         rows = left.shape[1]
+        known = RecentSquares() if self.recent is None else self.recent.squares
+        halves = known.halved(left)
+        sizes = self.__dict__["_squares"] = (known.of(left), known.of(right))
         sums = (1 + roundoff(self.left, 1)) ** 2
         longer, lost = sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21), sums * (rows + 1) * 2.0**-37
-        return kernels.masked_squares(left, right, mask.view(rows, -1), self._squares, longer, lost)
+        return kernels.masked_squares(halves, right, mask.view(rows, -1), sizes, longer, lost)
 
     def _gram_of_few(self, rounding: float) -> Bounds:
         """`gram`, where units with few positions that count have matrices of these alone; `weighted_sum` takes no others."""

@@ -83,6 +83,11 @@ def get_ready(device: torch.device) -> None:
 
 
 @cache
+def _single() -> Any:
+    return importlib.import_module("noisewise.persample.triton_single")
+
+
+@cache
 def _masks() -> Any:
     return importlib.import_module("noisewise.persample.triton_masks")
 
@@ -110,19 +115,25 @@ def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Te
     return total
 
 
+def halved(rows: Tensor, longer: float, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """`squares` of `[batch, entries]`, of all and under a mask, and what `masked_squares` wants of the rows; read once."""
+    made: tuple[Tensor, Tensor, Tensor] = _single().halved(rows, longer, None if mask is None else _bytes(mask))
+    return made
+
+
 def masked_squares(
-    left: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
+    halves: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
 ) -> Tensor:
     """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
 
-    Squared lengths of both are given. By a product in float16 whose sums are float32.
+    Of `halved` of the left; squared lengths of both are given. By a product in float16 whose sums are float32.
     """
     settings = torch.backends.cuda.matmul
     before = settings.allow_fp16_reduced_precision_reduction
     settings.allow_fp16_reduced_precision_reduction = False
     try:
-        total: Tensor = _kernels().masked_squares(
-            left, right, laid.form(laid.halves, mask), squares, longer * UPWARD, lost * UPWARD
+        total: Tensor = _single().masked_squares(
+            halves, right, laid.form(laid.halves, mask), squares, longer * UPWARD, lost * UPWARD
         )
     finally:
         settings.allow_fp16_reduced_precision_reduction = before
