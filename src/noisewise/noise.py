@@ -201,7 +201,7 @@ def add_noise(
 
 def masked_sum(values: Tensor, noise: Tensor, std: float, mask: Tensor) -> Tensor:
     """`values + std noise` under a mask, exactly zero elsewhere, in the place of the noise: by one kernel, or in two passes."""
-    kernels = importlib.import_module("noisewise.persample.kernels")  # where what is released comes from
+    kernels = importlib.import_module("noisewise.persample.kernels")  # which import the door themselves
     if kernels.lays(values, mask) and kernels.usable(noise):
         kernels.noised(values, noise, std, mask)
         return noise

@@ -118,9 +118,23 @@ FAULTS = [
     Mutant(
         "single: lengths are not rounded up",
         "persample/triton_single.py",
-        "upward = 1.0 + longer.to(tl.float64) * 2.220446049250313e-16",
-        "upward = 1.0 - longer.to(tl.float64) * 2.220446049250313e-16",
+        "return 1.0 + ulps.to(tl.float64) * 2.220446049250313e-16",
+        "return 1.0 - ulps.to(tl.float64) * 2.220446049250313e-16",
         ("persample/test_triton_single.py::test_lengths_and_squares_of_one_pass_are_never_short",),
+    ),
+    Mutant(
+        "single: no room for what vanishes in float16",
+        "persample/triton_single.py",
+        " + size * length * lost)",
+        ")",
+        ("persample/test_triton_single.py::test_squares_that_vanish_in_float16_are_allowed_for",),
+    ),
+    Mutant(
+        "single: the scale of squares is not taken back",
+        "persample/triton_single.py",
+        "* back * back * longer",
+        "* back * longer",
+        ("persample/test_kernels.py::test_masked_norms_of_single_products_are_never_short",),
     ),
     Mutant(
         "single: lengths under one mask serve another",

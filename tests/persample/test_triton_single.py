@@ -9,6 +9,7 @@ from helpers.interpreted import interpret
 from noisewise.clipping import Flat
 from noisewise.persample import alike, clipped_sum, examine, kernels, replay
 from noisewise.persample.formed import RecentSquares
+from noisewise.persample.gradients import Outer
 from noisewise.persample.rounding import longer_squares
 from noisewise.persample.steady import steady
 
@@ -65,6 +66,29 @@ def test_lengths_that_were_measured_by_the_way_are_not_measured_again(monkeypatc
         torch.testing.assert_close(expected[1], (rows.double() * ~mask).square().sum(1))
         rows.add_(1)
         torch.testing.assert_close(recent.of(rows, mask), (rows.double() * mask).square().sum(1))
+
+
+@pytest.mark.parametrize("columns", [3, 2048, 4100])
+def test_the_other_factor_is_measured_by_the_way(columns):
+    torch.manual_seed(0)
+    left, right = torch.randn(4, 1, 7), torch.randn(4, 1, columns) * 1e-20
+    outer, mask = Outer(left, right), torch.rand(7, columns) < 0.5
+    with steady(4):
+        _, rest = outer.measure(mask)
+    for found, factor in zip(rest._squares, (left, right), strict=True):
+        exact = factor.double().square().sum((1, 2))
+        assert (found >= exact * (1 - 1e-15)).all()
+        torch.testing.assert_close(found, exact, rtol=1e-11, atol=0)
+
+
+def test_squares_that_vanish_in_float16_are_allowed_for():
+    torch.manual_seed(0)
+    left, right, mask = torch.randn(4, 1, 7), torch.randn(4, 1, 30), torch.full((7, 30), True)
+    left[:, :, 0], mask[0] = 1e7, False
+    with steady(4):
+        squares, _ = Outer(left, right).measure(mask)
+    exact = left[:, 0, 1:].double().square().sum(1) * right.double().square().sum((1, 2))
+    assert (squares >= exact).all()
 
 
 @pytest.mark.parametrize("without", ["", "0.bias"])

@@ -122,22 +122,22 @@ def halved(rows: Tensor, longer: float, mask: Tensor | None) -> tuple[Tensor, Te
 
 
 def masked_squares(
-    halves: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
-) -> Tensor:
-    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
+    halves: Tensor, right: Tensor, mask: Tensor, sizes: Tensor, more: float, longer: float, lost: float
+) -> tuple[Tensor, Tensor]:
+    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`; `more |r|^2`.
 
-    Of `halved` of the left; squared lengths of both are given. By a product in float16 whose sums are float32.
+    Of `halved` of the left and its squared lengths. By a product in float16 whose sums are float32.
     """
     settings = torch.backends.cuda.matmul
     before = settings.allow_fp16_reduced_precision_reduction
     settings.allow_fp16_reduced_precision_reduction = False
     try:
-        total: Tensor = _single().masked_squares(
-            halves, right, laid.form(laid.halves, mask), squares, longer * UPWARD, lost * UPWARD
+        squares: tuple[Tensor, Tensor] = _single().masked_squares(
+            halves, right, laid.form(laid.halves, mask), sizes, more, longer * UPWARD, lost * UPWARD
         )
     finally:
         settings.allow_fp16_reduced_precision_reduction = before
-    return total
+    return squares
 
 
 def _bytes(mask: Tensor) -> Tensor:

@@ -12,7 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from noisewise.persample.triton_kernels import PROGRAMS, _launch, _power, _ulps
+from noisewise.persample.triton_kernels import _launch, _power, _ulps
+
+
+@triton.jit
+def _upward(ulps):
+    return 1.0 + ulps.to(tl.float64) * 2.220446049250313e-16
+
+
+def _walk(entries: int) -> tuple[int, int, int]:
+    """Entries of a step, steps and warps of a program that reads a row."""
+    block = min(2048, max(128, triton.next_power_of_2(entries)))
+    return block, triton.cdiv(entries, block), 8 if block > 1024 else 4
 
 
 @triton.jit(do_not_specialize=["longer", "loops"])
@@ -28,7 +39,7 @@ def _halved(x, mask, squares, under, out, entries, longer, loops, BLOCK: tl.cons
         total += values * values
         if MASKED:  # what is not in the mask does not matter, whatever it is
             some += tl.where(tl.load(mask + places, mask=counts, other=0) != 0, values * values, 0.0)
-    upward = 1.0 + longer.to(tl.float64) * 2.220446049250313e-16
+    upward = _upward(longer)
     size = tl.sum(total, axis=0) * upward + tl.zeros([1], tl.float64)
     tl.store(squares + one, size)
     if MASKED:
@@ -46,50 +57,52 @@ def halved(rows: Tensor, longer: float, mask: Tensor | None) -> tuple[Tensor, Te
     Rows are read once for the three. Without a mask the second is the first.
     """
     batch, entries = rows.shape
-    block = min(2048, max(128, triton.next_power_of_2(entries)))
+    block, loops, warps = _walk(entries)
     total = torch.empty(batch, dtype=torch.float64, device=rows.device)
     under = total if mask is None else torch.empty_like(total)
     halves = torch.empty(batch, entries, dtype=torch.float16, device=rows.device)
     _launch(
         _halved, (batch,),
-        rows, rows if mask is None else mask, total, under, halves, entries, _ulps(longer), triton.cdiv(entries, block),
-        BLOCK=block, MASKED=mask is not None, num_warps=8 if block > 1024 else 4,
+        rows, rows if mask is None else mask, total, under, halves, entries, _ulps(longer), loops,
+        BLOCK=block, MASKED=mask is not None, num_warps=warps,
     )  # fmt: skip
     return total, under, halves
 
 
-@triton.jit(do_not_specialize=["parts", "loops", "longer", "lost"])
-def _dots(one, other, sizes, others, out, entries, parts, loops, longer, lost, BLOCK: tl.constexpr):
-    """`longer sum_k one_k other_k^2` in float64, with the scale of `halved` taken back, and a share of the whole."""
+@triton.jit(do_not_specialize=["loops", "more", "longer", "lost"])
+def _dots(one, other, sizes, others, out, entries, loops, more, longer, lost, BLOCK: tl.constexpr):
+    """`longer sum_k one_k other_k^2` in float64, with the scale of `halved` taken back, and a share of the whole.
+
+    And `sum_k other_k^2`, since the others are read anyway.
+    """
     row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
     scalar = row + tl.arange(0, 1)
-    total = tl.zeros([BLOCK], tl.float64)
+    total, square = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
     for k in range(loops):
-        places = (part * loops + k) * BLOCK + tl.arange(0, BLOCK)
+        places = k * BLOCK + tl.arange(0, BLOCK)
         counts = places < entries
         weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
         values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
-        total += weights * values * values
-    size = tl.load(sizes + scalar)
+        square += values * values
+        total += weights * (values * values)
+    size, length = tl.load(sizes + scalar), tl.sum(square, axis=0) * _upward(more)
     back = _power(tl.sqrt(size)) / 128.0
-    share = tl.where(part == 0, size * tl.load(others + scalar) * lost, 0.0)
-    tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back * longer + share)
+    tl.store(others + scalar, length)
+    tl.store(out + scalar, tl.sum(total, axis=0) * back * back * longer + size * length * lost)
 
 
 def masked_squares(
-    halves: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
-) -> Tensor:
-    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
+    halves: Tensor, right: Tensor, mask: Tensor, sizes: Tensor, more: float, longer: float, lost: float
+) -> tuple[Tensor, Tensor]:
+    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`; `more |r|^2`.
 
-    `halved` of the left, a mask in float16, squared lengths of both. Sums over rows are rounded to the nearest.
+    `halved` of the left, its squared lengths, a mask in float16. Sums over rows are rounded to the nearest.
     """
-    sizes, others = squares
     batch, columns = right.shape
-    sums = halves @ mask
-    blocks = triton.cdiv(columns, 1024)
-    loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
-    parts = triton.cdiv(blocks, loops)
-    out = torch.empty(batch, parts, dtype=torch.float64, device=right.device)
-    _launch(_dots, (batch, parts), sums, right, sizes, others, out, columns, parts, loops, longer, lost, BLOCK=1024)
-    return out[:, 0] if parts == 1 else out.sum(1)
+    out, others = (torch.empty(batch, dtype=torch.float64, device=right.device) for _ in range(2))
+    block, loops, warps = _walk(columns)
+    _launch(
+        _dots, (batch,),
+        halves @ mask, right, sizes, others, out, columns, loops, _ulps(more), longer, lost, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    return out, others
