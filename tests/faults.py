@@ -157,6 +157,27 @@ FAULTS = [
         "if isinstance(mask := None, Tensor):",
         ("test_bounded.py::test_noise_falls_on_kept_coordinates_only",),
     ),
+    Mutant(
+        "masked coordinates of one vector are multiplied by zero",
+        "noise.py",
+        "out=noise).masked_fill_(~mask, 0)",
+        "out=noise).mul_(mask)",
+        ("test_bounded.py::test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere",),
+    ),
+    Mutant(
+        "masks of other shapes are taken for those of values",
+        "bounded.py",
+        "all(m.shape == v.shape for m, v in zip(laid, values, strict=True))",
+        "True",
+        ("test_bounded.py::test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector",),
+    ),
+    Mutant(
+        "masks of one vector serve values that lie elsewhere",
+        "bounded.py",
+        "return None if lying_together(values) is None else lying_together(laid)",
+        "return lying_together(laid)",
+        ("test_bounded.py::test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector",),
+    ),
     # ledger and plan
     Mutant(
         "ledger line dropped",

@@ -12,10 +12,11 @@ import pytest
 import torch
 from scipy import stats
 
+from helpers.interpreted import interpret
 from noisewise.accounting import Ledger
-from noisewise.bounded import Bounded, _mask_at_once, expose, joint_multiplier, merge, release
+from noisewise.bounded import Bounded, _mask_of_all, _with_noise_at_once, expose, joint_multiplier, merge, release
 from noisewise.errors import ConfigError, PrivacyError
-from noisewise.noise import NOISE_CHUNK, standard_normal
+from noisewise.noise import NOISE_CHUNK, add_noise, standard_normal
 from noisewise.pieces import pieces, room_for
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson, Shuffle
@@ -99,20 +100,51 @@ def test_every_parameter_has_the_same_std_whatever_its_shape_and_type():
         assert not has_std(noise[name] * 0.9, 1.0)
 
 
-def test_masks_are_laid_on_all_answers_at_once_where_both_are_pieces_of_one_vector():
+def of_one_vector():
+    """Values and masks as pieces of one vector each, and that of the masks."""
     torch.manual_seed(0)
     like = [torch.zeros(3, 5), torch.zeros(7), torch.zeros(2, 2)]
-    whole, masks = torch.randn(room_for(like)), torch.zeros(room_for(like), dtype=torch.bool).bernoulli_()
-    answers, laid = pieces(whole.clone(), like), pieces(masks, like)
-    assert _mask_at_once(answers, laid)
-    for answer, value, mask in zip(answers, pieces(whole, like), laid, strict=True):
-        assert torch.equal(answer, value * mask)
-    before = [answer.clone() for answer in answers]
+    mask = torch.zeros(room_for(like), dtype=torch.bool).bernoulli_()
+    return pieces(torch.randn(room_for(like)), like), pieces(mask, like), mask
+
+
+def test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector():
+    values, laid, mask = of_one_vector()
+    assert torch.equal(_mask_of_all(values, laid), mask)
     apart = [mask.clone() for mask in laid]
-    for others in (apart, [True, *laid[1:]], [None, *laid[1:]], laid[::-1], laid[:2], [mask.float() for mask in laid]):
-        assert not _mask_at_once(answers, others)
-    assert not _mask_at_once([answer.clone() for answer in answers], laid)
-    assert all(map(torch.equal, answers, before))
+    odd, floats = [laid[0].view(5, 3), *laid[1:]], [mask.float() for mask in laid]
+    for others in (apart, odd, floats, [True, *laid[1:]], [None, *laid[1:]], laid[::-1], laid[:2]):
+        assert _mask_of_all(values, others) is None
+    assert _mask_of_all([value.clone() for value in values], laid) is None
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["portable", "kernels"])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("std", [0.5, np.float64(2.5)])
+def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel, together, std, monkeypatch):
+    """Whatever was there, and the values stay as they are."""
+    if kernel:
+        pytest.importorskip("triton")
+        interpret(monkeypatch)
+    values, masks, _ = of_one_vector()
+    if not together:
+        masks = [mask.clone() for mask in masks]
+    values[0][~masks[0]], values[1][~masks[1]] = -1.0, float("nan") if together else -2.0
+    before, names = [value.clone() for value in values], "abc"
+    bounded = Bounded(dict(zip(names, values, strict=True)), 1.0, dict(zip(names, masks, strict=True)))
+    noise = _with_noise_at_once(Bounded(dict(zip(names, values, strict=True)), 1.0), std, Entropy(7), (0, 0))
+    answers = _with_noise_at_once(bounded, std, Entropy(7), (0, 0))
+    for name, mask, value, was in zip(names, masks, values, before, strict=True):
+        assert (answers[name][~mask] == 0).all()
+        torch.testing.assert_close(answers[name][mask], noise[name][mask], rtol=1e-6, atol=1e-6)
+        assert not (answers[name][mask] == value[mask]).any()
+        assert torch.equal(value.nan_to_num(), was.nan_to_num())
+
+
+def test_a_mask_of_other_tensors_is_not_left_out_in_silence():
+    values, _, mask = of_one_vector()
+    with pytest.raises(PrivacyError, match="not its pieces"):
+        add_noise([value.clone() for value in values], 1.0, Entropy(7), (0,), mask)
 
 
 def test_bfloat16_sums_get_noise_of_the_right_scale():

@@ -13,7 +13,19 @@ from noisewise.mechanism import Mechanism
 from noisewise.repairs.freezing import Stages
 from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.sampling import Poisson
-from noisewise.support import EVERYTHING, Fixed, Plan, Together, check, intersection, kept, learning, only, together
+from noisewise.support import (
+    EVERYTHING,
+    Fixed,
+    Plan,
+    Together,
+    check,
+    intersection,
+    kept,
+    kept_of_each,
+    learning,
+    only,
+    together,
+)
 
 PARAMETERS = {"a.weight": torch.zeros(3, 4), "a.bias": torch.zeros(3), "b": torch.zeros(())}
 
@@ -143,6 +155,9 @@ def test_fixed_supports_become_one_and_choose_first():
 def test_kept_and_learning_coordinates_are_counted():
     assert kept({"a": HALF, "b": False}, WEIGHTS) == 6
     assert kept({"b": True}, WEIGHTS) == 17
+    masks = {"a": HALF, "b": torch.arange(5) == 2}
+    assert kept_of_each(masks, WEIGHTS) == {"a": 6, "b": 1}
+    assert kept_of_each({"b": False, "of another model": HALF}, WEIGHTS) == {"a": 12, "b": 0}
     left = learning(WEIGHTS, {"a": ODD})
     assert left["a"].tolist() == ODD.flatten().tolist()
     assert left["b"].tolist() == [True] * 5

@@ -198,10 +198,11 @@ def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position
     for name, value in bounded._values.items():
         kinds.setdefault((value.dtype, value.device), {})[name] = value
     for number, values in enumerate(kinds.values()):
-        noised = add_noise(list(values.values()), std, entropy, (*position, number))
-        if not _mask_at_once(noised, [bounded.support.get(name) for name in values]):
+        tensors = list(values.values())
+        joint = _mask_of_all(tensors, [bounded.support.get(name) for name in values])
+        if joint is None:
             loose.update(values)
-        answers |= dict(zip(values, noised, strict=True))
+        answers |= dict(zip(values, add_noise(tensors, std, entropy, (*position, number), joint), strict=True))
     for name in loose:
         answer = answers[name]
         mask = bounded.support.get(name, True)
@@ -212,17 +213,13 @@ def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position
     return {name: answers[name] for name in bounded._values}
 
 
-def _mask_at_once(answers: Sequence[Tensor], masks: Sequence[bool | Tensor | None]) -> bool:
-    """Lay all masks on all answers by one product, where both are pieces of one vector; says whether that could be."""
+def _mask_of_all(values: Sequence[Tensor], masks: Sequence[bool | Tensor | None]) -> Tensor | None:
+    """All masks as the one vector that they are pieces of, where values are pieces of one as well; None elsewhere."""
     laid = [mask for mask in masks if isinstance(mask, Tensor)]
-    fits = len(laid) == len(answers) and all(m.shape == a.shape for m, a in zip(laid, answers, strict=True))
-    if not fits or any(mask.device != answers[0].device or mask.dtype != torch.bool for mask in laid):
-        return False
-    whole, mask = lying_together(answers), lying_together(laid)
-    if whole is None or mask is None:
-        return False
-    whole.mul_(mask)
-    return True
+    fits = len(laid) == len(values) and all(m.shape == v.shape for m, v in zip(laid, values, strict=True))
+    if not fits or any(mask.device != values[0].device or mask.dtype != torch.bool for mask in laid):
+        return None
+    return None if lying_together(values) is None else lying_together(laid)
 
 
 if not TYPE_CHECKING:

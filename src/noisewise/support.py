@@ -254,11 +254,19 @@ def from_dict(raw: Mapping[str, Any]) -> Plan | Together:
 
 def kept(support: Support, weights: Mapping[str, Tensor]) -> int:
     """Number of coordinates that learn."""
-    return sum(
-        weight.numel() if mask is True else 0 if mask is False else int(mask.sum())
-        for name, weight in weights.items()
-        for mask in [support.get(name, True)]
-    )
+    return sum(kept_of_each(support, weights).values())
+
+
+def kept_of_each(support: Support, weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """The same by name. A GPU is asked once for all masks, since every answer is waited for."""
+    import torch
+
+    counts = {name: weight.numel() if support.get(name, True) is True else 0 for name, weight in weights.items()}
+    masks = {name: mask for name, mask in support.items() if not isinstance(mask, bool) and name in weights}
+    if masks:
+        sums = [mask.sum() for mask in masks.values()]
+        counts |= zip(masks, torch.stack([one.to(sums[0].device) for one in sums]).tolist(), strict=True)
+    return counts
 
 
 def learning(weights: Mapping[str, Tensor], within: Support, device: Any = "cpu") -> dict[str, Tensor]:

@@ -10,8 +10,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from noisewise.persample import triton_clipping, triton_few, triton_outer
+from noisewise.persample import triton_clipping, triton_few, triton_masks, triton_outer, triton_single
 from noisewise.persample import triton_kernels as tk
+from noisewise.repairs import triton_subset
 
 made = []
 
@@ -30,7 +31,7 @@ def pretend():
 
 def kernels():
     """All of them, by name."""
-    rooms = (tk, triton_clipping, triton_few, triton_outer)
+    rooms = (tk, triton_clipping, triton_few, triton_masks, triton_outer, triton_single, triton_subset)
     return {
         name: value for room in rooms for name, value in vars(room).items() if isinstance(value, tk.triton.JITFunction)
     }
@@ -59,7 +60,16 @@ def step(units):
     tk.form_taps(grad, images, (3, 3), mask=words, stored=False, **settings)
     tk.group_norm(torch.empty(units, 32, 16), torch.empty(units, 32, 16), 2, 1e-5)
     tk.layer_norm(torch.empty(units, 16, 32), torch.empty(units, 16, 32), 1e-5)
-    tk.masked_squares(rows, rows, torch.zeros(64, 64, dtype=torch.float16), (factors, factors), 1.0, 0.0)
+    for mask in (None, torch.zeros(64, dtype=torch.uint8)):
+        halves = triton_single.halved(rows, 1.0, mask)[2]
+    triton_single.masked_squares(halves, rows, torch.zeros(64, 64, dtype=torch.float16), factors, 1.0, 1.0, 0.0)
+    together, mask = torch.empty(4 * units), torch.zeros(4 * units, dtype=torch.uint8)
+    triton_masks.cleared(together, mask)
+    triton_masks.noised(together, together, 0.5, mask)
+    among, low = torch.ones(3 * units, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    for start, shift in ((0, 48), (1, 0), (16 * units, 16), (-(2**63), 32)):
+        triton_subset.counts(among, start, shift, low)
+        triton_subset.up_to(among, start, low)
     present = torch.zeros(units, dtype=torch.uint8)
     _, counted, keep = triton_clipping.totals(torch.empty(3, units, dtype=torch.float64), present)
     triton_clipping.held(counted, counted, keep, 1.0, torch.zeros((), dtype=torch.int32))

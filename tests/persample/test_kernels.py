@@ -472,7 +472,15 @@ def test_full_precision_has_small_tiles_outside_of_captured_steps(cut, captured,
     assert made == [tile]
 
 
-TWICE = ["_taps", "_gathered", "_outers", "_weighted", "_weighted_by_row", "_pair"]  # masks, halves, turned or not
+TWICE = [
+    "_taps",
+    "_gathered",
+    "_outers",
+    "_halved",
+    "_weighted",
+    "_weighted_by_row",
+    "_pair",
+]  # masks, halves, turned or not
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from scipy import stats
 
 from helpers import compose
+from helpers.interpreted import interpret
 from helpers.walking import Walk, mask_of
 from noisewise.clipping import Flat
 from noisewise.errors import ConfigError
@@ -17,7 +19,15 @@ from noisewise.randomness import Entropy
 from noisewise.recipe import fit, with_support
 from noisewise.repairs import MovingAverage, RandomSparsification, RankedSparsification, StagewiseFreezing, repaired
 from noisewise.repairs.freezing import PruningStages, Stages, smallest
-from noisewise.repairs.random_sparsification import RandomMasks, key_at, keys_of, keys_on_gpu, random_subset
+from noisewise.repairs.random_sparsification import (
+    RandomMasks,
+    counts,
+    key_at,
+    keys_of,
+    keys_on_gpu,
+    random_subset,
+    subset_on_gpu,
+)
 from noisewise.repairs.ranked_sparsification import RankedMasks
 from noisewise.support import Fixed, Observed, Released, together
 from noisewise.training.course import Course
@@ -146,21 +156,31 @@ def test_keys_are_those_of_splitmix64_here_and_on_a_gpu(start):
 @pytest.mark.parametrize("size", [1, 7, 1000, 300_000])
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.999, 1.0])
 @pytest.mark.parametrize("excluded", [False, True])
-@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("alike", [0, 16, 32, 48])
 def test_the_key_at_a_place_is_that_of_sorting_all_of_them(size, share, excluded, alike):
-    """By their upper halves first; also where a few keys have the same one, and where the largest belong to the excluded."""
-    among = (
-        (torch.arange(size) % 3 > 0) | (torch.arange(size) == size - 1)
-        if excluded
-        else torch.ones(size, dtype=torch.bool)
-    )
+    """Digit by digit; also where most keys begin alike, and with the smallest and the largest number."""
+    among = (torch.arange(size) % 3 > 0) | (torch.arange(size) == size - 1) if excluded else torch.full((size,), True)
     keys = keys_on_gpu(size, 11, torch.device("cpu"))
-    if alike:  # runs of twenty with one upper half
-        keys = (keys[torch.arange(size) // 20 * 20] & ~(2**32 - 1)) | torch.arange(size)
-    keys[among.nonzero()[-1]] = 2**63 - 5
+    if alike:  # all but the last bits
+        keys[size // 3 :] = (keys[0] & ~((1 << (64 - alike)) - 1)) | (keys[size // 3 :] & ((1 << (64 - alike)) - 1))
+    keys[among.nonzero()[-1]], keys[among.nonzero()[0]] = 2**63 - 1, -(2**63)
     left = keys[among].numpy()
     count = max(1, round(share * len(left)))
-    assert key_at(keys, among, count) == np.sort(left)[count - 1]
+    assert key_at(partial(counts, keys, among), count, keys.device) == np.sort(left)[count - 1]
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["portable", "kernels"])
+@pytest.mark.parametrize(("size", "start"), [(1, 3), (2, 2**63 - 1), (1024, -(2**63)), (5000, 0), (70_000, -77)])
+@pytest.mark.parametrize("excluded", [False, True])
+def test_a_gpu_chooses_the_places_that_a_cpu_does(kernel, size, start, excluded, monkeypatch):
+    if kernel:
+        pytest.importorskip("triton")
+        interpret(monkeypatch)
+    among = torch.arange(size) % 7 != 3 if excluded else torch.full((size,), True)
+    for count in {1, size // 3 or 1, int(among.sum())}:
+        chosen = subset_on_gpu(among, count, start)
+        assert torch.equal(chosen, random_subset(among, count, start))
+        assert int(chosen.sum()) == count
 
 
 def test_masks_follow_from_the_public_seed_alone():

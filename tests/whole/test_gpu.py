@@ -327,7 +327,9 @@ def test_a_row_that_the_loss_cannot_take_is_named_and_the_gpu_goes_on(bad):
     assert torch.ones(3, device="cuda").sum().item() == 3
 
 
-def test_random_masks_are_the_same_on_any_device():
+@pytest.mark.parametrize("kernel", [False, True], ids=["portable", "kernels"])
+def test_random_masks_are_the_same_on_any_device(kernel, monkeypatch):
+    monkeypatch.setattr(kernels, "ENABLED", kernel)
     among = torch.rand(100_001) < 0.9
     here, there = (random_subset(among.to(device), 40_000, -77) for device in ("cpu", "cuda"))
     assert torch.equal(here, there.cpu())

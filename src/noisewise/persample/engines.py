@@ -319,6 +319,9 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     pieces = _pieces(uses, live, views, recent)
     uses.clear()
     measured |= measure_together({name: small for name in live if (small := _small(pieces[name]))}, masks)
+    for name, mask in masks.items():
+        if name not in measured and (formed := _formed(pieces.get(name, []))):
+            recent.squares.expect(formed.rows, mask.flatten())
     for name, parameter in live.items():
         if name in measured:
             pass
@@ -334,10 +337,16 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
 
 def _small(pieces: Pieces) -> Formed | None:
     """The gradients of a parameter that has one small use."""
+    gradient = _formed(pieces)
+    return gradient if gradient is not None and is_small(gradient) else None
+
+
+def _formed(pieces: Pieces) -> Formed | None:
+    """The gradients of a parameter that has one use, which forms them."""
     if len(pieces) != 1:
         return None
     rows, gradient = pieces[0]
-    return gradient if rows is None and is_small(gradient) else None
+    return gradient if rows is None and isinstance(gradient, Formed) else None
 
 
 def alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, masks: Masks, layout: Layout) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from noisewise.persample.bounds import Bounds
 from noisewise.persample.rounding import (
     SAFETY,
     lengths,
+    longer_squares,
     shortened,
     squared,
     squared_lengths,
@@ -117,24 +118,43 @@ def masked(total: Tensor, mask: Tensor | None) -> Tensor:
 class RecentSquares:
     """Squared lengths of rows that were asked for in a captured step: a bias and its weight have a factor in common.
 
-    Holds the rows too, so that no others come to lie in their place.
+    Holds the rows too, and masks, so that no others come to lie in their place.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Tensor, Tensor]] = {}
+        self._known: dict[Any, tuple[Tensor, Tensor, Tensor | None]] = {}
+        self._expected: dict[Any, tuple[Tensor, Tensor]] = {}
 
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, mask: Tensor | None = None) -> Tensor:
         """`squared_lengths`."""
         if not is_steady():
-            return squared_lengths(rows)
-        memory = (rows.data_ptr(), rows.shape, rows.stride(), rows.dtype, rows._version)
-        if memory not in self._known:
-            self._known[memory] = (squared_lengths(rows), rows)
-        return self._known[memory][0]
+            return squared_lengths(rows, mask)
+        key = (_memory(rows), None if mask is None else _memory(mask))
+        if key not in self._known:
+            self._known[key] = (squared_lengths(rows, mask), rows, mask)
+        return self._known[key][0]
+
+    def expect(self, rows: Tensor, mask: Tensor) -> None:
+        """Lengths under this mask will be asked for too: who measures the rows takes both."""
+        self._expected[_memory(rows)] = (mask, rows)
+
+    def halved(self, rows: Tensor) -> Tensor:
+        """`kernels.halved`; what it measures by the way is remembered."""
+        mask, _ = self._expected.get(_memory(rows), (None, rows))
+        total, under, halves = kernels.halved(rows, longer_squares(rows), mask)
+        self._known[_memory(rows), None] = (total, rows, None)
+        if mask is not None:
+            self._known[_memory(rows), _memory(mask)] = (under, rows, mask)
+        return halves
 
     def clear(self) -> None:
         """Nobody asks any more."""
         self._known.clear()
+        self._expected.clear()
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
 
 
 @dataclass(frozen=True)
@@ -154,10 +174,11 @@ class Formed:
 
     def measure(self, mask: Tensor | None) -> tuple[Tensor, Summable]:
         """Square and add, in float64; the same numbers make the sum."""
-        laid = (
-            self if mask is None else Formed.masked(self.rows if kernels.usable(self.rows) else self.rows.clone(), mask)
-        )
-        return laid.squared_lengths(), laid
+        if mask is None:
+            return self.squared_lengths(), self
+        laid = Formed.masked(self.rows if kernels.usable(self.rows) else self.rows.clone(), mask)
+        known = self.recent is not None and laid.mask is not None
+        return (replace(laid, recent=self.recent) if known else laid).squared_lengths(), laid
 
     @property
     def rows(self) -> Tensor:
@@ -175,8 +196,8 @@ class Formed:
 
     def squared_lengths(self) -> Tensor:
         """Squares of the norms, rounded up."""
-        if self.recent is not None and self.mask is None:
-            return self.recent.of(self.rows)
+        if self.recent is not None:
+            return self.recent.of(self.rows, self.mask)
         return squared_lengths(self.rows, self.mask)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:

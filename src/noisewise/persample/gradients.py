@@ -42,6 +42,7 @@ from noisewise.persample.rounding import (
     SAFETY,
     exponents,
     lengths,
+    longer_squares,
     magnitudes,
     roundoff,
     scaled,
@@ -236,9 +237,15 @@ class Outer:
         """
         left, right = (one.squeeze(1) for one in (self.left, self.right))
         rows = left.shape[1]
+        known = RecentSquares() if self.recent is None else self.recent.squares
+        halves = known.halved(left)
+        size = known.of(left)
         sums = (1 + roundoff(self.left, 1)) ** 2
         longer, lost = sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21), sums * (rows + 1) * 2.0**-37
-        return kernels.masked_squares(left, right, mask.view(rows, -1), self._squares, longer, lost)
+        more = longer_squares(right)
+        squares, other = kernels.masked_squares(halves, right, mask.view(rows, -1), size, more, longer, lost)
+        self.__dict__["_squares"] = (size, other)
+        return squares
 
     def _gram_of_few(self, rounding: float) -> Bounds:
         """`gram`, where units with few positions that count have matrices of these alone; `weighted_sum` takes no others."""

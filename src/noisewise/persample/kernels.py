@@ -13,6 +13,7 @@ import torch
 
 from noisewise.persample import laid
 from noisewise.persample.steady import is_steady
+from noisewise.pieces import TOGETHER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +82,16 @@ def get_ready(device: torch.device) -> None:
         _kernels().get_ready(device)
 
 
+@cache
+def _single() -> Any:
+    return importlib.import_module("noisewise.persample.triton_single")
+
+
+@cache
+def _masks() -> Any:
+    return importlib.import_module("noisewise.persample.triton_masks")
+
+
 @contextmanager
 def rehearsal(device: torch.device) -> Iterator[None]:
     """A pass whose results nobody reads: kernels are compiled, all at once, and not run. Results are any numbers.
@@ -104,23 +115,29 @@ def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Te
     return total
 
 
-def masked_squares(
-    left: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
-) -> Tensor:
-    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
+def halved(rows: Tensor, longer: float, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """`squares` of `[batch, entries]`, of all and under a mask, and what `masked_squares` wants of the rows; read once."""
+    made: tuple[Tensor, Tensor, Tensor] = _single().halved(rows, longer, None if mask is None else _bytes(mask))
+    return made
 
-    Squared lengths of both are given. By a product in float16 whose sums are float32.
+
+def masked_squares(
+    halves: Tensor, right: Tensor, mask: Tensor, sizes: Tensor, more: float, longer: float, lost: float
+) -> tuple[Tensor, Tensor]:
+    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`; `more |r|^2`.
+
+    Of `halved` of the left and its squared lengths. By a product in float16 whose sums are float32.
     """
     settings = torch.backends.cuda.matmul
     before = settings.allow_fp16_reduced_precision_reduction
     settings.allow_fp16_reduced_precision_reduction = False
     try:
-        total: Tensor = _kernels().masked_squares(
-            left, right, laid.form(laid.halves, mask), squares, longer * UPWARD, lost * UPWARD
+        squares: tuple[Tensor, Tensor] = _single().masked_squares(
+            halves, right, laid.form(laid.halves, mask), sizes, more, longer * UPWARD, lost * UPWARD
         )
     finally:
         settings.allow_fp16_reduced_precision_reduction = before
-    return total
+    return squares
 
 
 def _by_row(mask: Tensor, rows: int) -> Tensor:
@@ -311,3 +328,20 @@ def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: T
     """Factors of one block, 0 for who does not count and where `factor norm` is beyond a limit: then `broken` is 1."""
     kept: Tensor = _clipping().held(factors.contiguous(), counted, keep, limit, broken)
     return kept
+
+
+def lays(values: Tensor, mask: Tensor) -> bool:
+    """Are `cleared` and `noised` for these? Vectors of pieces that begin at multiples of `TOGETHER`."""
+    return (
+        values.shape == mask.shape and len(values) % TOGETHER == 0 and usable(values) and usable(mask, kind=torch.bool)
+    )
+
+
+def cleared(values: Tensor, mask: Tensor) -> None:
+    """Exactly zero where the mask is not, whatever was there; what is kept is not read."""
+    _masks().cleared(values, _bytes(mask))
+
+
+def noised(values: Tensor, noise: Tensor, std: float, mask: Tensor) -> None:
+    """`values + std noise`, written over the noise, and exactly zero where the mask is not, whatever was there."""
+    _masks().noised(values, noise, float(std), _bytes(mask))

@@ -102,8 +102,11 @@ class Sums:
 
     def mask(self) -> None:
         """Exactly zero where nothing learns, whatever was there."""
-        for whole, idle in zip(self._wholes, self._idle, strict=True) if self._idle else ():
-            whole.masked_fill_(idle, 0)
+        for whole, learning, idle in zip(self._wholes, self._learning, self._idle, strict=True) if self._idle else ():
+            if kernels.lays(whole, learning):
+                kernels.cleared(whole, learning)
+            else:
+                whole.masked_fill_(idle, 0)
 
     def bounded(self) -> Bounded:
         """The sum of the step, which only `release` opens."""

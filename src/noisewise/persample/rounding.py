@@ -164,7 +164,7 @@ def lengths(tensor: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(scaled(tensor, exponent), dim=1)
         return restored(norms * (1 + (entries + SAFETY) * 2.0**-53), exponent)
     if kernels.usable(tensor):
-        return kernels.squares(tensor, longer=1 + 2 * (entries + SAFETY) * 2.0**-53).sqrt_()
+        return kernels.squares(tensor, longer=longer_squares(tensor)).sqrt_()
     if entries > BLOCK and not tensor.is_cuda:  # nobody is asked there whether a square left its range
         whole = entries - entries % BLOCK
         blocks = torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
@@ -184,8 +184,13 @@ def _exact_lengths(tensor: Tensor) -> Tensor:
 def squared_lengths(tensor: Tensor, mask: Tensor | None = None) -> Tensor:
     """Squared norms of `[batch, entries]` in float64, rounded up; of the entries in the mask."""
     if tensor.dtype == torch.float32 and kernels.usable(tensor):  # whose squares do not vanish there
-        return kernels.squares(tensor, longer=1 + 2 * (tensor.shape[1] + SAFETY) * 2.0**-53, mask=mask)
+        return kernels.squares(tensor, longer=longer_squares(tensor), mask=mask)
     return squared(lengths(tensor if mask is None else tensor * mask))
+
+
+def longer_squares(tensor: Tensor) -> float:
+    """By what sums of squares of `[batch, entries]` in float64 are rounded up."""
+    return 1 + 2 * (tensor.shape[1] + SAFETY) * 2.0**-53
 
 
 def squared(norms: Tensor) -> Tensor:

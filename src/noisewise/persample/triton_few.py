@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import _launch
-from noisewise.persample.triton_masks import _where, _words
+from noisewise.persample.triton_words import _where, _words
 
 ENTRIES = 8192  # of a tile of out x columns
 POSITIONS = 32  # of a step

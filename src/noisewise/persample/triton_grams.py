@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import TILE_IN, TILE_OUT, _launch, _power
-from noisewise.persample.triton_masks import _where, _words
+from noisewise.persample.triton_words import _where, _words
 
 IN_TURN = 16  # units of a program: while one is squared, the next are read
 REGISTERS = (

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import driver
 
-from noisewise.persample.triton_masks import _where, _words
+from noisewise.persample.triton_words import _where, _words
 
 PROGRAMS = 4096  # that keep a GPU busy
 TALL, BROAD = 32, 256  # rows and entries of a tile of weighted rows
@@ -188,56 +188,6 @@ def _scaled(x, sizes, factors, out, stride, entries, LIGHT: tl.constexpr, BLOCK:
     counts = (places < entries) & (factor != 0)
     values = tl.load(x + row * stride + places, mask=counts, other=0.0)
     tl.store(out + row * entries + places, values * scale, mask=places < entries)
-
-
-@triton.jit
-def _halves(x, sizes, out, entries, BLOCK: tl.constexpr):
-    """Squares of entries, scaled to at most 2^14 and rounded up to float16."""
-    row = tl.program_id(0).to(tl.int64)
-    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    scale = (128.0 / _power(tl.sqrt(tl.load(sizes + row + tl.arange(0, 1)).to(tl.float64)))).to(tl.float32)
-    values = tl.load(x + row * entries + places, mask=places < entries, other=0.0) * scale
-    tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
-
-
-@triton.jit(do_not_specialize=["parts", "loops", "longer", "lost"])
-def _dots(one, other, sizes, others, out, entries, parts, loops, longer, lost, BLOCK: tl.constexpr):
-    """`longer sum_k one_k other_k^2` in float64, with the scale of `_halves` taken back, and a share of the whole."""
-    row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    scalar = row + tl.arange(0, 1)
-    total = tl.zeros([BLOCK], tl.float64)
-    for k in range(loops):
-        places = (part * loops + k) * BLOCK + tl.arange(0, BLOCK)
-        counts = places < entries
-        weights = tl.load(one + row * entries + places, mask=counts, other=0.0).to(tl.float64)
-        values = tl.load(other + row * entries + places, mask=counts, other=0.0).to(tl.float64)
-        total += weights * values * values
-    size = tl.load(sizes + scalar)
-    back = _power(tl.sqrt(size)) / 128.0
-    share = tl.where(part == 0, size * tl.load(others + scalar) * lost, 0.0)
-    tl.store(out + row * parts + part + tl.arange(0, 1), tl.sum(total, axis=0) * back * back * longer + share)
-
-
-def masked_squares(
-    left: Tensor, right: Tensor, mask: Tensor, squares: tuple[Tensor, Tensor], longer: float, lost: float
-) -> Tensor:
-    """`longer sum_jk l_j^2 m_jk r_k^2 + lost |l|^2 |r|^2` in float64 for `[batch, rows]`, `[batch, columns]`.
-
-    A mask in float16, squared lengths of both. Squares of the left are rounded up to float16, sums over rows to the nearest.
-    """
-    sizes, others = squares
-    batch, rows = left.shape
-    columns = right.shape[1]
-    halves = torch.empty(batch, rows, dtype=torch.float16, device=left.device)
-    _launch(_halves, (batch, triton.cdiv(rows, 1024)), left, sizes, halves, rows, BLOCK=1024)
-    sums = halves @ mask
-    blocks = triton.cdiv(columns, 1024)
-    loops = triton.next_power_of_2(triton.cdiv(blocks, max(1, min(blocks, triton.cdiv(PROGRAMS, batch)))))
-    parts = triton.cdiv(blocks, loops)
-    out = torch.empty(batch, parts, dtype=torch.float64, device=left.device)
-    _launch(_dots, (batch, parts), sums, right, sizes, others, out, columns, parts, loops, longer, lost, BLOCK=1024)
-    return out[:, 0] if parts == 1 else out.sum(1)
 
 
 @triton.jit
@@ -445,12 +395,17 @@ def form_taps(
     return out, squares.sum(1)
 
 
+def _ulps(longer: float) -> int:
+    """By how many 2^-52, rounded up: numbers are handed to a kernel as float32, whole ones as they are."""
+    return math.ceil((longer - 1) * 2**52)
+
+
 def squares(rows: Tensor, longer: float, mask: Tensor | None) -> Tensor:
     """Sums of squares of `[batch, entries]` in float64, times `longer`, rounded up to a whole number of 2^-52.
 
     `mask`: bytes `[masks, entries]`, each for as many rows as the others; where they are 0 it does not matter what is there.
     """
-    more = math.ceil((longer - 1) * 2**52)  # numbers are handed to a kernel as float32, whole ones as they are
+    more = _ulps(longer)
     batch, entries = rows.shape
     block = min(2048, max(128, triton.next_power_of_2(entries)))
     blocks = triton.cdiv(entries, block)

@@ -1,6 +1,6 @@
-"""Masks within kernels, in Triton: bits that stay in few registers, asked for before a sum and used behind it.
+"""Kernels in Triton that lay the masks of all parameters at once, on vectors whose length is a multiple of four.
 
-Imported by other kernels alone. `laid.words` lays them: a word holds 32 columns of a row, words of rows side by side.
+Imported by `kernels` alone.
 """
 
 # mypy: ignore-errors
@@ -9,22 +9,42 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from noisewise.persample.triton_kernels import _launch
+from noisewise.pieces import TOGETHER
+
+BLOCK = 1024  # entries of a program
 
 
 @triton.jit
-def _words(mask, rows, height, tile, width, tap, COLUMNS: tl.constexpr, MASKED: tl.constexpr):
-    """Of a tap's mask, height x width: words `[rows, words]` of a tile's columns; 0 for rows that are not there."""
-    if MASKED:
-        BITS: tl.constexpr = 32 if COLUMNS > 32 else COLUMNS
-        word = tap * tl.cdiv(width, 128) * 4 + tile * (COLUMNS // BITS) + tl.arange(0, COLUMNS // BITS)
-        return tl.load(mask + word[None, :] * height + rows[:, None], mask=(rows < height)[:, None], other=0)
-    else:
-        return mask
+def _places(fours, BLOCK: tl.constexpr):
+    """Entries of a program, and which there are: by fours, which threads then read at once."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    return places, places // 4 < fours
 
 
-@triton.jit
-def _where(words, total):
-    """A tile where its mask is; 0 elsewhere, and beyond rows and columns that are there."""
-    BITS: tl.constexpr = total.shape[1] // words.shape[1]
-    bits = (words[:, :, None] >> tl.arange(0, BITS)[None, None, :]) & 1
-    return tl.where(tl.reshape(bits, total.shape) != 0, total, 0.0)
+@triton.jit(do_not_specialize=["fours"])
+def _cleared(values, mask, fours, BLOCK: tl.constexpr):
+    places, there = _places(fours, BLOCK)
+    learns = tl.load(mask + places, mask=there, other=1) != 0
+    tl.store(values + places, tl.zeros([BLOCK], tl.float32), mask=there & (learns == 0))
+
+
+@triton.jit(do_not_specialize=["fours"])
+def _noised(values, noise, mask, std, fours, BLOCK: tl.constexpr):
+    places, there = _places(fours, BLOCK)
+    learns = tl.load(mask + places, mask=there, other=0) != 0
+    total = tl.load(values + places, mask=there, other=0.0) + std * tl.load(noise + places, mask=there, other=0.0)
+    tl.store(noise + places, tl.where(learns, total, 0.0), mask=there)
+
+
+def cleared(values: Tensor, mask: Tensor) -> None:
+    """Write zeros where the mask (bytes) is 0; nothing is read but the mask."""
+    _launch(_cleared, (triton.cdiv(len(values), BLOCK),), values, mask, len(values) // TOGETHER, BLOCK=BLOCK)
+
+
+def noised(values: Tensor, noise: Tensor, std: float, mask: Tensor) -> None:
+    """`values + std noise` in the place of the noise, zero where the mask (bytes) is 0, whatever was there."""
+    fours = len(values) // TOGETHER
+    _launch(_noised, (triton.cdiv(len(values), BLOCK),), values, noise, mask, std, fours, BLOCK=BLOCK)

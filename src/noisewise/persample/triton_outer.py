@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from noisewise.persample.triton_kernels import PROGRAMS, _launch
-from noisewise.persample.triton_masks import _where, _words
+from noisewise.persample.triton_words import _where, _words
 
 TILE = 128  # rows and columns of a gradient that a program forms
 POSITIONS = 64  # of a step

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from noisewise.errors import ConfigError
+from noisewise.persample import kernels
 from noisewise.recipe import Recipe, with_support
 from noisewise.repairs.base import Repair
-from noisewise.support import Masked, Plan, Released, learning
+from noisewise.support import Masked, Plan, Released, kept, learning
 
 STEP, MIXED = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # of SplitMix64
-NEAR = 64  # keys on each side of the one that is looked for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import Tensor
 
@@ -52,26 +56,53 @@ def random_subset(among: Tensor, count: int, start: int) -> Tensor:
     if count == 0:
         return torch.zeros_like(among)
     if among.is_cuda:
-        keys = keys_on_gpu(len(among), start, among.device)
-        return (keys <= key_at(keys, among, count)) & among
+        return subset_on_gpu(among, count, start)
     numbers = keys_of(len(among), start).view(np.int64)  # compared with a sign there too
     numbers[~among.numpy()] = np.iinfo(np.int64).max
     return torch.from_numpy(numbers <= np.partition(numbers, count - 1)[count - 1])
 
 
-def key_at(keys: Tensor, among: Tensor, count: int) -> Tensor:
-    """The `count`-th smallest of the keys at some places, without a question that a GPU would have to answer on the way.
+def subset_on_gpu(among: Tensor, count: int, start: int) -> Tensor:
+    """`random_subset` without a question that a GPU would have to answer on the way: by kernels, or with keys in memory."""
+    import torch
 
-    Upper halves are sorted, a third of the work; of those around the place that is looked for the whole keys are. More than
-    `NEAR` keys with one upper half would be in the way: of up to 2^31 drawn keys, with probability below 1e-30.
+    if kernels.usable(among, kind=torch.bool):
+        found = importlib.import_module("noisewise.repairs.triton_subset")  # only where Triton is
+        last = key_at(partial(found.counts, among, start), count, among.device)
+        chosen: Tensor = found.up_to(among, start, last)
+        return chosen
+    keys = keys_on_gpu(len(among), start, among.device)
+    return (keys <= key_at(partial(counts, keys, among), count, among.device)) & among
+
+
+def key_at(counts_of: Callable[[int, Tensor], Tensor], count: int, device: torch.device) -> Tensor:
+    """The `count`-th smallest of some keys, `[1]`, found digit by digit of 16 bits.
+
+    `counts_of(shift, low)` says how many keys there are to each digit: those that are `low` and a digit, cut by `shift` bits.
     """
     import torch
 
-    upper = (keys >> 32).clamp_(max=2**31 - 2).to(torch.int32).masked_fill_(~among, 2**31 - 1)
-    first = max(0, count - 1 - NEAR)
-    near = upper.sort().indices[first : count + NEAR]
-    whole = keys[near].masked_fill_(~among[near], torch.iinfo(torch.int64).max)
-    return whole.sort().values[count - 1 - first]
+    place = torch.full((1,), count, device=device)
+    low = torch.full((1,), -(1 << 15), device=device)  # of the first digit, which has the sign
+    for shift in (48, 32, 16, 0):
+        found = counts_of(shift, low)
+        up_to = found.cumsum(0)
+        digit = torch.searchsorted(up_to, place)
+        place = place - (up_to - found)[digit]
+        key = low + digit
+        low = key << 16
+    return key
+
+
+def counts(keys: Tensor, among: Tensor, shift: int, low: Tensor) -> Tensor:
+    """How many keys at some places are `low` and a digit, for each of its values, when `shift` bits are cut off."""
+    import torch
+
+    digits = (keys >> shift).sub_(low)
+    here = (digits >> 16 == 0).logical_and_(among).to(torch.int32)
+    return torch.zeros(1 << 16, dtype=torch.int32, device=keys.device).scatter_add_(
+        0, digits.bitwise_and_((1 << 16) - 1), here
+    )
 
 
 def keys_of(size: int, start: int) -> np.ndarray:
@@ -133,7 +164,8 @@ class RandomMasks(Plan):
         keep = torch.cat(list(learning(weights, released.within, device).values()))
         rate = sparsity(self.period(step), self.periods, self.final, self.cooling)
         start = int(torch.randint(-(2**63), 2**63 - 1, (), generator=generator))
-        return masks_from_flat(keep & ~random_subset(keep, round(rate * int(keep.sum())), start), weights)
+        count = round(rate * kept(released.within, weights))
+        return masks_from_flat(keep & ~random_subset(keep, count, start), weights)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from noisewise.support import (
     check,
     encode,
     intersection,
-    kept,
+    kept_of_each,
     plans_of,
 )
 
@@ -81,8 +81,12 @@ class Course:
         return self._joint
 
     def _join(self, supports: Iterable[Support], weights: Mapping[str, Tensor]) -> None:
-        self._joint = _without_full_masks(intersection(supports))
-        self._kept = kept(self._joint, weights)
+        joint = intersection(supports)
+        left = kept_of_each(joint, weights)
+        self._kept = sum(left.values())
+        self._joint = {  # masks that leave everything in are True: engines need not look at them
+            name: mask if isinstance(mask, bool) or left[name] < mask.numel() else True for name, mask in joint.items()
+        }
 
     def _generator(self, *position: int) -> torch.Generator:
         seed = np.random.SeedSequence((self.seed, *position)).generate_state(1)[0]
@@ -187,8 +191,3 @@ class Course:
 
 def _on_devices(support: Support, weights: Mapping[str, Tensor]) -> Support:
     return {name: mask if isinstance(mask, bool) else mask.to(weights[name].device) for name, mask in support.items()}
-
-
-def _without_full_masks(support: Support) -> dict[str, Any]:
-    """Masks that leave everything in are True: engines need not look at them."""
-    return {name: mask if isinstance(mask, bool) or not bool(mask.all()) else True for name, mask in support.items()}
