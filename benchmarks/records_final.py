@@ -29,7 +29,9 @@ from noisewise.models import build
 from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
+from noisewise.recipes.learned import Learned
 from noisewise.recipes.own_images import loss_of, views_of
+from noisewise.recipes.pretraining import read_encoder
 from noisewise.recipes.settings import fitting
 from noisewise.recipes.transform import Features, featured
 from noisewise.reproduce.running import commit
@@ -108,6 +110,8 @@ def _of_images(
         "centre": features.centre, "views": views, "found_at": {"data": course.data, "n": course.n, "epsilon": course.epsilon},
         "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
     }  # fmt: skip
+    if isinstance(features, Learned):
+        about["pretraining"] = read_encoder(features.weights)[1]
     return made, about, test
 
 

@@ -205,11 +205,30 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
             f"{record['spent']:.3f} at delta {record['delta']:g} (PLD).",
             f"- Flat clipping at {chosen['bound']:g}, SGD with learning rate {chosen['lr']:g}, momentum "
             f"{chosen['momentum']:g}, schedule {chosen['schedule'] or 'constant'}, moving average {chosen['ema']}.",
+            *encoder_in_words(record.get("pretraining")),
             f"- `{record['command']}`",
+            *[
+                f"- An earlier choice, of {one['trials']:,} trials, was run first and read on the test part too: "
+                f"{percent(one['accuracy'])} (`{one['recipe']}`)."
+                for one in record.get("earlier", ())
+            ],
             f"- Commit {record['commit'][:12]}, torch {record['versions']['torch']}, {record['device']}.",
             "",
         ]
     return lines or ["No final run is committed yet.", ""]
+
+
+def encoder_in_words(about: dict[str, Any] | None) -> list[str]:
+    """The command that makes an encoder, and what it made."""
+    if about is None:
+        return []
+    given = {"--images": "images", "--steps": "steps", "--batch": "batch", "--width": "width", "--seed": "seed"}
+    options = [f"{option} {about[name]}" for option, name in given.items()]
+    options += [f"--seconds {about['seconds']:g}"] if about.get("seconds") else []
+    return [
+        f"- Encoder: `noisewise pretrain --kind {about['kind']} --shape {'x'.join(map(str, about['shape']))} "
+        f"{' '.join(options)} --out encoder.safetensors`, {about['made_steps']:,} steps on made-up images alone."
+    ]
 
 
 def cheapest(folder: Path = FOLDER) -> list[str]:

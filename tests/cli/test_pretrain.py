@@ -33,7 +33,7 @@ def test_from_made_up_images_to_predictions(noisewise, tmp_path):
 def test_every_option_reaches_the_library(noisewise, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(pretraining, "pretrain", lambda how, **rest: asked.append((how, rest)) or (None, 7))
-    monkeypatch.setattr(pretraining, "save_encoder", lambda encoder, how, steps, path: asked.append((steps, path)))
+    monkeypatch.setattr(pretraining, "save_encoder", lambda encoder, how, *rest: asked.append(rest))
     line = (
         "--kind",
         "leaves",
@@ -52,7 +52,7 @@ def test_every_option_reaches_the_library(noisewise, monkeypatch, tmp_path):
     assert noisewise("pretrain", *line, *more).code == 0
     how = pretraining.Pretraining(kind="leaves", shape=(1, 8, 9), images=50, steps=9, batch=10, width=3, seed=4)
     rest = {"device": torch.device("cpu"), "progress": False, "seconds": 2.5}
-    assert asked == [(how, rest), (7, Path("a.safetensors"))]
+    assert asked == [(how, rest), (7, Path("a.safetensors"), 2.5)]
 
 
 @pytest.mark.parametrize(

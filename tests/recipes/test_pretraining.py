@@ -83,6 +83,7 @@ def test_files_say_how_they_were_made(weights):
     encoder, about = read_encoder(weights)
     assert about["kind"] == "leaves/spectrum"
     assert (about["seed"], about["made_steps"], about["torch"]) == (0, 3, torch.__version__)
+    assert about["seconds"] is None
     assert not encoder.training
     made = pretrain(HOW)[0].state_dict()
     for name, value in encoder.state_dict().items():

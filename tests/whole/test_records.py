@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 
 import noisewise as nw
+from helpers.command_line import command_line
 from noisewise.clipping import Flat
 from noisewise.losses import cross_entropy, views_cross_entropy
 from noisewise.models import build
 from noisewise.persample import clipped_sum
+from noisewise.recipes.pretraining import read_encoder
 from noisewise.testing import reveal
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -133,6 +135,18 @@ def test_a_search_begins_with_the_features_that_are_named(tmp_path, monkeypatch)
     assert seen[1] == dataclasses.replace(seen[2], power=0.5)  # the third is the usual one, since nothing is known yet
     with pytest.raises(SystemExit, match=r"shape is not searched; what is: .*angles"):
         search.search("digits", [3.0], effort, **where, most=1, first=["shape=1/8/8"])
+
+
+def test_the_command_of_an_encoder_is_one_that_can_be_run(monkeypatch, capsys, tmp_path):
+    """What the page says of an encoder makes an encoder of the same settings."""
+    noisewise = command_line(monkeypatch, capsys, tmp_path, columns=120)
+    about = {"kind": "leaves", "shape": [1, 8, 8], "images": 4, "steps": 1, "batch": 2, "width": 2, "seed": 3}
+    assert page.encoder_in_words(None) == []
+    (line,) = page.encoder_in_words({**about, "made_steps": 1, "seconds": 60.0})
+    command = re.search(r"`noisewise (.*)`, 1 steps", line)[1].split()
+    assert noisewise(*command, "--device", "cpu", "--quiet").code == 0
+    made = read_encoder(tmp_path / "encoder.safetensors")[1]
+    assert {name: made[name] for name in (*about, "seconds")} == {**about, "seconds": 60.0}
 
 
 def test_what_no_setting_says_is_counted_and_not_chosen(results):

@@ -61,7 +61,7 @@ def pretrain(
     )
     where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     encoder, made = learn(how, device=where, progress=not quiet, seconds=seconds)
-    save_encoder(encoder, how, made, out)
+    save_encoder(encoder, how, made, out, seconds)
     if not quiet:
         console = terminal()
         console.print(f"[bold]{out}[/]  {made:,} steps on {images:,} made-up images ({plain(kind)})", soft_wrap=True)

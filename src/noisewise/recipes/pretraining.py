@@ -177,9 +177,13 @@ def versions(images: Tensor, generator: torch.Generator) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------ files
 
 
-def save_encoder(encoder: Encoder, how: Pretraining, steps: int, path: str | os.PathLike[str]) -> None:
-    """Weights in half precision, with everything that they follow from: settings, steps, versions."""
-    about: dict[str, Any] = {**asdict(how), "made_steps": steps, "noisewise": __version__, "torch": torch.__version__}
+def save_encoder(
+    encoder: Encoder, how: Pretraining, steps: int, path: str | os.PathLike[str], seconds: float | None = None
+) -> None:
+    """Weights in half precision, with everything that they follow from: settings, steps made, time allowed, versions."""
+    about: dict[str, Any] = {
+        **asdict(how), "made_steps": steps, "seconds": seconds, "noisewise": __version__, "torch": torch.__version__,
+    }  # fmt: skip
     weights = {name: value.detach().cpu().contiguous() for name, value in encoder.state_dict().items()}
     weights = {name: value.half() if value.is_floating_point() else value for name, value in weights.items()}
     save_file(weights, Path(path), metadata={"format": FORMAT, "pretraining": json.dumps(about)})
