@@ -18,6 +18,27 @@ FAULTS = [
         ("persample/test_triton_grams.py::test_squares_of_units_in_turn_are_those_of_stored_gradients",),
     ),
     Mutant(
+        "single: lengths beyond 2^126 are scaled as if they were not",
+        "persample/triton_single.py",
+        "FAR = tl.constexpr(300)",
+        "FAR = tl.constexpr(126)",
+        ("persample/test_triton_single.py::test_masked_norms_of_any_size_are_neither_short_nor_lost",),
+    ),
+    Mutant(
+        "single: halves may be added in float16",
+        "persample/kernels.py",
+        '("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")',
+        '("allow_fp16_reduced_precision_reduction",)',
+        ("persample/test_triton_single.py::test_halves_are_added_in_float32_whatever_is_allowed",),
+    ),
+    Mutant(
+        "single: rows are held for lengths that nobody will ask for",
+        "persample/engines.py",
+        "masks.items() if is_steady() else ():",
+        "masks.items():",
+        ("persample/test_triton_single.py::test_outside_of_captured_steps_no_rows_are_held_for_lengths_to_come",),
+    ),
+    Mutant(
         "masks: every tap has the words of the first",
         "persample/triton_words.py",
         "word = tap * tl.cdiv(width, 128) * 4 + tile",

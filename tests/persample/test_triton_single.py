@@ -23,12 +23,12 @@ def interpreted(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [1, 130, 2048, 5000])
-@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e18])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e18, 1e-41, 3e37])
 def test_lengths_and_squares_of_one_pass_are_never_short(width, scale):
     torch.manual_seed(0)
     rows, mask = torch.randn(5, width) * scale, torch.rand(width) < 0.5
     rows[1] = 0
-    rows[2, :1] *= 1e3
+    rows[2, :1] *= min(1e3, 1e38 / scale)
     for under in (None, mask):
         squares, some, halves = kernels.halved(rows, longer_squares(rows), under)
         exact = rows.double().square()
@@ -36,7 +36,7 @@ def test_lengths_and_squares_of_one_pass_are_never_short(width, scale):
             assert (found >= expected * (1 - 1e-15)).all()
             torch.testing.assert_close(found, expected, rtol=1e-11, atol=0)
         lengths = exact.sum(1).sqrt()
-        scaled = exact * (128 / torch.exp2(torch.frexp(lengths)[1].clamp(-126, 126).double())).square().unsqueeze(1)
+        scaled = exact * (128 / torch.exp2(torch.frexp(lengths)[1].double())).square().unsqueeze(1)
         assert (halves.double() >= scaled - 2.0**-24).all()
         assert (halves.double() <= scaled * (1 + 2.0**-9) + 2.0**-23).all()
         assert halves.max() < 2.0**14 * 1.002
@@ -119,3 +119,55 @@ def test_a_masked_bias_is_measured_with_its_weight(without, monkeypatch):
     assert (step.norms >= expected.norms * (1 - 1e-5)).all()
     for name, value in expected.grads._values.items():
         torch.testing.assert_close(sums.bounded()._values[name], value, rtol=5e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-41, 1e-37, 1.0, 3e37])
+def test_masked_norms_of_any_size_are_neither_short_nor_lost(scale):
+    """Of all that float32 holds: a unit whose gradient nearly vanishes in one layer keeps its place in the others."""
+    torch.manual_seed(0)
+    left, right, mask = torch.randn(4, 9) * scale, torch.randn(4, 70), torch.rand(9, 70) < 0.5
+    left[1, ::2] = 0
+    left[2] = F.pad(torch.tensor([11 * scale]), (0, 8))  # 3.3e38 at most: in one place
+    halves, sizes = kernels.halved(left, 1.0, None)[2], left.double().square().sum(1)
+    found, _ = kernels.masked_squares(halves, right, mask, sizes, 1.0, 1.0 + 2.0**-10, 2.0**-30)
+    exact = torch.einsum("bj,jk,bk->b", left.double().square(), mask.double(), right.double().square())
+    assert (found >= exact).all()
+    torch.testing.assert_close(found, exact, rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("given", [(True, True), (False, True), (True, False), (False, False)])
+def test_halves_are_added_in_float32_whatever_is_allowed(given, monkeypatch):
+    names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
+    settings, seen = torch.backends.cuda.matmul, []
+    before = [getattr(settings, name) for name in names]
+    module = kernels._single()
+    monkeypatch.setattr(
+        module, "masked_squares", lambda *rest: seen.append([getattr(settings, name) for name in names])
+    )
+    rows = torch.randn(3, 4)
+    try:
+        for name, value in zip(names, given, strict=True):
+            setattr(settings, name, value)
+        kernels.masked_squares(rows, rows, torch.ones(4, 4, dtype=torch.bool), rows[:, 0], 1.0, 1.0, 0.0)
+        assert tuple(getattr(settings, name) for name in names) == given
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(settings, name, value)
+    assert seen == [[False, False]]
+
+
+def test_outside_of_captured_steps_no_rows_are_held_for_lengths_to_come(monkeypatch):
+    asked = []
+    monkeypatch.setattr(RecentSquares, "expect", lambda self, *given: asked.append(given))
+    model, batch = nn.Linear(4, 3), (torch.randn(5, 4), torch.randint(0, 3, (5,)))
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    masks = {name: torch.rand_like(weight) < 0.5 for name, weight in model.named_parameters()}
+    monkeypatch.setattr(alike, "SMALL", 0)
+    clipped_sum(model, loss, batch, Flat(1.0), masks)
+    assert asked == []
+    with steady(5):
+        clipped_sum(model, loss, batch, Flat(1.0), masks)
+    assert asked

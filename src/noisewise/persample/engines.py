@@ -319,7 +319,7 @@ def _measure_uses(uses: list[Use], live: Live, units: int, views: int, masks: Ma
     pieces = _pieces(uses, live, views, recent)
     uses.clear()
     measured |= measure_together({name: small for name in live if (small := _small(pieces[name]))}, masks)
-    for name, mask in masks.items():
+    for name, mask in masks.items() if is_steady() else ():
         if name not in measured and (formed := _formed(pieces.get(name, []))):
             recent.squares.expect(formed.rows, mask.flatten())
     for name, parameter in live.items():

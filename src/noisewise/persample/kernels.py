@@ -128,16 +128,26 @@ def masked_squares(
 
     Of `halved` of the left and its squared lengths. By a product in float16 whose sums are float32.
     """
-    settings = torch.backends.cuda.matmul
-    before = settings.allow_fp16_reduced_precision_reduction
-    settings.allow_fp16_reduced_precision_reduction = False
-    try:
+    with _added_in_float32():
         squares: tuple[Tensor, Tensor] = _single().masked_squares(
             halves, right, laid.form(laid.halves, mask), sizes, more, longer * UPWARD, lost * UPWARD
         )
-    finally:
-        settings.allow_fp16_reduced_precision_reduction = before
     return squares
+
+
+@contextmanager
+def _added_in_float32() -> Iterator[None]:
+    """Products of float16 add up in float32, whatever is allowed; only what is on is put back, and nothing else is touched."""
+    settings = torch.backends.cuda.matmul
+    names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")  # the second since torch 2.7
+    allowed = [name for name in names if getattr(settings, name, False)]
+    try:
+        for name in allowed:
+            setattr(settings, name, False)
+        yield
+    finally:
+        for name in allowed:
+            setattr(settings, name, True)
 
 
 def _by_row(mask: Tensor, rows: int) -> Tensor:

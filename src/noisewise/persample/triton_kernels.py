@@ -171,10 +171,10 @@ def _weighted_by_row(x, factors, out, batch, entries, row, tap, loops, ROWS: tl.
 
 
 @triton.jit
-def _power(size):
-    """As `rounding.powers` of `exponents`: 2^e with 2^(e-1) <= size < 2^e and |e| <= 126, in float64; 1 for 0."""
+def _power(size, MOST: tl.constexpr = 126):
+    """As `rounding.powers` of `exponents`: 2^e with 2^(e-1) <= size < 2^e and |e| <= MOST, in float64; 1 for 0."""
     exponent = ((size.to(tl.int64, bitcast=True) >> 52) & 2047) - 1022
-    exponent = tl.where(size == 0, 0, tl.minimum(tl.maximum(exponent, -126), 126))
+    exponent = tl.where(size == 0, 0, tl.minimum(tl.maximum(exponent, -MOST), MOST))
     return ((exponent + 1023) << 52).to(tl.float64, bitcast=True)
 
 

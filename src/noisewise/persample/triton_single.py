@@ -14,6 +14,8 @@ from torch import Tensor
 
 from noisewise.persample.triton_kernels import _launch, _power, _ulps
 
+FAR = tl.constexpr(300)  # exponents of lengths of float32 lie within, those of their squares are float64's
+
 
 @triton.jit
 def _upward(ulps):
@@ -44,10 +46,10 @@ def _halved(x, mask, squares, under, out, entries, longer, loops, BLOCK: tl.cons
     tl.store(squares + one, size)
     if MASKED:
         tl.store(under + one, tl.sum(some, axis=0) * upward)
-    scale = (128.0 / _power(tl.sqrt(size))).to(tl.float32)
+    scale = 128.0 / _power(tl.sqrt(size), FAR)
     for k in range(loops):  # what was read is near
         places = k * BLOCK + tl.arange(0, BLOCK)
-        values = tl.load(x + row * entries + places, mask=places < entries, other=0.0) * scale
+        values = tl.load(x + row * entries + places, mask=places < entries, other=0.0).to(tl.float64) * scale
         tl.store(out + row * entries + places, (values * values * 1.0009765625).to(tl.float16), mask=places < entries)
 
 
@@ -86,7 +88,7 @@ def _dots(one, other, sizes, others, out, entries, loops, more, longer, lost, BL
         square += values * values
         total += weights * (values * values)
     size, length = tl.load(sizes + scalar), tl.sum(square, axis=0) * _upward(more)
-    back = _power(tl.sqrt(size)) / 128.0
+    back = _power(tl.sqrt(size), FAR) / 128.0
     tl.store(others + scalar, length)
     tl.store(out + scalar, tl.sum(total, axis=0) * back * back * longer + size * length * lost)
 
