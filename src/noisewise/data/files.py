@@ -96,14 +96,20 @@ def _retrieve(name: str, download: Download, target: Path) -> Path:
         try:
             return Path(pooch.retrieve(url, known_hash=download.checksum, fname=target.name, path=target.parent))
         except (OSError, ValueError) as error:  # every error of requests is an OSError; ValueError: another checksum
-            failures.append(f"{url}: {type(error).__name__}: {error}")
+            failures.append(f"{url}: {_reason(error)}")
     folder, _, base = name.rpartition("/")
     unset = not os.environ.get("NOISEWISE_DATA")
     missing = "NOISEWISE_DATA is not set" if unset else f"$NOISEWISE_DATA/{name} does not exist"
     raise DataError(
         f"{folder}: {missing}, and no download of {_base(download.urls[0])} worked. Put {base} into a folder {folder}/, and "
-        f"set NOISEWISE_DATA to the folder above it; or try again with a network. Tried: {'; '.join(failures)}"
+        f"set NOISEWISE_DATA to the folder above it; or try again with a network. Tried: {'; '.join(failures)}."
     )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in the end: libraries for the network wrap it in errors of their own, which repeat the address."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    return str(inner or error).rpartition("): ")[2].rstrip(".")
 
 
 def _base(url: str) -> str:
