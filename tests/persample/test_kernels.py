@@ -138,13 +138,13 @@ def test_convolutions_by_tap_are_autograds(channels, out, size, kernel, stride, 
 @pytest.fixture
 def taps_of_programs(monkeypatch):
     """How many taps a program of each launch made."""
-    launch, made = kernels._kernels()._launch, []
+    launch, made = kernels._triton("kernels")._launch, []
 
     def noted(kernel, grid, *args, **settings):
         made.append(settings["TAPS"])
         launch(kernel, grid, *args, **settings)
 
-    monkeypatch.setattr(kernels._kernels(), "_launch", noted)
+    monkeypatch.setattr(kernels._triton("kernels"), "_launch", noted)
     return made
 
 
@@ -171,11 +171,11 @@ def test_three_taps_at_once_are_bit_for_bit_those_of_one_at_a_time(
     grad, pads = torch.randn(sides).to(kind), tuple((pad, pad) for pad in padding)
     setup = (grad, given, kernel, stride, pads, dilation, mask)
     cut = kind == torch.float32
-    monkeypatch.setattr(kernels._kernels(), "TILE_OUT", 64)
+    monkeypatch.setattr(kernels._triton("kernels"), "TILE_OUT", 64)
     with steady(3):
         grads, squares = kernels.form_taps(*setup, cut=cut, kind=kind)
         _, measured = kernels.form_taps(*setup, cut=cut, stored=False)
-        monkeypatch.setattr(kernels._kernels(), "ROW_OF_TAPS", False)
+        monkeypatch.setattr(kernels._triton("kernels"), "ROW_OF_TAPS", False)
         others, their_squares = kernels.form_taps(*setup, cut=cut, kind=kind)
         _, their_measured = kernels.form_taps(*setup, cut=cut, stored=False)
     assert taps_of_programs == [3, 3, 1, 1]
@@ -287,8 +287,10 @@ def test_convolutions_too_large_to_be_kept_are_formed_once_and_not_stored(masked
     mask = torch.rand(10, 9, 3, 3) < 0.5 if masked else None
     layer = Convolution(given, grad, (3, 3), (2, 2), ((1, 1),) * 2, (1, 1), 1)
     stored = []
-    form = kernels._kernels().form_taps
-    monkeypatch.setattr(kernels._kernels(), "form_taps", lambda *a, **s: stored.append(s["stored"]) or form(*a, **s))
+    form = kernels._triton("kernels").form_taps
+    monkeypatch.setattr(
+        kernels._triton("kernels"), "form_taps", lambda *a, **s: stored.append(s["stored"]) or form(*a, **s)
+    )
     monkeypatch.setattr(formed, "CUDA_KEPT", 100)
     monkeypatch.setattr(formed, "KEPT", 100)
     with steady(4):
@@ -441,7 +443,7 @@ def test_in_a_rehearsal_kernels_are_made_ready_and_none_is_run(interpreted, monk
         def __getitem__(self, grid):
             return lambda *args, **settings: asked.append("run")
 
-    monkeypatch.setattr(kernels._kernels(), "_squares", Kernel())
+    monkeypatch.setattr(kernels._triton("kernels"), "_squares", Kernel())
     rows = torch.randn(3, 5)
     with kernels.rehearsal(rows.device):
         kernels.squares(rows)
@@ -461,7 +463,7 @@ def test_full_precision_has_small_tiles_outside_of_captured_steps(cut, captured,
     """They take a tenth of the time to compile; results are those of autograd either way (above)."""
     made = []
     monkeypatch.setattr(
-        kernels._kernels(), "_launch", lambda kernel, grid, *a, **settings: made.append(settings["OUT"])
+        kernels._triton("kernels"), "_launch", lambda kernel, grid, *a, **settings: made.append(settings["OUT"])
     )
     images = torch.randn(2, 128, 3, 3), torch.randn(2, 128, 3, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), None
     if captured:

@@ -13,7 +13,7 @@ from noisewise.persample.rounding import lengths
 from noisewise.persample.steady import steady
 
 pytest.importorskip("triton")
-triton_grams = kernels._grams()
+triton_grams = kernels._triton("grams")
 
 
 @pytest.fixture

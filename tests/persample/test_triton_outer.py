@@ -74,7 +74,7 @@ def test_what_was_measured_is_what_is_summed(shape, cut):
 @pytest.mark.parametrize("shape", [(1, 9, 100), (1, 33, 8200), (9, 20, 1000)], ids=str)
 def test_sums_of_halves_are_those_of_float64_whatever_rows_of_factor_0_hold(shape, programs, kind, cut, monkeypatch):
     """Whether one program takes all rows or several share them."""
-    monkeypatch.setattr(kernels._kernels(), "PROGRAMS", programs)
+    monkeypatch.setattr(kernels._triton("kernels"), "PROGRAMS", programs)
     torch.manual_seed(0)
     rows, factors = torch.randn(shape).to(kind), torch.rand(shape[1], dtype=torch.float64)
     expected = torch.einsum("tbe,b->te", rows[:, 1:].double(), factors[1:])

@@ -140,7 +140,7 @@ def test_halves_are_added_in_float32_whatever_is_allowed(given, monkeypatch):
     names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
     settings, seen = torch.backends.cuda.matmul, []
     before = [getattr(settings, name) for name in names]
-    module = kernels._single()
+    module = kernels._triton("single")
     monkeypatch.setattr(
         module, "masked_squares", lambda *rest: seen.append([getattr(settings, name) for name in names])
     )

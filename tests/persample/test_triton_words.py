@@ -93,7 +93,7 @@ def test_what_is_no_number_counts_only_where_the_mask_is(ways):
 @pytest.mark.parametrize("name", ["half", "none"])
 def test_squares_of_units_in_turn_are_masked_whoever_else_is_there(name, monkeypatch):
     """Bit for bit the same alone, in another place, and beside units that are no numbers."""
-    monkeypatch.setattr(kernels._grams(), "IN_TURN", 2)
+    monkeypatch.setattr(kernels._triton("grams"), "IN_TURN", 2)
     grad, given = images(140, FAR, units=5)
     mask = MASKS[name](140, FAR, 3, 3)
     squares = kernels.tap_squares(grad, given, (3, 3), *PLAIN, mask, cut=True)

@@ -51,45 +51,16 @@ def _there() -> bool:
 
 
 @cache
-def _kernels() -> Any:
-    return importlib.import_module("noisewise.persample.triton_kernels")  # only where Triton is
-
-
-@cache
-def _clipping() -> Any:
-    return importlib.import_module("noisewise.persample.triton_clipping")
-
-
-@cache
-def _few() -> Any:
-    return importlib.import_module("noisewise.persample.triton_few")
-
-
-@cache
-def _grams() -> Any:
-    return importlib.import_module("noisewise.persample.triton_grams")
-
-
-@cache
-def _outer() -> Any:
-    return importlib.import_module("noisewise.persample.triton_outer")
+def _triton(part: str) -> Any:
+    """The module `triton_PART`, imported only where Triton is."""
+    return importlib.import_module(f"noisewise.persample.triton_{part}")
 
 
 @cache
 def get_ready(device: torch.device) -> None:
     """Begin to compile the kernels by which a model on this device is looked at; does not wait for them."""
     if ENABLED and device.type == "cuda" and _there():
-        _kernels().get_ready(device)
-
-
-@cache
-def _single() -> Any:
-    return importlib.import_module("noisewise.persample.triton_single")
-
-
-@cache
-def _masks() -> Any:
-    return importlib.import_module("noisewise.persample.triton_masks")
+        _triton("kernels").get_ready(device)
 
 
 @contextmanager
@@ -100,7 +71,7 @@ def rehearsal(device: torch.device) -> Iterator[None]:
     """
     kept = ENABLED and (INTERPRETED or device.type == "cuda") and _there()
     if kept and hasattr(importlib.import_module("triton"), "AsyncCompileMode"):
-        with _kernels().rehearsal():
+        with _triton("kernels").rehearsal():
             yield
     else:
         yield
@@ -111,13 +82,15 @@ def squares(rows: Tensor, longer: float = 1.0, mask: Tensor | None = None) -> Te
 
     One mask `[entries]`, or several `[masks, entries]`, each for as many rows, one behind the other.
     """
-    total: Tensor = _kernels().squares(rows, longer, None if mask is None else _bytes(mask).view(-1, rows.shape[1]))
+    total: Tensor = _triton("kernels").squares(
+        rows, longer, None if mask is None else _bytes(mask).view(-1, rows.shape[1])
+    )
     return total
 
 
 def halved(rows: Tensor, longer: float, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """`squares` of `[batch, entries]`, of all and under a mask, and what `masked_squares` wants of the rows; read once."""
-    made: tuple[Tensor, Tensor, Tensor] = _single().halved(rows, longer, None if mask is None else _bytes(mask))
+    made: tuple[Tensor, Tensor, Tensor] = _triton("single").halved(rows, longer, None if mask is None else _bytes(mask))
     return made
 
 
@@ -129,7 +102,7 @@ def masked_squares(
     Of `halved` of the left and its squared lengths. By a product in float16 whose sums are float32.
     """
     with _added_in_float32():
-        squares: tuple[Tensor, Tensor] = _single().masked_squares(
+        squares: tuple[Tensor, Tensor] = _triton("single").masked_squares(
             halves, right, laid.form(laid.halves, mask), sizes, more, longer * UPWARD, lost * UPWARD
         )
     return squares
@@ -163,7 +136,7 @@ def _bytes(mask: Tensor) -> Tensor:
 
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     """`sum_i factors_i rows_i` of `[taps, batch, entries]`: rows of factor 0 do not matter, whatever they hold."""
-    total: Tensor = _kernels().weighted_sum(rows, factors.contiguous())
+    total: Tensor = _triton("kernels").weighted_sum(rows, factors.contiguous())
     return total
 
 
@@ -209,7 +182,7 @@ def form_taps(
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_tap = None if mask is None else laid.form(laid.by_tap, mask)
-    formed: tuple[Tensor, Tensor] = _kernels().form_taps(
+    formed: tuple[Tensor, Tensor] = _triton("kernels").form_taps(
         *setup, by_tap,
         precision="tf32" if cut else "ieee", stored=stored, small=not cut and not is_steady(), kind=kind,
     )  # fmt: skip
@@ -232,7 +205,7 @@ def gather_taps(
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_row = None if mask is None else _by_row(mask, grad.shape[1])
-    formed: tuple[Tensor, Tensor] = _few().gather_taps(*setup, by_row, precision="tf32", kind=kind)
+    formed: tuple[Tensor, Tensor] = _triton("few").gather_taps(*setup, by_row, precision="tf32", kind=kind)
     return formed
 
 
@@ -254,7 +227,7 @@ def tap_grams(
     """
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     upward = tuple(number * UPWARD for number in rounding)
-    found: Tensor = _grams().tap_grams(*setup, sizes, upward, precision="tf32" if cut else "ieee")
+    found: Tensor = _triton("grams").tap_grams(*setup, sizes, upward, precision="tf32" if cut else "ieee")
     return found[:, 0], found[:, 1]
 
 
@@ -272,7 +245,7 @@ def tap_squares(
     """Squared norms as those of `form_taps`, of gradients with few positions that are not stored."""
     setup = _of_two_axes(grad, given, kernel, stride, padding, dilation)
     by_tap = None if mask is None else laid.form(laid.by_tap, mask)
-    squares: Tensor = _grams().tap_squares(*setup, by_tap, precision="tf32" if cut else "ieee")
+    squares: Tensor = _triton("grams").tap_squares(*setup, by_tap, precision="tf32" if cut else "ieee")
     return squares
 
 
@@ -281,7 +254,7 @@ def group_norm(grad: Tensor, given: Tensor, groups: int, eps: float) -> tuple[Te
     places = given[0, 0].numel()
     if not _reads(grad, given) or places * (given.shape[1] // groups) > 8192:
         return None
-    sums: tuple[Tensor, Tensor] = _kernels().group_norm(grad.flatten(2), given.flatten(2), groups, eps)
+    sums: tuple[Tensor, Tensor] = _triton("kernels").group_norm(grad.flatten(2), given.flatten(2), groups, eps)
     return sums
 
 
@@ -290,13 +263,15 @@ def layer_norm(grad: Tensor, given: Tensor, width: int, eps: float) -> tuple[Ten
     if not _reads(grad, given) or width > 8192:
         return None
     units = len(given)
-    sums: tuple[Tensor, Tensor] = _kernels().layer_norm(grad.view(units, -1, width), given.view(units, -1, width), eps)
+    sums: tuple[Tensor, Tensor] = _triton("kernels").layer_norm(
+        grad.view(units, -1, width), given.view(units, -1, width), eps
+    )
     return sums
 
 
 def narrowed(factor: Tensor) -> tuple[Tensor, Tensor]:
     """A factor `[batch, time, entries]` of `outers` in float16, each unit's divided by a power of two; and those powers."""
-    made: tuple[Tensor, Tensor] = _outer().narrowed(factor, _outer().top_for(factor.shape[1]))
+    made: tuple[Tensor, Tensor] = _triton("outer").narrowed(factor, _triton("outer").top_for(factor.shape[1]))
     return made
 
 
@@ -308,7 +283,7 @@ def outers(
     Squared norms in float64 are those of what is stored times its power of two, rounded up.
     """
     by_row = None if mask is None else _by_row(mask, left[0].shape[2])
-    formed: tuple[Tensor, Tensor, Tensor] = _outer().outers(left, right, by_row)
+    formed: tuple[Tensor, Tensor, Tensor] = _triton("outer").outers(left, right, by_row)
     return formed
 
 
@@ -319,7 +294,7 @@ def weighted_pair(
 
     `squared`: sizes are squares. `turned`: the same numbers with units side by side in memory, and some rows of zeros more.
     """
-    one, other = _clipping().weighted_pair(
+    one, other = _triton("clipping").weighted_pair(
         light.flatten(1), heavy.flatten(1), sizes.contiguous(), factors.contiguous(), squared=squared, turned=turned
     )
     return one.unflatten(1, light.shape[1:]), other.unflatten(1, heavy.shape[1:])
@@ -330,13 +305,13 @@ def totals(squares: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Units count that are present and whose norm is finite.
     """
-    found: tuple[Tensor, Tensor, Tensor] = _clipping().totals(squares, _bytes(present))
+    found: tuple[Tensor, Tensor, Tensor] = _triton("clipping").totals(squares, _bytes(present))
     return found
 
 
 def held(factors: Tensor, counted: Tensor, keep: Tensor, limit: float, broken: Tensor) -> Tensor:
     """Factors of one block, 0 for who does not count and where `factor norm` is beyond a limit: then `broken` is 1."""
-    kept: Tensor = _clipping().held(factors.contiguous(), counted, keep, limit, broken)
+    kept: Tensor = _triton("clipping").held(factors.contiguous(), counted, keep, limit, broken)
     return kept
 
 
@@ -349,9 +324,9 @@ def lays(values: Tensor, mask: Tensor) -> bool:
 
 def cleared(values: Tensor, mask: Tensor) -> None:
     """Exactly zero where the mask is not, whatever was there; what is kept is not read."""
-    _masks().cleared(values, _bytes(mask))
+    _triton("masks").cleared(values, _bytes(mask))
 
 
 def noised(values: Tensor, noise: Tensor, std: float, mask: Tensor) -> None:
     """`values + std noise`, written over the noise, and exactly zero where the mask is not, whatever was there."""
-    _masks().noised(values, noise, float(std), _bytes(mask))
+    _triton("masks").noised(values, noise, float(std), _bytes(mask))
