@@ -452,7 +452,7 @@ def test_in_a_rehearsal_kernels_are_made_ready_and_none_is_run(interpreted, monk
 
 
 def test_where_there_are_no_kernels_a_rehearsal_is_any_pass(monkeypatch):
-    monkeypatch.setattr(kernels, "_kernels", None)
+    monkeypatch.setattr(kernels, "_triton", None)
     with kernels.rehearsal(torch.device("cpu")):
         assert not kernels.usable(torch.randn(3, 5))
     kernels.get_ready(torch.device("cpu"))
