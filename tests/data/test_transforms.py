@@ -16,6 +16,7 @@ from noisewise.data.transforms import (
     flip,
     flip_and_crop,
     normalize,
+    only_classes,
     pad_and_resize,
     padding,
     rotate,
@@ -288,6 +289,22 @@ def test_every_row_of_a_class_is_as_likely_to_be_chosen() -> None:
     assert chi_square(torch.cat([counts[:15] - 16, counts[15:] + 16])) < 0.001
 
 
+def test_some_classes_are_numbered_anew_and_nobody_else_is_left() -> None:
+    data = labelled()
+    part = only_classes(data, ["c", 0])
+    rows = part.x.flatten().long()
+    assert part.classes == ("c", "a")
+    assert torch.equal(rows, torch.nonzero(data.y != 1).flatten())
+    assert torch.equal(part.y, (data.y[rows] == 0).long())
+    assert torch.equal(part.groups["g"], data.groups["g"][rows])
+
+
+@pytest.mark.parametrize("names", [[1], ["a", 0], ["a", "z"], []])
+def test_classes_that_leave_nothing_to_tell_apart_are_refused(names: list) -> None:
+    with pytest.raises(ConfigError, match=r"class"):
+        only_classes(labelled(), names)
+
+
 @pytest.mark.parametrize("sizes", [{1: 31}, {1: -1}, {1: 2.5}, {1: True}, {9: 1}, {"z": 1}, {1: 3, "b": 4}])
 def test_impossible_sizes_are_refused(sizes: dict) -> None:
     with pytest.raises(ConfigError, match=r"class"):
@@ -297,6 +314,8 @@ def test_impossible_sizes_are_refused(sizes: dict) -> None:
 def test_regressions_have_no_classes() -> None:
     with pytest.raises(DataError, match="no classes"):
         subsample_class(Data(torch.zeros(3, 1), torch.zeros(3)), {0: 1})
+    with pytest.raises(DataError, match="no classes"):
+        only_classes(Data(torch.zeros(3, 1), torch.zeros(3)), [0, 1])
 
 
 def test_what_a_window_sees_outside_the_image_is_the_fill() -> None:

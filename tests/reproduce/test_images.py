@@ -130,6 +130,27 @@ def test_rules_and_repairs_by_name():
         repairs_of({"kind": "glue"}, 0)
 
 
+def test_other_classes_are_the_public_set_and_are_neither_trained_on_nor_looked_at(monkeypatch):
+    mask = {"kind": "magnitude mask", "share": 0.7, "epochs": 1, "batch": 10, "lr": 0.1, "source": "other classes"}
+    with pytest.raises(ConfigError, match="`classes`"):
+        repairs_of(mask, 0)
+    kept = {}
+
+    def spied(recipe, *made):
+        kept["private"], kept["public"] = recipe.data, made[0].source.data
+        return repaired(recipe, *made)
+
+    repaired = images.repairs.repaired
+    monkeypatch.setattr(images.repairs, "repaired", spied)
+    seen = train_images(seed=0, classes=[2, 5, 7], repair=mask, **{**QUICK, "model": "cnn"})
+    whole = parts_of("digits", 0, 0.0, "cpu")
+    assert kept["private"].train.classes == ("2", "5", "7")
+    for mine, all_of in ((kept["private"].train, whole.train), (kept["private"].test, whole.test)):
+        assert torch.equal(mine.x, all_of.x[torch.isin(all_of.y, torch.tensor([2, 5, 7]))])
+    assert torch.equal(kept["public"].x, whole.train.x[~torch.isin(whole.train.y, torch.tensor([2, 5, 7]))])
+    assert (seen["n"], len(seen["classes"]), len(kept["public"].classes)) == (len(kept["private"].train), 3, 7)
+
+
 def test_hard_images_are_hard_for_others_too():
     seen = hard_images(seed=0, ensemble=2, open_lr=0.5, open_epochs=3, parts=3, **{**QUICK, "epochs": 4})
     for which in ("private", "twin"):

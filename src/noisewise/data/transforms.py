@@ -186,6 +186,19 @@ def subsample_class(data: Data, sizes: Mapping[int | str, int], seed: int = 0) -
     return data.take(torch.nonzero(keep).flatten())
 
 
+def only_classes(data: Data, names: Sequence[int | str]) -> Data:
+    """The rows of some classes (labels or names), which are numbered anew in that order; for experiments and public sets."""
+    if data.task != "classification":
+        raise DataError("only_classes on real-valued targets: there are no classes.")
+    labels = [_label(data, name) for name in names]
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise ConfigError(f"classes {list(names)}: must be at least two, and each once.")
+    numbers = torch.full((len(data.classes),), -1, device=data.y.device, dtype=data.y.dtype)
+    numbers[labels] = torch.arange(len(labels), device=data.y.device, dtype=data.y.dtype)
+    rows = data.take(torch.nonzero(numbers[data.y] >= 0).flatten())
+    return replace(rows, y=numbers[rows.y], classes=tuple(data.classes[label] for label in labels))
+
+
 def _label(data: Data, name: int | str) -> int:
     if isinstance(name, str):
         if name not in data.classes:

@@ -24,7 +24,7 @@ from noisewise.data.cached import kept
 from noisewise.data.images import SCALES, black
 from noisewise.data.scatter import scatter
 from noisewise.data.statistics import bounds_of, noised_statistics
-from noisewise.data.transforms import pad_and_resize, rotate, subsample_class
+from noisewise.data.transforms import only_classes, pad_and_resize, rotate, subsample_class
 from noisewise.errors import ConfigError
 from noisewise.evaluation import outputs
 from noisewise.losses import cross_entropy
@@ -37,6 +37,7 @@ BATCH = 2000  # images at a time, when nothing is learnt
 CORE = 512  # images at a time, when a core learns: maps of more do not stay in its cache
 SHOWN = 5000  # training images whose loss a curve shows
 MADE_UP = 1000  # images whose features bound those of private ones
+OTHERS = "other classes"  # a public set: images of the classes that are not private
 APART = 1_000_000  # seeds of statistics begin there: their noise is not that of a first step
 
 
@@ -55,6 +56,7 @@ def train_images(
     options: dict[str, Any] | None = None,
     rows: int | None = None,
     sizes: dict[str, int] | None = None,
+    classes: list[int] | None = None,
     padding: float = 0.0,
     scattered: bool = False,
     normalised: float | None = None,
@@ -90,6 +92,7 @@ def train_images(
         options: of the model.
         rows: that are trained on; all by default.
         sizes: of classes, others in full.
+        classes: that are private, numbered anew; training images of the others are a public set, `other classes`.
         padding: share of the side that is border.
         scattered: scattering features in place of pixels.
         normalised: noise multiplier of their statistics, by which the model normalises; they are part of the budget.
@@ -114,7 +117,10 @@ def train_images(
     prepared = scattered_of if scattered else parts_of
     parts = prepared(data, valid if tuning else 0, padding, device)
     train, look = parts.train, parts.valid if tuning else parts.test
-    public = train
+    public, others = train, None
+    if classes is not None:
+        others = only_classes(train, [label for label in range(len(train.classes)) if label not in classes])
+        train, look = only_classes(train, classes), only_classes(look, classes)
     if turned is not None:
         train, look = _turned(data, parts, turned, tuning)
     if sizes is not None:
@@ -143,7 +149,7 @@ def train_images(
         model=network, data=Splits(train, look.take(torch.arange(0)), look), loss_fn=cross_entropy, mechanism=plan,
         optimizer=optimizer_of(lr, momentum, adam, beta),
     )  # fmt: skip
-    recipe = repairs.repaired(recipe, *repairs_of(repair, seed, device))
+    recipe = repairs.repaired(recipe, *repairs_of(repair, seed, device, others))
     watched = _Curve(curve, plan.steps, look, train)
     trained = _carried_out(recipe, seed, ablation, watched, device)
     if keep is not None:
@@ -274,18 +280,20 @@ def rule_of(given: dict[str, Any], model: nn.Module) -> Clip:
     raise ConfigError(f"clipping rule {kind!r}: must be local or global, or either of them layerwise.")
 
 
-def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> list[repairs.Repair]:
+def repairs_of(
+    given: dict[str, Any] | None, seed: int, device: str = "cpu", others: Data | None = None
+) -> list[repairs.Repair]:
     """A repair by `kind`: freeze, prune, random or magnitude mask, random or ranked sparsification, ..., `several` of them."""
     match given:
         case None:
             return []
         case {"kind": "several", "repairs": each}:
-            return [made for one in each for made in repairs_of(one, seed, device)]
+            return [made for one in each for made in repairs_of(one, seed, device, others)]
         case {"kind": "average", "decay": decay}:
             return [repairs.MovingAverage(decay)]
         case {"kind": "pretraining", "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
             training = {"epochs": epochs, "batch_size": batch, "lr": lr, "seed": seed}
-            return [repairs.Pretraining(_source(source, device, 1.0, training))]
+            return [repairs.Pretraining(_source(source, device, 1.0, training, others))]
         case {"kind": "global clipping", "screen": screen, "lr_factor": factor}:
             return [repairs.GlobalClipping(screen, factor)]
         case {"kind": "freeze" | "prune" as mode, "at": at, "shares": shares}:
@@ -294,7 +302,9 @@ def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> 
             return [repairs.MagnitudePruning(repairs.AtRandom(seed), share)]
         case {"kind": "magnitude mask", "share": share, "source": source, "epochs": epochs, "batch": batch, "lr": lr}:
             training = {"epochs": epochs, "batch_size": batch, "lr": lr, "seed": seed}
-            return [repairs.MagnitudePruning(_source(source, device, given.get("records", 1.0), training), share)]
+            training["momentum"] = given.get("momentum", 0.0)
+            records = given.get("records", 1.0)
+            return [repairs.MagnitudePruning(_source(source, device, records, training, others), share)]
         case {"kind": "random sparsification", "final": final, "refreshes": refreshes}:
             return [repairs.RandomSparsification(final, refreshes=refreshes)]
         case {"kind": "ranked sparsification", "final": final}:
@@ -304,10 +314,14 @@ def repairs_of(given: dict[str, Any] | None, seed: int, device: str = "cpu") -> 
     raise ConfigError(f"repair {given!r}: none of those that the experiments use.")
 
 
-def _source(name: str, device: str, records: float, training: dict[str, Any]) -> Any:
+def _source(name: str, device: str, records: float, training: dict[str, Any], others: Data | None) -> Any:
     """Whose weights a mask comes from: a share of the private records (no guarantee is left), or a public set by name."""
     if name == "same":
         return repairs.PrivateRecords(accept_not_private=True, share=records, **training)
+    if name == OTHERS:
+        if others is None:
+            raise ConfigError(f"source={name!r}: needs `classes`, which says which classes are not public.")
+        return repairs.PublicTraining(others, **training)
     return repairs.PublicTraining(parts_of(name, 0, 0.0, device).train, **training)
 
 

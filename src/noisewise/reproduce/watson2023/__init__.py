@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from noisewise.reproduce.experiment import Paper, Unrun
+from noisewise.reproduce.experiment import Paper
 from noisewise.reproduce.watson2023.gradients import FEW_STEPS, TURNING
 from noisewise.reproduce.watson2023.landscapes import BASINS, PHASES
-from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES, SHARES_CIFAR
+from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES, SHARES_CIFAR, SHARES_HALVES, SHARES_RESNET
 from noisewise.reproduce.watson2023.theory import BALANCE, THEORY
 from noisewise.reproduce.watson2023.training import ABLATION, PRUNING
 
@@ -13,14 +13,20 @@ PAPER = Paper(
     name="watson2023",
     title="Inference and Interference: The Role of Clipping, Pruning and Loss Landscapes in DP-SGD",
     reference="Watson et al. 2023, arXiv:2311.06839",
-    experiments=(THEORY, BALANCE, TURNING, PHASES, BASINS, FEW_STEPS, ABLATION, PRUNED, PRUNING, SHARES, SHARES_CIFAR),
-    unrun=(
-        Unrun(
-            "W9.resnet",
-            "pruning gains 23 points for ResNet-18",
-            "Figures 13 to 15",
-            "runs of ResNet-18 for epsilon 1 take too long without a GPU; LeNet in watson2023.shares",
-        ),
+    experiments=(
+        THEORY,
+        BALANCE,
+        TURNING,
+        PHASES,
+        BASINS,
+        FEW_STEPS,
+        ABLATION,
+        PRUNED,
+        PRUNING,
+        SHARES,
+        SHARES_HALVES,
+        SHARES_RESNET,
+        SHARES_CIFAR,
     ),
     errata=(
         "Theorem 3.2 is false as printed; (1 - R) / (1 + R) holds, and is sharp.",

@@ -98,7 +98,7 @@ PRUNING = Experiment(
     draw=accuracies(NONE, SAME, PUBLIC, RANDOM),
     settings=(
         "LeNet with tanh, DP-SGD with batch 512, learning rate 0.5, C 1, 30 epochs, epsilon 1 at delta 1e-5 (as "
-        "published for Fashion-MNIST). Masks: 20 epochs of SGD, batch 128, learning rate 0.1, momentum 0.9; 70 % "
+        "published for Fashion-MNIST). Masks: 20 epochs of SGD, batch 128, learning rate 0.1, no momentum; 70 % "
         "of each layer's weights removed, biases kept. The mask from the same data voids the guarantee. The standard tier: "
         "10,000 images, 8 epochs, masks from 2 epochs."
     ),
