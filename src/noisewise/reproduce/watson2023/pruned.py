@@ -226,40 +226,48 @@ def _draw_shares(config: Shares, measured: Measured) -> Figure:
     return figure
 
 
-SHARES = Experiment(
-    name="shares",
-    title="How much to prune, and whose weights to prune by, LeNet on Fashion-MNIST",
-    where="Figures 13 to 15",
-    tiers={
-        "quick": Shares(
-            seeds=1,
-            data="digits",
-            public="digits",
-            model="cnn",
-            batch=64,
-            epochs=0.5,
-            mask_epochs=0.5,
-            rows=200,
-            sigma=1.0,
-            shares=(0.5, 0.7, 0.9),
-        ),
-        "standard": Shares(seeds=5, rows=10_000, epochs=8, mask_epochs=2, shares=(0.3, 0.7, 0.9)),
-        "full": Shares(seeds=5),
-    },
-    stages=(_share_cells,),
-    claims=(
-        Claim("W9.same", "a mask from the same data gains at epsilon 1", "+23 points, ResNet-18", _same_gains),
-        Claim("W9.few", "a mask from 5 % of the data gains", "Figure 13", more(FEW, NONE)),
-        Claim("W9.public", "a mask from another set gains", "Figure 13, CIFAR-100", more(PUBLIC, NONE)),
-        Claim("W9.best", "pruning 70 % is better than less or more", "Figure 15", _best_share),
+def _share_claims(name: str, published: str, other: str, *more_of: Claim) -> tuple[Claim, ...]:
+    """Those of all experiments on masks; `other`: whose weights the public mask comes from."""
+    return (
+        Claim(f"{name}.same", "a mask from the same data gains at epsilon 1", published, _same_gains),
+        Claim(f"{name}.few", "a mask from 5 % of the data gains", "Figure 13", more(FEW, NONE)),
+        Claim(f"{name}.public", f"a mask from {other} gains", "Figure 13, CIFAR-100", more(PUBLIC, NONE)),
+        *more_of,
         Claim(
-            "W9.random",
+            f"{name}.random",
             "the mask from the same data beats a random one of equal size",
             "not tested there",
             _same_over_random,
             control=True,
         ),
-    ),
+    )
+
+
+def _best(name: str) -> Claim:
+    return Claim(f"{name}.best", "pruning 70 % is better than less or more", "Figure 15", _best_share)
+
+
+def _as_published(epochs: int) -> tuple[tuple[str, float], ...]:
+    """How the paper trains on CIFAR-100 for a mask."""
+    return (("epochs", epochs), ("batch", 512), ("lr", 0.02), ("momentum", 0.9))
+
+
+QUICK = Shares(
+    seeds=1, data="digits", public="digits", model="cnn", batch=64, epochs=0.5, mask_epochs=0.5, rows=150, sigma=1.0,
+    shares=(0.5, 0.7, 0.9),
+)  # fmt: skip
+
+SHARES = Experiment(
+    name="shares",
+    title="How much to prune, and whose weights to prune by, LeNet on Fashion-MNIST",
+    where="Figures 13 to 15",
+    tiers={
+        "quick": QUICK,
+        "standard": Shares(seeds=5, rows=10_000, epochs=8, mask_epochs=2, shares=(0.3, 0.7, 0.9)),
+        "full": Shares(seeds=5),
+    },
+    stages=(_share_cells,),
+    claims=_share_claims("W9", "+23 points, ResNet-18", "another set", _best("W9")),
     draw=_draw_shares,
     settings=(
         "LeNet with tanh on Fashion-MNIST and MNIST as the other set, in place of ResNet-18, CIFAR-10 and CIFAR-100, "
@@ -272,17 +280,7 @@ SHARES = Experiment(
 
 FIRST = (0, 1, 2, 3, 4)  # airplane, automobile, bird, cat, deer; public: dog, frog, horse, ship, truck
 HALVES: dict[str, Any] = {"seeds": 5, "data": "cifar10", "classes": FIRST, "public": "other classes"}
-
-
-def _as_published(epochs: int) -> tuple[tuple[str, float], ...]:
-    """How the paper trains on CIFAR-100 for a mask."""
-    return (("epochs", epochs), ("batch", 512), ("lr", 0.02), ("momentum", 0.9))
-
-
-QUICK_HALVES = Shares(
-    seeds=1, data="digits", classes=FIRST, public="other classes", model="cnn", batch=64, epochs=0.5, mask_epochs=0.5, rows=150,
-    sigma=1.0, shares=(0.5, 0.7, 0.9),
-)  # fmt: skip
+QUICK_HALVES = replace(QUICK, classes=FIRST, public="other classes")
 HALVED = (
     "Airplane, automobile, bird, cat and deer are private, 25,000 images, and their test images are looked at; dog, frog, "
     "horse, ship and truck are the public set, in place of CIFAR-100, which was not available. Masks from the same data, or "
@@ -302,16 +300,7 @@ SHARES_HALVES = Experiment(
         "full": Shares(**HALVES, batch=1024, public_way=_as_published(100)),
     },
     stages=(_share_cells,),
-    claims=(
-        Claim("W9.halves.same", "a mask from the same data gains at epsilon 1", "+23 points, ResNet-18", _same_gains),
-        Claim("W9.halves.few", "a mask from 5 % of the data gains", "Figure 13", more(FEW, NONE)),
-        Claim("W9.halves.public", "a mask from other classes gains", "Figure 13, CIFAR-100", more(PUBLIC, NONE)),
-        Claim("W9.halves.best", "pruning 70 % is better than less or more", "Figure 15", _best_share),
-        Claim(
-            "W9.halves.random", "the mask from the same data beats a random one of equal size", "not tested there",
-            _same_over_random, control=True,
-        ),
-    ),
+    claims=_share_claims("W9.halves", "+23 points, ResNet-18", "other classes", _best("W9.halves")),
     draw=_draw_shares,
     settings=HALVED + "LeNet with tanh in place of ResNet-18, batch 1024, learning rate 0.5, C 1, 30 epochs, masks from 20 "
     "epochs of SGD, batch 128, learning rate 0.1. The standard tier: 10,000 images, batch 512, 8 epochs, masks from 5, "
@@ -335,15 +324,9 @@ SHARES_RESNET = Experiment(
         ),
     },
     stages=(_share_cells,),
-    claims=(
-        Claim("W9.resnet.same", "a mask from the same data gains at epsilon 1", "+23 points", _same_gains),
-        Claim("W9.resnet.few", "a mask from 5 % of the data gains", "Figure 13", more(FEW, NONE)),
-        Claim("W9.resnet.public", "a mask from other classes gains", "Figure 13, CIFAR-100", more(PUBLIC, NONE)),
+    claims=_share_claims(
+        "W9.resnet", "+23 points", "other classes",
         Claim("W10.resnet", "pruning shortens the weights", "100 against 142", _same_shortens),
-        Claim(
-            "W9.resnet.random", "the mask from the same data beats a random one of equal size", "not tested there",
-            _same_over_random, control=True,
-        ),
     ),
     draw=_draw_shares,
     settings=HALVED + "GroupNorm, batch 1024, learning rate 0.5, C 1, 30 epochs, no augmentation; masks from 20 epochs of SGD, "
@@ -358,18 +341,7 @@ SHARES_CIFAR = Experiment(
     title="How much to prune, and whose weights to prune by, CIFAR-10 with CIFAR-100 as the other set",
     where="Figures 13 to 15",
     tiers={
-        "quick": Shares(
-            seeds=1,
-            data="digits",
-            public="digits",
-            model="cnn",
-            batch=64,
-            epochs=0.5,
-            mask_epochs=0.5,
-            rows=150,
-            sigma=1.0,
-            shares=(0.5, 0.7, 0.9),
-        ),
+        "quick": QUICK,
         "standard": Shares(
             seeds=5,
             data="cifar10",
@@ -380,19 +352,15 @@ SHARES_CIFAR = Experiment(
             mask_epochs=2,
             shares=(0.3, 0.7, 0.9),
         ),
-        "full": Shares(seeds=5, data="cifar10", public="cifar100", batch=1024),
+        "full": Shares(seeds=5, data="cifar10", public="cifar100", batch=1024, public_way=_as_published(100)),
     },
     stages=(_share_cells,),
-    claims=(
-        Claim("W9.cifar.same", "a mask from the same data gains at epsilon 1", "+23 points, ResNet-18", _same_gains),
-        Claim("W9.cifar.few", "a mask from 5 % of the data gains", "Figure 13", more(FEW, NONE)),
-        Claim("W9.cifar.public", "a mask from CIFAR-100 gains", "Figure 13", more(PUBLIC, NONE)),
-        Claim("W9.cifar.best", "pruning 70 % is better than less or more", "Figure 15", _best_share),
-    ),
+    claims=_share_claims("W9.cifar", "+23 points, ResNet-18", "CIFAR-100", _best("W9.cifar")),
     draw=_draw_shares,
     settings=(
-        "LeNet with tanh in place of ResNet-18, batch 1024, learning rate 0.5, C 1, 30 epochs; CIFAR-100's output layer is "
-        "another one, so it gives no mask for the last layer."
+        "LeNet with tanh in place of ResNet-18, batch 1024, learning rate 0.5, C 1, 30 epochs; on CIFAR-100 SGD with batch "
+        "512, learning rate 0.02, momentum 0.9, 100 epochs, without augmentation; its output layer is another one, so it gives "
+        "no mask for the last layer."
     ),
     left_out="ResNet-18, epsilon 2",
     cannot="the files of CIFAR-100 were not available",
