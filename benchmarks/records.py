@@ -5,6 +5,7 @@
     python benchmarks/records.py choose cifar10 --epsilon 1 --from cifar10.jsonl --device cuda                  # a minute
     python benchmarks/records.py final cifar10 --epsilon 1 --device cuda       # five seeds, the test part read once by each
     python benchmarks/records.py limits cifar10 --epsilon 1 --device cuda      # features, clipping or noise; held-out images
+    python benchmarks/records.py repaired cifar10 --epsilon 1 --device cuda    # with random sparsification; held-out images
     python benchmarks/records.py frontier cifar10 --device cuda                # epsilon 0.25 to 8
     python benchmarks/records.py page                                          # docs/records.md from the files
 
@@ -23,6 +24,7 @@ import records_choose
 import records_final
 import records_limits
 import records_page
+import records_repaired
 import records_search
 
 
@@ -67,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     one = command("frontier", "final runs at epsilon 0.25 to 8")
     _runs(one)
     one = command("limits", "features, clipping or noise: what limits a record, on held-out training images")
+    one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
+    _runs(one)
+    one = command("repaired", "the chosen settings with random sparsification, on held-out training images")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     _runs(one)
     one = command("page", "write docs/records.md and its plot from the files", data=False)
@@ -119,6 +124,11 @@ def main(arguments: list[str] | None = None) -> None:
         case "limits":
             for epsilon in given.epsilon:
                 records_limits.measure(given.name, epsilon, recipe=given.recipe, device=given.device, folder=given.out)
+        case "repaired":
+            for epsilon in given.epsilon:
+                records_repaired.measure(
+                    given.name, epsilon, recipe=given.recipe, device=given.device, folder=given.out
+                )
         case "page":
             records_page.write(given.folder, given.out)
         case "noise":

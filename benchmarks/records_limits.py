@@ -50,7 +50,7 @@ def measure(
     missing = [seed for seed in seeds if seed not in record["seeds"]]
     if not missing:
         return record
-    made = _of_table(name, epsilon, device) if name in TABLES else _of_images(name, epsilon, recipe, device)
+    made = _of_table(name, epsilon, device) if name in TABLES else of_images(name, epsilon, recipe, device)
     chosen = record["plain"] if "plain" in record else _best_plain(made, [{}] if name in TABLES else PLAINS)
     for seed in missing:
         plain, private, held = made(seed, chosen)
@@ -59,7 +59,7 @@ def measure(
                 replace(one), ablation=mode, seed=seed, insecure_seed=seed, delta=DELTA, progress=False,
                 runtime=runtime_for(one.data.train),
             )  # fmt: skip
-            record["runs"][mode].append(_accuracy(trained, held))
+            record["runs"][mode].append(accuracy_of(trained, held))
             print(
                 f"{name} {lane} epsilon {epsilon:g} {mode} seed {seed}: {100 * record['runs'][mode][-1]:.2f} %",
                 flush=True,
@@ -85,12 +85,12 @@ def _best_plain(made: Made, ways: Sequence[Plain]) -> Plain:
 
     def score(way: Plain) -> float:
         plain, _, held = made(TUNING_SEED, way)
-        return _accuracy(fit(plain, ablation="plain", seed=TUNING_SEED, delta=DELTA, progress=False), held)
+        return accuracy_of(fit(plain, ablation="plain", seed=TUNING_SEED, delta=DELTA, progress=False), held)
 
     return max(ways, key=score)
 
 
-def _of_images(name: str, epsilon: float, text: str, device: str) -> Made:
+def of_images(name: str, epsilon: float, text: str, device: str) -> Made:
     """Features of all training images once; a cut for each seed. Ordinary training has a plan of its own."""
     kind, given = parsed(text)
     whole = training_images(name, device)
@@ -143,7 +143,8 @@ def _cut(seen: Data, seed: int) -> tuple[Data, Data]:
     return train, look
 
 
-def _accuracy(trained: Any, held: Data) -> float:
+def accuracy_of(trained: Any, held: Data) -> float:
+    """Of what is released, on held-out images."""
     model = trained.model
     if trained.averaged is not None:
         model.load_state_dict(model.state_dict() | trained.averaged)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from records_search import FOLDER
 
+from noisewise.estimates.intervals import mean_difference
 from noisewise.runs.files import read_json
 
 PROJECT = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """Final runs, each with the lane and the device that its file's name says."""
     made = []
     for path in sorted(folder.glob("*.*.*.json")):  # data, lane, epsilon
-        if path.name.endswith((".search.json", ".limits.json")):
+        if path.name.endswith((".search.json", ".limits.json", ".repaired.json")):
             continue
         record = read_json(path)
         record["lane"], record["cpu"] = path.name.split(".")[1], path.name.endswith(".cpu.json")
@@ -99,7 +100,7 @@ def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def beside(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """Searches or limits."""
+    """Searches, limits or settings that were repaired."""
     return [read_json(path) for path in sorted(folder.glob(f"*.{kind}.json"))]
 
 
@@ -297,6 +298,27 @@ def limits(folder: Path = FOLDER) -> list[str]:
     return [*lines, ""]
 
 
+def on_top(folder: Path = FOLDER) -> list[str]:
+    """What random sparsification gains on top of the chosen settings, with the paired interval over cuts."""
+    rows = beside(folder, "repaired")
+    if not rows:
+        return ["Not measured yet.", ""]
+    lines = [
+        "| data | recipe | epsilon | without | with | gain in points | cuts | on |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        without, *changed = row["runs"]
+        for mode in changed:
+            gain = mean_difference(row["runs"][mode], row["runs"][without])
+            lines.append(
+                f"| {NAMES[row['data']]} | {row['recipe']} | {row['epsilon']:g} | {percent(row['means'][without])} | "
+                f"{mode}: {percent(row['means'][mode])} | {100 * gain.value:+.2f} ({100 * gain.low:+.2f} to "
+                f"{100 * gain.high:+.2f}) | {len(row['seeds'])} | {row['device']} |"
+            )
+    return [*lines, ""]
+
+
 TOP = """# Records
 
 <!-- written by benchmarks/records.py page, from benchmarks/results/records -->
@@ -313,6 +335,11 @@ use a recipe as it is (`noisewise recipes`), and nothing is searched. Goals are 
 LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise
 what clipping takes; the rest is noise. Held-out training images; the test part is not read. Ordinary
 training has steps and a learning rate of its own, the best of six on another cut.
+"""
+
+
+ON_TOP = """The chosen settings again with masks that grow to the share named, at the same epsilon, on held-out training images;
+95 % intervals over cuts, paired (equal images, batches and noise).
 """
 
 
@@ -344,6 +371,10 @@ def page(folder: Path = FOLDER) -> str:
         "",
         LIMITS,
         *limits(folder),
+        "## Random sparsification on top",
+        "",
+        ON_TOP,
+        *on_top(folder),
         "## What helped, and what did not",
         "",
         *what_helped(folder),

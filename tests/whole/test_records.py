@@ -24,8 +24,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 sys.path.insert(0, str(BENCHMARKS))  # scripts find each other
-linear, search, choose, final, page, power = (
-    importlib.import_module(f"records_{name}") for name in ("linear", "search", "choose", "final", "page", "power")
+linear, search, choose, final, page, power, repaired = (
+    importlib.import_module(f"records_{name}")
+    for name in ("linear", "search", "choose", "final", "page", "power", "repaired")
 )
 records = importlib.import_module("records")
 sys.path.remove(str(BENCHMARKS))
@@ -191,6 +192,25 @@ def test_every_number_of_the_page_follows_from_a_file(results, tmp_path):
     finally:
         path.write_text(json.dumps(record))
     assert page.PAGE.read_text() == page.page(), "python benchmarks/records.py page writes it"
+
+
+def test_masks_on_top_are_paired_and_cost_no_epsilon(tmp_path, monkeypatch):
+    spent = []
+    fit = repaired.fit
+    monkeypatch.setattr(repaired, "fit", lambda made, **more: spent.append(made.epsilon(1e-5)) or fit(made, **more))
+    given = {"recipe": "scattering-linear:scales=1,angles=2", "folder": tmp_path}
+    first = repaired.measure("digits", 3.0, seeds=(200,), **given)
+    record = repaired.measure("digits", 3.0, seeds=(200, 201), **given)
+    modes = ["none", "random sparsification, 0.5", "random sparsification, 0.9"]
+    assert list(record["runs"]) == modes
+    assert all(record["runs"][mode][:1] == first["runs"][mode] for mode in modes)
+    assert len(spent) == 6  # no seed twice
+    assert max(spent) - min(spent) < 1e-9
+    assert len({tuple(values) for values in record["runs"].values()}) > 1
+    (row,) = [line for line in page.on_top(tmp_path) if "0.9" in line]
+    a, b = record["runs"][modes[2]], record["runs"][modes[0]]
+    assert f"| {50 * (a[0] + a[1] - b[0] - b[1]):+.2f} (" in row
+    assert page.records(tmp_path) == []
 
 
 def test_the_command_knows_what_the_page_tells_to_run():
