@@ -200,7 +200,14 @@ def test_masks_on_top_are_paired_and_cost_no_epsilon(tmp_path, monkeypatch):
     asked = []
 
     def fitted(made, **given):
-        asked.append((given["seed"], given["insecure_seed"], made.mechanism.support is None, round(made.epsilon(1e-5), 9)))
+        asked.append(
+            (
+                given["seed"],
+                given["insecure_seed"],
+                getattr(made.mechanism.support, "final", None),
+                round(made.epsilon(1e-5), 9),
+            )
+        )
         generator = torch.Generator().manual_seed(len(asked))
         with torch.no_grad():
             for parameter in made.model.parameters():
@@ -214,7 +221,7 @@ def test_masks_on_top_are_paired_and_cost_no_epsilon(tmp_path, monkeypatch):
     modes = ["none", "random sparsification, 0.5", "random sparsification, 0.9"]
     assert list(record["runs"]) == modes
     assert all(record["runs"][mode][:1] == first["runs"][mode] for mode in modes)
-    assert [one[:3] for one in asked] == [(seed, seed, mode == 0) for seed in (200, 201) for mode in range(3)]
+    assert [one[:3] for one in asked] == [(seed, seed, final) for seed in (200, 201) for final in (None, 0.5, 0.9)]
     assert len({one[3] for one in asked}) == 1
     (row,) = [line for line in page.on_top(tmp_path) if "0.9" in line]
     a, b = record["runs"][modes[2]], record["runs"][modes[0]]
