@@ -4,6 +4,27 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "noise: the kernel is not taken where it could be",
+        "noise.py",
+        "if kernels.lays(values, mask) and kernels.usable(noise):",
+        "if False:",
+        ("test_bounded.py::test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere",),
+    ),
+    Mutant(
+        "noise: a mask of another length is stretched",
+        "noise.py",
+        "(whole is None or mask.shape != whole.shape)",
+        "whole is None",
+        ("test_bounded.py::test_a_mask_of_other_tensors_is_not_left_out_in_silence",),
+    ),
+    Mutant(
+        "door: numbers are taken for a mask of bytes",
+        "bounded.py",
+        " or mask.dtype != torch.bool for mask in laid",
+        " for mask in laid",
+        ("test_bounded.py::test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector",),
+    ),
+    Mutant(
         "states: those of earlier phases are lost",
         "recipe.py",
         "            join_states(folder, work)",

@@ -17,6 +17,7 @@ from noisewise.accounting import Ledger
 from noisewise.bounded import Bounded, _mask_of_all, _with_noise_at_once, expose, joint_multiplier, merge, release
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.noise import NOISE_CHUNK, add_noise, standard_normal
+from noisewise.persample import kernels
 from noisewise.pieces import pieces, room_for
 from noisewise.randomness import Entropy
 from noisewise.sampling import FullBatch, Poisson, Shuffle
@@ -112,7 +113,7 @@ def test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector():
     values, laid, mask = of_one_vector()
     assert torch.equal(_mask_of_all(values, laid), mask)
     apart = [mask.clone() for mask in laid]
-    odd, floats = [laid[0].view(5, 3), *laid[1:]], [mask.float() for mask in laid]
+    odd, floats = [laid[0].view(5, 3), *laid[1:]], pieces(mask.float(), laid)
     for others in (apart, odd, floats, [True, *laid[1:]], [None, *laid[1:]], laid[::-1], laid[:2]):
         assert _mask_of_all(values, others) is None
     assert _mask_of_all([value.clone() for value in values], laid) is None
@@ -123,6 +124,8 @@ def test_masks_are_one_where_they_and_the_values_are_pieces_of_one_vector():
 @pytest.mark.parametrize("std", [0.5, np.float64(2.5)])
 def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel, together, std, monkeypatch):
     """Whatever was there, and the values stay as they are."""
+    passes, noised = [], kernels.noised
+    monkeypatch.setattr(kernels, "noised", lambda *given: (passes.append(given), noised(*given)))
     if kernel:
         pytest.importorskip("triton")
         interpret(monkeypatch)
@@ -134,6 +137,7 @@ def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel
     bounded = Bounded(dict(zip(names, values, strict=True)), 1.0, dict(zip(names, masks, strict=True)))
     noise = _with_noise_at_once(Bounded(dict(zip(names, values, strict=True)), 1.0), std, Entropy(7), (0, 0))
     answers = _with_noise_at_once(bounded, std, Entropy(7), (0, 0))
+    assert len(passes) == (kernel and together)
     for name, mask, value, was in zip(names, masks, values, before, strict=True):
         assert (answers[name][~mask] == 0).all()
         torch.testing.assert_close(answers[name][mask], noise[name][mask], rtol=1e-6, atol=1e-6)
@@ -143,8 +147,9 @@ def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel
 
 def test_a_mask_of_other_tensors_is_not_left_out_in_silence():
     values, _, mask = of_one_vector()
-    with pytest.raises(PrivacyError, match="not its pieces"):
-        add_noise([value.clone() for value in values], 1.0, Entropy(7), (0,), mask)
+    for others, wrong in (([value.clone() for value in values], mask), (values, mask[:1])):
+        with pytest.raises(PrivacyError, match="`pieces`"):
+            add_noise(others, 1.0, Entropy(7), (0,), wrong)
 
 
 def test_bfloat16_sums_get_noise_of_the_right_scale():

@@ -190,12 +190,15 @@ def add_noise(
     first = tensors[0]
     noise = standard_normal(first.new_empty(()).expand(room_for(tensors)), entropy, position)
     whole = lying_together(tensors)
+    if mask is not None and (whole is None or mask.shape != whole.shape):
+        where = "tensors that lie apart" if whole is None else f"a vector of {len(whole)} entries"
+        raise PrivacyError(
+            f"a mask of {len(mask)} entries for {where}: lay values and masks as `pieces` of one vector each."
+        )
     if whole is not None and mask is not None:
         return pieces(masked_sum(whole, noise, std, mask), tensors)
     if whole is not None:
         return pieces(torch.add(whole, noise, alpha=std, out=noise), tensors)
-    if mask is not None:
-        raise PrivacyError("a mask of one vector for tensors that are not its pieces")
     return list(torch._foreach_add(list(tensors), pieces(noise, tensors), alpha=std))
 
 

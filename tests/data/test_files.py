@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,6 +249,21 @@ NOT_HAD = ("cifar10", "svhn", "snli")  # rebuilt elsewhere, or too large to keep
 @pytest.mark.parametrize("name", [name for name in FILES if not name.startswith(NOT_HAD)])
 def test_every_file_is_there_with_its_checksum(name: str) -> None:
     assert find(name) == Path(os.environ["NOISEWISE_DATA"]) / name
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("HTTPSConnection(host='a'): Failed: not found."), "HTTPSConnection(host='a'): Failed: not found"),
+        (OSError("404 for url: http://a/(b): c"), "404 for url: http://a/(b): c"),
+        (OSError(SimpleNamespace(reason="Connection(host='a', port=443): no route to host.")), "no route to host"),
+        (TimeoutError(), "TimeoutError"),
+        (ConnectionResetError(SimpleNamespace(reason=None)), "namespace(reason=None)"),
+    ],
+)
+def test_what_went_wrong_with_a_download_is_said(error, words) -> None:
+    """Without the address again where a library wrapped the reason, and never without a word."""
+    assert files._reason(error) == words
 
 
 def test_every_download_has_a_checksum_and_an_address() -> None:

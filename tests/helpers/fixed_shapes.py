@@ -10,6 +10,7 @@ from noisewise import Runtime
 from noisewise.batches import map_tensors
 from noisewise.clipping import Automatic, Flat, Global, Normalized, per_layer
 from noisewise.data import Data
+from noisewise.repairs.random_sparsification import RandomMasks
 from noisewise.sampling import FullBatch, Poisson
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed
@@ -101,6 +102,9 @@ CASES = {
     "masked": Case(plan={"support": Fixed({"0.weight": HALF, "2.bias": False})}),
     "masked convolutions": Case(convolutional, images, {"support": Fixed(halves(convolutional()))}),
     "masked sentences": Case(Words, sentences, {"support": Fixed(halves(Words()))}),
+    "masks that change": Case(plan={"support": RandomMasks(0.6, tiny.STEPS, 3)}),
+    "convolutions under masks that change": Case(convolutional, images, {"support": RandomMasks(0.6, tiny.STEPS, 3)}),
+    "sentences under masks that change": Case(Words, sentences, {"support": RandomMasks(0.6, tiny.STEPS, 3)}),
     "full batch": Case(plan={"sampler": FullBatch(tiny.N), "steps": 3}),
     "batches that may be empty": Case(plan={"sampler": Poisson(tiny.N, 1), "steps": 20}),
     "views": Case(settings={"augment": Augment(shaken, 2)}),

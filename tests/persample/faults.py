@@ -4,6 +4,41 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "masks: a sum that is cut later is not allowed for in norms of one position",
+        "persample/gradients.py",
+        "sums = (1 + roundoff(self.left, 1)) ** 2",
+        "sums = 1.0",
+        ("persample/test_triton_single.py::test_masked_norms_are_longer_by_what_halves_and_later_sums_may_lose",),
+    ),
+    Mutant(
+        "masks: what halves lose is not allowed for in norms of one position",
+        "persample/gradients.py",
+        "longer, lost = sums * (1 + 2.0**-10 + (rows + SAFETY) * 2.0**-21), ",
+        "longer, lost = sums, ",
+        ("persample/test_triton_single.py::test_masked_norms_are_longer_by_what_halves_and_later_sums_may_lose",),
+    ),
+    Mutant(
+        "masks: the right factor of one position is not rounded up",
+        "persample/gradients.py",
+        "more = longer_squares(right)\n",
+        "more = 1.0\n",
+        ("persample/test_triton_single.py::test_sums_are_longer_by_just_what_is_said",),
+    ),
+    Mutant(
+        "masks: allowances lose bits on their way into a kernel",
+        "persample/kernels.py",
+        "longer * UPWARD, lost * UPWARD\n        )\n    return squares",
+        "longer, lost\n        )\n    return squares",
+        ("persample/test_triton_single.py::test_allowances_are_rounded_up_on_their_way_into_a_kernel",),
+    ),
+    Mutant(
+        "masks: the length under a mask is not rounded up",
+        "persample/triton_single.py",
+        "tl.store(under + one, tl.sum(some, axis=0) * upward)",
+        "tl.store(under + one, tl.sum(some, axis=0))",
+        ("persample/test_triton_single.py::test_sums_are_longer_by_just_what_is_said",),
+    ),
+    Mutant(
         "squares: units in turn are written where the first one is",
         "persample/triton_grams.py",
         "tl.store(squares + (unit * tl.num_programs(1) + tap) * tiles + tile, total, mask=unit < batch)",

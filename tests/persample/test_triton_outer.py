@@ -159,7 +159,7 @@ def test_only_captured_steps_with_products_that_may_be_cut_are_narrow(cut, monke
         assert not one._narrows
 
 
-@pytest.mark.parametrize("name", ["embedding", "masked sentences"])
+@pytest.mark.parametrize("name", ["embedding", "masked sentences", "sentences under masks that change"])
 def test_captured_runs_in_float16_are_the_ordinary_ones_up_to_its_rounding(name, cut, monkeypatch):
     seen, outers = [], kernels.outers
     monkeypatch.setattr(kernels, "outers", lambda *args: seen.append(args) or outers(*args))

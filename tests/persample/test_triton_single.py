@@ -7,7 +7,7 @@ from torch import nn
 
 from helpers.interpreted import interpret
 from noisewise.clipping import Flat
-from noisewise.persample import alike, clipped_sum, examine, kernels, replay
+from noisewise.persample import alike, clipped_sum, examine, kernels, replay, rounding
 from noisewise.persample.formed import RecentSquares
 from noisewise.persample.gradients import Outer
 from noisewise.persample.rounding import longer_squares
@@ -40,6 +40,46 @@ def test_lengths_and_squares_of_one_pass_are_never_short(width, scale):
         assert (halves.double() >= scaled - 2.0**-24).all()
         assert (halves.double() <= scaled * (1 + 2.0**-9) + 2.0**-23).all()
         assert halves.max() < 2.0**14 * 1.002
+
+
+@pytest.mark.parametrize("width", [1, 130, 5000])
+def test_sums_are_longer_by_just_what_is_said(width):
+    """Of a row with a single 1 a sum is the allowance itself."""
+    rows, mask = F.one_hot(torch.tensor([0, width - 1]), width).float(), torch.ones(width, dtype=torch.bool)
+    longer = longer_squares(rows)
+    assert longer > 1
+    squares, some, _ = kernels.halved(rows, longer, mask)
+    outer = Outer(torch.ones(2, 1, 3), rows.unsqueeze(1))
+    with steady(2):
+        _, rest = outer.measure(torch.ones(3, width, dtype=torch.bool))
+    for found in (squares, some, rest._squares[1]):
+        assert found.tolist() == [longer, longer]
+
+
+@pytest.mark.parametrize("cut", [0.0, 2.0**-9])
+def test_masked_norms_are_longer_by_what_halves_and_later_sums_may_lose(cut, monkeypatch):
+    """Where products are cut (TF32), the sum that these norms are for has factors that may be longer by it, on both sides."""
+    given, masked_squares = [], kernels.masked_squares
+    monkeypatch.setattr(kernels, "masked_squares", lambda *rest: (given.append(rest), masked_squares(*rest))[1])
+    monkeypatch.setattr(rounding, "shortened", lambda *_: cut)
+    left, right, mask = torch.randn(4, 1, 70), torch.randn(4, 1, 30), torch.rand(70, 30) < 0.5
+    with steady(4):
+        Outer(left, right).measure(mask)
+    ((*_, more, longer, lost),) = given
+    assert more == longer_squares(right.squeeze(1))
+    assert longer >= (1 + cut) ** 2 * (1 + 2.0**-11) * (1 + 70 * 2.0**-23)
+    assert longer < (1 + cut) ** 2 * (1 + 2.0**-9)
+    assert (1 + cut) ** 2 * 70 * 2.0**-37 <= lost < (1 + cut) ** 2 * 80 * 2.0**-37
+
+
+def test_allowances_are_rounded_up_on_their_way_into_a_kernel(monkeypatch):
+    """They become float32 there."""
+    given, module = [], kernels._triton("single")
+    monkeypatch.setattr(module, "masked_squares", lambda *rest: given.append(rest[-2:]))
+    rows, allowances = torch.randn(3, 4), (1 + 2.0**-30, 2.0**-37 * (1 + 2.0**-30))
+    kernels.masked_squares(rows, rows, torch.ones(4, 4, dtype=torch.bool), rows[:, 0], 1.0, *allowances)
+    for found, wanted in zip(given[0], allowances, strict=True):
+        assert wanted <= float(torch.tensor(found, dtype=torch.float32)) < wanted * (1 + 2.0**-18)
 
 
 def test_what_a_mask_leaves_out_does_not_matter():

@@ -109,7 +109,8 @@ def _retrieve(name: str, download: Download, target: Path) -> Path:
 def _reason(error: Exception) -> str:
     """What went wrong in the end: libraries for the network wrap it in errors of their own, which repeat the address."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
-    return str(inner or error).rpartition("): ")[2].rstrip(".")
+    words = str(error) if inner is None else str(inner).rpartition("): ")[2]
+    return words.rstrip(".") or type(error).__name__
 
 
 def _base(url: str) -> str:
