@@ -14,9 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
-
 import noisewise.data
 from noisewise import audits, models, recipes, repairs, sampling
 from noisewise.adaptive import RULES
@@ -25,6 +22,7 @@ from noisewise.data.catalog import CATALOG
 PROJECT = Path(__file__).parent.parent
 SOURCE = PROJECT / "src" / "noisewise"
 LISTS, CONTRIBUTING, README = PROJECT / "docs" / "lists.md", PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"
+CPU = PROJECT / "benchmarks" / "results" / "step.json"
 GPU = PROJECT / "benchmarks" / "results" / "gpu.json"
 TIMES = PROJECT / "benchmarks" / "results" / "time_to_accuracy.json"
 DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
@@ -159,30 +157,31 @@ def gpu_rows() -> dict[str, Any]:
 
 def gpu_picture(path: Path) -> None:
     """Time and peak memory of one step on a GPU against a plain one."""
-    matplotlib.use("Agg")
-    rows, ways = gpu_rows(), ("noisewise", *PEERS)
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True)
-    for axis, key, title in ((axes[0], "ms", "time"), (axes[1], "peak_mib", "peak memory")):
-        for number, way in enumerate(ways):
-            values = [row["step"][key].get(way, 0) / row["step"][key]["plain"] for row in rows.values()]
-            places = [place + 0.2 * number - 0.3 for place in range(len(rows))]
-            axis.barh(places, values, 0.18, label=way, color=f"C{number}", log=True)
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_xticks([0.3, 1, 3, 10, 50], ["0.3", "1", "3", "10", "50"])
-        axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlabel(f"{title}, ratio to a plain PyTorch step (log)")
-    axes[0].set_yticks(range(len(rows)), list(rows))
-    axes[0].invert_yaxis()
-    axes[1].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    import ratios  # beside this file: found where it is run as a script
+
+    steps, ways = {name: row["step"] for name, row in gpu_rows().items()}, ("noisewise", *PEERS)
+
+    def of(key: str) -> ratios.Ratios:
+        return {
+            name: {way: step[key][way] / step[key]["plain"] if way in step[key] else None for way in ways}
+            for name, step in steps.items()
+        }
+
+    ratios.draw(path, of("ms"), of("peak_mib"), ways)
+
+
+def cpu_picture(path: Path) -> None:
+    """The same on a CPU, drawn again from what `make bench` measured."""
+    import step
+
+    step.plot(path, json.loads(CPU.read_text())["rows"])
 
 
 def main() -> None:
     """Write the pages."""
     LISTS.write_text(lists())
     gpu_picture(GPU.with_suffix(".png"))
+    cpu_picture(CPU.with_suffix(".png"))
     README.write_text(
         TIMES_TABLE.sub(lambda _: times_table(), GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
     )

@@ -26,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import ratios
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -403,31 +404,17 @@ def write(folder: Path, rows: list[dict[str, Any]], proofs: dict[str, dict[str, 
 
 
 def plot(path: Path, rows: list[dict[str, Any]]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """The picture of README."""
+    methods = [method for method in METHODS if method != "plain"]
     names = list(dict.fromkeys(row["workload"] for row in rows))
-    methods = [m for m in METHODS if m != "plain"]
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True)
-    for axis, key, title in ((axes[0], "time_ratio", "time"), (axes[1], "memory_ratio", "peak memory")):
-        for k, method in enumerate(methods):
-            values = [next(r[key] for r in rows if r["workload"] == n and r["method"] == method) for n in names]
-            places = [i + 0.2 * k - 0.3 for i in range(len(names))]
-            shown = [(p, v) for p, v in zip(places, values, strict=True) if v]
-            axis.barh([p for p, _ in shown], [v for _, v in shown], 0.18, label=method, color=f"C{k}")
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_xscale("log")
-        axis.set_xticks([1, 2, 5, 10, 50], ["1", "2", "5", "10", "50"])
-        axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlabel(f"{title}, ratio to a plain PyTorch step (log)")
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
-    axes[1].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+
+    def of(key: str) -> ratios.Ratios:
+        return {
+            name: {row["method"]: row[key] for row in rows if row["workload"] == name and row["method"] in methods}
+            for name in names
+        }
+
+    ratios.draw(path, of("time_ratio"), of("memory_ratio"), methods)
 
 
 if __name__ == "__main__":
