@@ -335,9 +335,24 @@ REMEDIES = (
     ),
     Statement(
         "watson2023.pruning/W11.public",
-        "Pruning 70 % by weights trained on a public set gains {0:points} at epsilon {epsilon:g}.",
-        "Pruning 70 % by weights trained on a public set gains nothing ({0:points}).",
-        "Pruning 70 % by weights trained on a public set: {0:points}, which cannot be told from 0.",
+        "Pruning 70 % of a LeNet by weights trained on a public set gains {0:points} at epsilon {epsilon:g}.",
+        "Pruning 70 % of a LeNet by weights trained on a public set gains nothing ({0:points}).",
+        "Pruning 70 % of a LeNet by weights trained on a public set: {0:points}, which cannot be told from 0.",
+    ),
+    Statement(
+        "watson2023.shares_halves/W9.halves.public",
+        "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10 gains {0:points}.",
+        "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10 gains nothing ({0:points}).",
+        "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10: {0:points}, which cannot be told from 0.",
+    ),
+    Statement(
+        "watson2023.shares_resnet/W9.resnet.public",
+        "Pruning 70 % of a ResNet-18 by weights that learned on other classes of CIFAR-10 gains {0:points} at epsilon "
+        "{epsilon:g}; by weights of the private images it gains {all[W9.resnet.same]:points} (the paper: +23), which voids the "
+        "guarantee.",
+        "Pruning 70 % of a ResNet-18 by weights that learned on other classes of CIFAR-10 gains nothing ({0:points}).",
+        "Pruning 70 % of a ResNet-18 by weights that learned on other classes of CIFAR-10: {0:points}, which cannot be told "
+        "from 0.",
     ),
     Statement(
         "watson2023.pruned/W8.clip",
