@@ -343,7 +343,8 @@ REMEDIES = (
         "watson2023.shares_halves/W9.halves.public",
         "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10 gains {0:points}.",
         "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10 gains nothing ({0:points}).",
-        "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10: {0:points}, which cannot be told from 0.",
+        "Pruning 70 % of a LeNet by weights that learned on other classes of CIFAR-10: {0:points}, which cannot be told "
+        "from 0.",
     ),
     Statement(
         "watson2023.shares_resnet/W9.resnet.public",
