@@ -306,7 +306,7 @@ SHARES_HALVES = Experiment(
     "epochs of SGD, batch 128, learning rate 0.1. The standard tier: 10,000 images, batch 512, 8 epochs, masks from 5, "
     "and 10 on the public set.",
     left_out="ResNet-18, which watson2023.shares_resnet has; epsilon 2",
-    minutes={"quick": 0.06, "standard": 30, "full": 6},
+    minutes={"quick": 0.06, "standard": 10, "full": 6},
 )  # fmt: skip
 
 SHARES_RESNET = Experiment(
