@@ -29,11 +29,12 @@ from noisewise.models import build
 from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
+from noisewise.recipes.features import Features
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.own_images import loss_of, views_of
 from noisewise.recipes.pretraining import read_encoder
 from noisewise.recipes.settings import fitting
-from noisewise.recipes.transform import Features, featured
+from noisewise.recipes.transform import featured
 from noisewise.reproduce.running import commit
 from noisewise.runs.files import read_json, write_json
 from noisewise.runtime import Runtime

@@ -25,11 +25,12 @@ from noisewise.data import Data, images
 from noisewise.data.base import split
 from noisewise.models.heads import LENGTH, Centred
 from noisewise.recipes.centre import planned_ledger
+from noisewise.recipes.features import Features
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.patches import Patches
 from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.settings import course_for
-from noisewise.recipes.transform import Features, features_of
+from noisewise.recipes.transform import features_of
 from noisewise.workflow.recipe_specs import parsed
 
 DELTA = 1e-5
@@ -107,6 +108,7 @@ def space_of(
     space["views"] = VIEWS["digits" if name in ("mnist", "digits") else "colour" if channels == 3 else "grey"]
     space["average"] = (True, True, True, False)
     space["centre"] = (CENTRE, CENTRE, 0.0)
+    space["waves"], space["pitch"] = (0, 0, 2048, 4096), (1.0, 0.5, 1.5, 2.0)
     return space
 
 
@@ -125,6 +127,8 @@ def drawn_features(
         chosen["average"] = True
     if not chosen["average"]:  # side by side they need memory
         chosen["views"] = chosen["views"][:2]
+    if not chosen["waves"]:
+        chosen["pitch"] = space["pitch"][0]  # of nothing
     return features_from(chosen)
 
 

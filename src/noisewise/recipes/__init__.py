@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from noisewise.recipes.base import NamedRecipe
+from noisewise.recipes.features import Features
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.made_up_linear import MadeUpLinear
 from noisewise.recipes.own_images import ready
@@ -16,7 +17,7 @@ from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.scattering_cnn import ScatteringCNN
 from noisewise.recipes.scattering_linear import ScatteringLinear
 from noisewise.recipes.settings import Course, course_for
-from noisewise.recipes.transform import Features, featured, featured_parts, features_of
+from noisewise.recipes.transform import featured, featured_parts, features_of
 
 __all__ = [
     "RECIPES",

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from noisewise.errors import ConfigError
 from noisewise.models import MODELS
+from noisewise.recipes.features import Features
 from noisewise.recipes.settings import Course, course_for
-from noisewise.recipes.transform import Features
 
 EXAMPLES = {"weights": "encoder.safetensors, which noisewise pretrain writes"}  # of what must be said
 NOMINAL = 3.0  # epsilon for which settings are taken where noise is given instead

@@ -31,7 +31,8 @@ from noisewise.errors import ConfigError, RunError
 from noisewise.models.heads import LENGTH, Centred
 from noisewise.randomness import Entropy
 from noisewise.recipe import Recipe
-from noisewise.recipes.transform import Features, features_of
+from noisewise.recipes.features import Features
+from noisewise.recipes.transform import features_of
 from noisewise.runs.files import write_atomically
 from noisewise.sampling import FullBatch
 

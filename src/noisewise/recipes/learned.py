@@ -15,22 +15,23 @@ from torch import Tensor
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
 from noisewise.recipes.encoder import WIDTHS, Encoder
+from noisewise.recipes.features import Features
 from noisewise.recipes.patches import Patches
 from noisewise.recipes.pretraining import read_encoder
 from noisewise.recipes.scattered import MADE_UP, SEED, apart, levels_of
-from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+from noisewise.recipes.views import check_shape
 
 BESIDE = Patches(whiten=0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class Learned(Features):
     """`(map - mean) / deviation` by channel of an encoder's stages, each averaged onto a grid.
 
     weights: a file that `noisewise pretrain` wrote. digest: its SHA-256, once it is known; another file is then refused.
     stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
     learned on. patches: above 0, likeness to patches of made-up images (`Patches`, half whitened) stands beside, multiplied by
-    it. whiten, views, average, shape, centre: as in `Scattering`.
+    it. whiten: as in `Scattering`. The others: see `Features`.
 
     Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
     is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.
@@ -41,17 +42,12 @@ class Learned:
     stages: tuple[int, ...] = (3, 4)
     grid: int = 4
     whiten: float = 0.0
-    views: tuple[str, ...] = (SAME,)
-    average: bool = True
-    shape: tuple[int, ...] = ()
-    centre: float = 0.0
     patches: float = 0.0
     version: ClassVar[str] = "learned 1"
 
     def __post_init__(self) -> None:
         """Known stages and views; the very file."""
-        check_views(self.views)
-        check_centre(self.centre)
+        super().__post_init__()
         if not self.stages or not set(self.stages) <= set(range(1, len(WIDTHS) + 1)):
             raise ConfigError(f"stages={self.stages!r}: must be some of 1 to {len(WIDTHS)}, e.g. 3/4.")
         if type(self.grid) is not int or self.grid < 1:

@@ -15,8 +15,9 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon
 from noisewise.recipes.base import NamedRecipe
 from noisewise.recipes.centre import centred, noised_centre, worth_it
+from noisewise.recipes.features import Features
 from noisewise.recipes.settings import fitting
-from noisewise.recipes.transform import Features, featured_parts
+from noisewise.recipes.transform import featured_parts
 from noisewise.sampling import Poisson
 
 

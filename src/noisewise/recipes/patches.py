@@ -13,8 +13,9 @@ from torch import Tensor
 
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
+from noisewise.recipes.features import Features
 from noisewise.recipes.scattered import MADE_UP, SEED, Scattering, apart, covariance_of, levels_of
-from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+from noisewise.recipes.views import check_shape
 
 FLAT = 0.01  # added to a patch's variance: noise of a flat one is not enlarged
 SEEN = 50_000  # patches that show which pixels go together
@@ -22,14 +23,14 @@ ROWS = {"cpu": 4, "cuda": 256}  # images at a time: maps of all patches are larg
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patches:
+class Patches(Features):
     """`max(0, r_k - threshold)` and `max(0, -r_k - threshold)`, averaged onto a grid, at equal scale by channel.
 
     r_k is the product of patch k of made-up images with a patch of the image, both centred, divided by their deviation and
     with pixels pulled apart (`apart`); in units of its deviation. count: how many k. side: of a patch, in pixels. kind: of
     made-up images. grid: places on a side. whiten: channels that go together over made-up images are pulled apart, as in
-    `Scattering`. scattering: above 0, scattering features at two scales stand beside, multiplied by it. views, average, shape,
-    centre: as in `Scattering`.
+    `Scattering`. scattering: above 0, scattering features at two scales stand beside, multiplied by it. The others:
+    see `Features`.
 
     Guarantee: patches, means, deviations and what goes together follow from made-up images alone: row i of the result is a
     function of public numbers and record i. Reference: Coates, Ng, Lee 2011, An analysis of single-layer networks in
@@ -43,17 +44,12 @@ class Patches:
     threshold: float = 0.5
     grid: int = 4
     scattering: float = 0.0
-    views: tuple[str, ...] = (SAME,)
-    average: bool = True
-    shape: tuple[int, ...] = ()
-    centre: float = 0.0
     whiten: float = 0.0
     version: ClassVar[str] = "patches 1"
 
     def __post_init__(self) -> None:
         """Known names, numbers in range."""
-        check_views(self.views)
-        check_centre(self.centre)
+        super().__post_init__()
         for name in ("count", "side", "grid"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:

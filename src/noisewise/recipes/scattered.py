@@ -12,7 +12,8 @@ from torch import Tensor
 from noisewise.data import made_up
 from noisewise.data.scatter import scatter
 from noisewise.errors import ConfigError, DataError
-from noisewise.recipes.views import SAME, check_centre, check_shape, check_views
+from noisewise.recipes.features import Features
+from noisewise.recipes.views import check_shape
 
 MADE_UP, SEED = 200, 0  # made-up images that show each channel's mean and deviation; constants of the method
 FLOOR = 0.01  # of a variance, when channels are pulled apart
@@ -25,15 +26,14 @@ OPPONENT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scattering:
+class Scattering(Features):
     """`((S x)^power - mean) / deviation` by channel, for one or several numbers of scales, side by side.
 
     scales: one transform for each number, J in `data.scatter`. scaling: the kind of made-up images whose means and
     deviations are used, or `none`. power: of moduli; 0.5 makes the largest less large. whiten: channels that go together over
     made-up images are pulled apart, by `(C + 0.01)^(-whiten / 2)` with C the covariance of scaled channels. chroma: 0 leaves
     colours as they are; above, they become grey, red-blue and green-violet (orthonormal), the latter two multiplied by it:
-    photographs are mostly grey. views, average: see `recipes.transform`. shape: of an image, once it is known; others are then
-    refused. centre: noise of a release of their mean, see `recipes.centre`; 0 for none.
+    photographs are mostly grey. The others: see `Features`.
 
     Guarantee: `mean` and `deviation` are functions of (settings, shape of an image) alone: made-up images are drawn from a
     constant seed, and no record enters. So row i of the result is a function of public numbers and record i: neighbouring
@@ -48,16 +48,11 @@ class Scattering:
     power: float = 1.0
     whiten: float = 0.0
     chroma: float = 0.0
-    views: tuple[str, ...] = (SAME,)
-    average: bool = True
-    shape: tuple[int, ...] = ()
-    centre: float = 0.0
     version: ClassVar[str] = "scattering 1"
 
     def __post_init__(self) -> None:
         """Known names, numbers in range."""
-        check_views(self.views)
-        check_centre(self.centre)
+        super().__post_init__()
         if not self.scales or any(type(scale) is not int or scale < 1 for scale in self.scales):
             raise ConfigError(f"scales={self.scales!r}: must be whole numbers of at least 1, e.g. 2 or 2/3.")
         if type(self.angles) is not int or self.angles < 1:

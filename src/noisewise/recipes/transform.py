@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,32 +17,15 @@ from torch import Tensor
 from noisewise.data import Data, Splits
 from noisewise.data.cached import kept
 from noisewise.data.marks import digest, remember
-from noisewise.errors import DataError
+from noisewise.errors import ConfigError, DataError
 from noisewise.models.heads import LENGTH
 from noisewise.progress import tracked
+from noisewise.recipes.features import Features
 from noisewise.recipes.views import view
+from noisewise.recipes.waves import on_waves
 
 ROWS = {"cpu": 256, "cuda": 4096}  # at a time
 MANY = 2000  # images whose features are worth keeping: seconds on a CPU
-
-
-class Features(Protocol):
-    """What a recipe makes of images.
-
-    views: versions of each image. average: their features are averaged, else they stand side by side and their losses are
-    averaged. centre: noise of a release of the features' mean, which the model subtracts; 0 for none. version: of the numbers.
-    """
-
-    views: tuple[str, ...]
-    average: bool
-    centre: float
-    version: str
-
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse inputs that are no images for it."""
-
-    def maps(self, images: Tensor) -> list[Tensor]:
-        """Features `[n, channels, height, width]` of one version, one or several sets of them."""
 
 
 def features_of(
@@ -60,6 +43,10 @@ def features_of(
     the result lies, by default where the images are.
     """
     features.check(tuple(images.shape[1:]))
+    if features.waves and not flat:
+        raise ConfigError(
+            f"waves={features.waves}: are made of rows, and this model learns on maps. Use 0, or a recipe with a linear layer."
+        )
     if not images.is_floating_point():
         raise DataError(f"images of type {images.dtype}: must be real numbers, e.g. x.float() / 255.")
     where = torch.device(device or images.device)
@@ -78,9 +65,12 @@ def features_of(
 def _made(images: Tensor, features: Features, flat: bool) -> Tensor:
     """All views of some images, brought to one length."""
     seen = [_joined(features.maps(view(images, name)), flat) for name in features.views]
-    if features.average or len(seen) == 1:
-        return _levelled(torch.stack(seen).mean(0) if len(seen) > 1 else seen[0])
-    return torch.stack([_levelled(one) for one in seen], 1)
+    if features.average and len(seen) > 1:
+        seen = [torch.stack(seen).mean(0)]
+    rows = [_levelled(one) for one in seen]
+    if features.waves:
+        rows = [_levelled(on_waves(one, features.waves, features.pitch)) for one in rows]
+    return rows[0] if len(rows) == 1 else torch.stack(rows, 1)
 
 
 def _joined(parts: list[Tensor], flat: bool) -> Tensor:
