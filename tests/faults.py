@@ -186,6 +186,24 @@ FAULTS = [
         ("test_bounded.py::test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere",),
     ),
     Mutant(
+        "masked coordinates of a sum are multiplied by zero",
+        "bounded.py",
+        """        if isinstance(mask := bounded.support.get(name), Tensor):
+            answer.masked_fill_(~mask.to(answer.device), 0)""",
+        """        if isinstance(mask := bounded.support.get(name), Tensor):
+            answer.mul_(mask.to(answer.device))""",
+        ("test_bounded.py::test_where_a_mask_is_nothing_leaves_be_it_no_number",),
+    ),
+    Mutant(
+        "masked coordinates of sums that lie apart are multiplied by zero on a GPU",
+        "bounded.py",
+        """        elif isinstance(mask, Tensor):
+            answer.masked_fill_(~mask.to(answer.device), 0)""",
+        """        elif isinstance(mask, Tensor):
+            answer.mul_(mask.to(answer.device))""",
+        ("test_bounded.py::test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere",),
+    ),
+    Mutant(
         "masks of other shapes are taken for those of values",
         "bounded.py",
         "all(m.shape == v.shape for m, v in zip(laid, values, strict=True))",

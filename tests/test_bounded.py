@@ -14,7 +14,16 @@ from scipy import stats
 
 from helpers.interpreted import interpret
 from noisewise.accounting import Ledger
-from noisewise.bounded import Bounded, _mask_of_all, _with_noise_at_once, expose, joint_multiplier, merge, release
+from noisewise.bounded import (
+    Bounded,
+    _mask_of_all,
+    _with_noise,
+    _with_noise_at_once,
+    expose,
+    joint_multiplier,
+    merge,
+    release,
+)
 from noisewise.errors import ConfigError, PrivacyError
 from noisewise.noise import NOISE_CHUNK, add_noise, standard_normal
 from noisewise.persample import kernels
@@ -132,7 +141,7 @@ def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel
     values, masks, _ = of_one_vector()
     if not together:
         masks = [mask.clone() for mask in masks]
-    values[0][~masks[0]], values[1][~masks[1]] = -1.0, float("nan") if together else -2.0
+    values[0][~masks[0]], values[1][~masks[1]] = float("inf"), float("nan")
     before, names = [value.clone() for value in values], "abc"
     bounded = Bounded(dict(zip(names, values, strict=True)), 1.0, dict(zip(names, masks, strict=True)))
     noise = _with_noise_at_once(Bounded(dict(zip(names, values, strict=True)), 1.0), std, Entropy(7), (0, 0))
@@ -143,6 +152,15 @@ def test_on_a_gpu_answers_are_noised_where_the_mask_is_and_zero_elsewhere(kernel
         torch.testing.assert_close(answers[name][mask], noise[name][mask], rtol=1e-6, atol=1e-6)
         assert not (answers[name][mask] == value[mask]).any()
         assert torch.equal(value.nan_to_num(), was.nan_to_num())
+
+
+@pytest.mark.parametrize("std", [0.0, 1.0])
+def test_where_a_mask_is_nothing_leaves_be_it_no_number(std):
+    """Whoever hands a sum to the door may not have cleared it."""
+    masks, values = {"a": torch.tensor([True, False, False])}, torch.tensor([1.0, math.inf, math.nan])
+    answer = _with_noise(Bounded({"a": values}, 1.0, masks), std, Entropy(7), (0, 0))["a"]
+    assert answer.isfinite().all()
+    assert (answer == 0).tolist() == [False, True, True]
 
 
 def test_a_mask_of_other_tensors_is_not_left_out_in_silence():

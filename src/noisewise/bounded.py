@@ -169,7 +169,7 @@ def _with_noise(
         _add_noise(answers, bounded, std, entropy, position)
     for name, answer in answers.items():
         if isinstance(mask := bounded.support.get(name), Tensor):
-            answer.mul_(mask.to(answer.device))
+            answer.masked_fill_(~mask.to(answer.device), 0)
     return answers
 
 
@@ -209,7 +209,7 @@ def _with_noise_at_once(bounded: Bounded, std: float, entropy: Entropy, position
         if mask is False:  # a constant, whatever was computed
             answer.zero_()
         elif isinstance(mask, Tensor):
-            answer.mul_(mask.to(answer.device))
+            answer.masked_fill_(~mask.to(answer.device), 0)
     return {name: answers[name] for name in bounded._values}
 
 

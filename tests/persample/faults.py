@@ -2201,4 +2201,11 @@ FAULTS = [
         'for role in ("weight",)',
         ("persample/test_tape.py::test_every_call_of_a_shared_module_is_recorded",),
     ),
+    Mutant(
+        "words of a mask are made of its bytes, whatever they are",
+        "persample/laid.py",
+        "mask.view(torch.uint8).ne(0).view(torch.uint8)",
+        "mask.view(torch.uint8)",
+        ("persample/test_laid.py::test_any_byte_but_zero_is_true",),
+    ),
 ]

@@ -54,6 +54,16 @@ def test_forms_are_what_kernels_read():
     assert torch.equal(laid.stacked(mask, ~mask)[1].bool(), ~mask.flatten())
 
 
+def test_any_byte_but_zero_is_true(monkeypatch):
+    """NumPy makes such masks of other programs' bytes; copies on a GPU keep them, those on a CPU do not."""
+    monkeypatch.setattr(laid.F, "pad", lambda mask, _: mask)  # nothing to fill up: on a GPU a plain copy
+    plain = torch.rand(5, 128) < 0.5
+    odd = (plain.view(torch.uint8) * 255).view(torch.bool)
+    assert odd.view(torch.uint8).max() == 255
+    for form in (laid.words, laid.halves):
+        assert torch.equal(form(odd), form(plain))
+
+
 class Several(nn.Module):
     """Layers of every way in which a mask meets a norm."""
 

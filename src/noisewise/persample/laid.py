@@ -59,7 +59,7 @@ def form(make: Make, *masks: Tensor) -> Tensor:
 
 def words(mask: Tensor) -> Tensor:
     """Of `[..., rows, columns]`: bits of 32 columns each, `[..., words, rows]` in int32; 0 up to a multiple of `WIDEST`."""
-    bits = F.pad(mask, (0, -mask.shape[-1] % WIDEST)).view(torch.uint8).unflatten(-1, (-1, 8))
+    bits = F.pad(_zero_or_one(mask), (0, -mask.shape[-1] % WIDEST)).unflatten(-1, (-1, 8))
     byte = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)
     laid: Tensor = byte.view(torch.int32).mT.contiguous()
     return laid
@@ -72,7 +72,12 @@ def by_tap(mask: Tensor) -> Tensor:
 
 def halves(mask: Tensor) -> Tensor:
     """0 and 1 in float16, for products."""
-    return mask.to(torch.float16)
+    return _zero_or_one(mask).to(torch.float16)
+
+
+def _zero_or_one(mask: Tensor) -> Tensor:
+    """As bytes. A mask that was made of another program's bytes may hold any number for true; others ask whether it is 0."""
+    return mask.view(torch.uint8).ne(0).view(torch.uint8)
 
 
 def stacked(*masks: Tensor) -> Tensor:
