@@ -18,6 +18,7 @@ Searches read held-out training images only. Results lie in benchmarks/results/r
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import records_choose
@@ -62,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--recipe", default="scattering-linear")
     one.add_argument("--top", type=int, default=records_choose.TOP, help="so many candidates")
     one.add_argument("--sets", type=int, default=records_choose.SETS, help="so many sets of features among them")
+    one.add_argument("--epochs", type=float, default=math.inf, help="of a candidate at most")
+    one.add_argument("--after", type=Path, help="an earlier .search.json of the same images, whose price is added")
     one.add_argument("--chosen", type=Path, default=records_choose.CHOSEN, help="the recipe's file")
     one = command("final", "five seeds on all training images; reads the test part once for each")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
@@ -114,6 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
                     recipe=given.recipe,
                     top=given.top,
                     sets=given.sets,
+                    epochs=given.epochs,
+                    after=given.after,
                 )
         case "final" | "frontier":
             for epsilon in records_final.FRONTIER if given.command == "frontier" else given.epsilon:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from noisewise.accounting import rdp_epsilon
 from noisewise.mechanism import Mechanism
 from noisewise.recipes.centre import planned_ledger
 from noisewise.recipes.transform import features_of
-from noisewise.runs.files import write_json
+from noisewise.runs.files import read_json, write_json
 from noisewise.sampling import Poisson, steps_for
 
 CHOSEN = Path(__file__).parents[1] / "src" / "noisewise" / "recipes" / "chosen.json"
@@ -58,8 +59,14 @@ def choose(
     recipe: str = "scattering-linear",
     folder: Path = FOLDER,
     chosen: Path = CHOSEN,
+    epochs: float = math.inf,
+    after: Path | None = None,
 ) -> dict[str, Any]:
-    """Train the best again, write what was found and what it would cost, and put the winner into the recipe's file."""
+    """Train the best again, write what was found and what it would cost, and put the winner into the recipe's file.
+
+    epochs: of a candidate at most. after: the record of an earlier search on the same images, whose price is added: epsilons
+    and deltas of two searches add up.
+    """
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
     lines = [
@@ -71,7 +78,7 @@ def choose(
     scored = [line for line in lines if line["accuracy"] is not None]
     if not scored:
         raise SystemExit(f"no results of {name} at epsilon {epsilon:g} in {', '.join(map(str, sources))}")
-    candidates = finalists(scored, top, sets)
+    candidates = finalists([line for line in scored if line["epochs"] <= epochs], top, sets)
     again = retrained(name, epsilon, candidates, seeds, device)
     winner = max(again, key=lambda line: line["mean"])
     again_in_lines = [{**one, **_plan(one, epsilon)} for one in again for _ in seeds]
@@ -81,6 +88,7 @@ def choose(
         "best_of_search": best_of(scored, epsilon),
         "paid_epsilon": price([*lines, *again_in_lines]), "held_out": scored[0]["held_out"], "n": scored[0]["n"],
         **made_by(device),
+        **({} if after is None else {"after": _earlier(after, name, epsilon)}),
         "seeds": list(seeds), "again": again, "winner": winner, "choices": marginals(scored),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +98,19 @@ def choose(
         f"{name} epsilon {epsilon:g}: {100 * winner['mean']:.2f} % +- {100 * winner['deviation']:.2f}, {len(lines)} trials"
     )
     return record
+
+
+def _earlier(path: Path, name: str, epsilon: float) -> dict[str, Any]:
+    """What an earlier search cost, and all that were before it."""
+    record = read_json(path)
+    if (record["data"], record["epsilon"]) != (name, epsilon):
+        raise SystemExit(f"{path.name}: a search on {record['data']} at epsilon {record['epsilon']:g}, not on {name}.")
+    before = record.get("after", {"trials": 0, "paid_epsilon": 0.0, "searches": 0})
+    return {
+        "trials": record["trials"] + before["trials"],
+        "paid_epsilon": record["paid_epsilon"] + before["paid_epsilon"],
+        "searches": 1 + before["searches"],
+    }
 
 
 def _plan(one: dict[str, Any], epsilon: float) -> dict[str, Any]:
@@ -109,22 +130,35 @@ def settings_of(line: dict[str, Any]) -> dict[str, Any]:
 def finalists(lines: Sequence[dict[str, Any]], top: int, sets: int) -> list[dict[str, Any]]:
     """The best settings, none twice, with at most so many sets of features.
 
-    Lines with an entry `other`, which says what was tried beyond any setting, count as trials and are not among them.
+    Settings that were tried on k cuts are judged by the mean of k scores less its standard error, so that one lucky cut does
+    not pass for a good choice. Lines with an entry `other`, which says what was tried beyond any setting, count as trials and
+    are not among them.
     """
-    made: dict[str, dict[str, Any]] = {}
+    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        if "other" not in line:
+            alike[json.dumps(settings_of(line), sort_keys=True)].append(line)
+    made: list[dict[str, Any]] = []
     features: dict[str, None] = {}
-    known = [line for line in lines if "other" not in line]
-    for line in sorted(known, key=lambda line: -line["accuracy"]):
-        looks = json.dumps(line["features"], sort_keys=True)
+    for several in sorted(alike.values(), key=judged, reverse=True):
+        looks = json.dumps(several[0]["features"], sort_keys=True)
         if looks not in features and len(features) >= sets:
             continue
         features[looks] = None
-        made.setdefault(
-            json.dumps(settings_of(line), sort_keys=True), {**settings_of(line), "searched": line["accuracy"]}
-        )
+        made.append({**settings_of(several[0]), "searched": round(statistics.mean(_scores(several)), 5)})
         if len(made) >= top:
             break
-    return list(made.values())
+    return made
+
+
+def judged(several: Sequence[dict[str, Any]]) -> float:
+    """Mean accuracy of lines with equal settings, less its standard error `sqrt(p (1 - p) / images looked at)`."""
+    mean = statistics.mean(_scores(several))
+    return mean - math.sqrt(mean * (1 - mean) / sum(line["held_out"] for line in several))
+
+
+def _scores(several: Sequence[dict[str, Any]]) -> list[float]:
+    return [line["accuracy"] for line in several]
 
 
 def retrained(

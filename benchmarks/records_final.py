@@ -40,11 +40,12 @@ from noisewise.runs.files import read_json, write_json
 from noisewise.runtime import Runtime
 from noisewise.sampling import Poisson
 from noisewise.workflow.model_specs import build_model
-from noisewise.workflow.recipe_specs import parsed, written
+from noisewise.workflow.recipe_specs import agree, parsed, written
 from noisewise.workflow.recommended import recommended
 
 SEEDS = (0, 1, 2, 3, 4)
 TABLES = ("adult",)
+ELSEWHERE = "give another --out, or move the file away."
 FRONTIER = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 
 
@@ -69,6 +70,8 @@ def final(
         torch.set_float32_matmul_precision("high")
     path = path_of(name, "defaults" if name in TABLES else recipe, epsilon, device, folder)
     record = read_json(path) if path.exists() else {"runs": []}
+    if record["runs"] and name not in TABLES and not agree(recipe, record["recipe"]):
+        raise SystemExit(f"{path.name} has runs of {record['recipe']}, not of {recipe}: {ELSEWHERE}")
     missing = [seed for seed in seeds if seed not in {run["seed"] for run in record["runs"]}]
     if not missing:
         return record
@@ -76,6 +79,8 @@ def final(
         made, about, test = _of_table(name, epsilon, device)
     else:
         made, about, test = _of_images(name, epsilon, recipe, device, most)
+    if record["runs"] and not _same(record, about):
+        raise SystemExit(f"{path.name} has runs of other settings than those of {about['recipe']} now: {ELSEWHERE}")
     for seed in missing:
         record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
         accuracies = [100 * run["accuracy"] for run in record["runs"]]
@@ -86,6 +91,17 @@ def final(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
     return record
+
+
+def _same(record: dict[str, Any], about: dict[str, Any]) -> bool:
+    """Are the runs of a file of the settings at hand? Settings that are younger than the file were as usual then."""
+    if record["settings"] != about["settings"] or record["n"] != about["n"]:
+        return False
+    if about["data"] in TABLES:
+        return True
+    kind, given = parsed(record["recipe"])
+    now = {"shape": None, **parsed(about["recipe"])[1]}
+    return {**kind.usual(), "shape": None, **given} | {"weights": None} == now | {"weights": None}
 
 
 def _of_images(

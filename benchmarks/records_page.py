@@ -161,12 +161,21 @@ def goals_table(folder: Path = FOLDER) -> list[str]:
         if goal.recipe == "defaults":
             paid = f"{record['spent']:.3g} (no search on it)"
         else:
-            paid = "-" if search is None else f"{search['paid_epsilon']:.0f} ({search['trials']:,} trials)"
+            paid = "-" if search is None else _paid(search)
         lines.append(
             f"{head} **{percent(record['accuracy'])}**{spread} ({len(record['runs'])}) | "
             f"{'reached' if ahead >= 0 else 'missed'}, {ahead:+.2f} | {name} {percent(worst)} | {paid} |"
         )
     return lines
+
+
+def _paid(search: dict[str, Any]) -> str:
+    """Epsilon with a search and those before it paid for, and how many models they trained."""
+    before = search.get("after", {"trials": 0, "paid_epsilon": 0.0, "searches": 0})
+    told = f", {before['searches'] + 1} searches" if before["searches"] else ""
+    return (
+        f"{search['paid_epsilon'] + before['paid_epsilon']:.0f} ({search['trials'] + before['trials']:,} trials{told})"
+    )
 
 
 def frontier_table(folder: Path = FOLDER) -> list[str]:
@@ -329,7 +338,8 @@ over seeds; each run reads the test part once, after it has ended. Noise of thes
 can be run again: such a run is not private itself; `noisewise train --recipe` draws fresh noise, and is.
 
 Settings were searched on held-out training images only, as papers do, and the epsilon of a record does not count that
-search. The last column does: it composes every model that the search trained on the same images (RDP). On your own images
+search. The last column does: it composes every model that the search of that recipe trained at that epsilon (RDP); searches
+one after another add up, deltas too. What was tried at another epsilon or with another recipe is not in it. On your own images
 use a recipe as it is (`noisewise recipes`), and nothing is searched. Goals are ours, set before the searches.
 """
 LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise

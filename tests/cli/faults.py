@@ -3,6 +3,13 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "plan: a centre that each run releases is counted once",
+        "cli/planned.py",
+        "[] if schema is None or schema.ledger is None else schema.ledger.lines",
+        "[] if recipe.ledger is None else recipe.ledger.lines",
+        ("cli/test_planned.py::test_each_of_several_runs_releases_a_centre_of_its_own",),
+    ),
     # audits: the reason
     Mutant(
         "reason: one refused audit stops all",

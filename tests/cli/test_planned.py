@@ -2,7 +2,9 @@
 
 import pytest
 
+from noisewise.accounting.accountants import pld_epsilon
 from noisewise.cli.planned import print_plan
+from noisewise.wording import at_most
 from noisewise.workflow.config import plan
 
 
@@ -44,3 +46,15 @@ def test_it_fits_the_terminal(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     print_plan(plan(data="digits", noise_multiplier=4.0, steps=3, batch_size=64, model="mlp"))
     assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)
+
+
+def test_each_of_several_runs_releases_a_centre_of_its_own(capsys):
+    given = {"recipe": "scattering-linear:scales=1,angles=2,centre=2", "noise_multiplier": 4.0}
+    planned = plan(data="digits", steps=3, batch_size=64, **given)
+    print_plan(planned, runs=3)
+    said = " ".join(capsys.readouterr().out.split())
+    events = [(event, 3 * count) for event, count in planned.recipe.ledger.events()]
+    gradients = [(line.event, 3 * line.count) for line in planned.recipe.lines()[1:]]
+    together = pld_epsilon([*events, *gradients], planned.config.delta, "add-remove")
+    assert f"epsilon {at_most(together)} for all 3" in said
+    assert f"before feature mean: epsilon {at_most(planned.recipe.ledger.epsilon(planned.config.delta))}" in said

@@ -5,14 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy import stats
+from torch.nn import Flatten, Sequential
 
+from noisewise.accounting import Identity, Ledger
+from noisewise.accounting.events import gaussian
 from noisewise.data import Data, load
 from noisewise.distributed import Team
-from noisewise.errors import ConfigError, RunError
-from noisewise.models.heads import LENGTH
+from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.models.heads import LENGTH, Centred
 from noisewise.recipe import fit
 from noisewise.recipes import RECIPES, Scattering, ready
-from noisewise.recipes.centre import PURPOSE, _sum, noised_centre, planned_ledger, with_centre, worth_it
+from noisewise.recipes.centre import PURPOSE, _sum, centred, noised_centre, planned_ledger, with_centre, worth_it
+from noisewise.runs.files import read_json
+from noisewise.sampling import FullBatch
 from noisewise.testing import check_model
 from noisewise.workflow.config import plan
 from noisewise.workflow.execution import execute
@@ -110,3 +115,48 @@ def test_on_several_processes_it_is_refused_before_anything_is_written(tmp_path,
     with pytest.raises(ConfigError, match=r"centre=20 on several processes.*--recipe scattering-linear:centre=0"):
         execute(planned, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_else_was_released_before_stays_in_the_ledger():
+    parts = load("digits")
+    planned = ready(parts, "scattering-linear", epsilon=4, delta=1e-4, angles=2)
+    earlier = Ledger(unit="row")
+    earlier.record(gaussian(FullBatch(len(parts.train)), 0.5), "choice of a mask", 0)
+    plan_of_centre = planned_ledger(len(parts.train), 30.0, "add-remove", "row")
+    model = Sequential(Flatten(), Centred(ROWS.shape[1]))
+    released = noised_centre(DATA, 30.0)[1]
+    released.lines = plan_of_centre.lines
+    for before in (plan_of_centre.composed(earlier), earlier):
+        made = centred(replace(planned, model=model, ledger=before), torch.ones(ROWS.shape[1]), released)
+        assert [line.purpose for line in made.ledger.lines] == [PURPOSE, "choice of a mask"]
+        assert made.ledger.epsilon(1e-4) > earlier.epsilon(1e-4)
+        assert made.ledger.identity is released.identity
+    of_others = replace(earlier, identity=Identity.of(b"other people", bytes(32)))
+    with pytest.raises(PrivacyError, match="not the data that the ledger counts"):
+        centred(replace(planned, model=model, ledger=of_others), torch.ones(ROWS.shape[1]), released)
+
+
+def test_a_mask_from_private_records_makes_a_centred_run_not_private(tmp_path):
+    given = {
+        "data": "digits", "recipe": "scattering-linear:scales=1,angles=2,centre=20", "noise_multiplier": 4.0, "steps": 3,
+        "repairs": ("magnitude-pruning:source=private-records,accept_not_private=true,share=0.3",), "twin": False,
+    }  # fmt: skip
+    planned = plan(**given)
+    assert planned.status.status == "not-private"
+    folder = execute(planned, tmp_path / "run", progress=False)
+    opened = open_run(folder.path)
+    assert opened.status.status == "not-private"
+    assert read_json(folder.ledger)["lines"][0]["purpose"] == PURPOSE
+    assert len(read_json(folder.ledger)["lines"]) == 3  # the centre, the mask, the gradients
+    assert {check.verdict for check in verified(folder.path, trials=1000)} == {"ok"}
+
+
+def test_the_start_of_a_run_sees_what_its_model_sees(tmp_path):
+    recipe = "scattering-linear:scales=1,angles=2,centre=20"
+    folder = execute(
+        plan(data="digits", recipe=recipe, noise_multiplier=4.0, steps=3, twin=False), tmp_path / "run", progress=False
+    )
+    opened = open_run(folder.path)
+    assert bool(opened.model[1].centre.any())
+    assert torch.equal(opened.start[1].centre, opened.model[1].centre)
+    assert not torch.equal(opened.start[2].weight, opened.model[2].weight)

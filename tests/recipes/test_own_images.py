@@ -53,3 +53,30 @@ def test_views_side_by_side_have_their_own_loss():
 def test_unknown_settings_are_refused():
     with pytest.raises(ConfigError, match="there is no 'scale'"):
         ready(DIGITS, RECIPES["scattering-linear"], epsilon=1, delta=1e-4, scale=2)
+
+
+def test_recipes_have_names():
+    made = ready(DIGITS._replace(train=PARTS), "scattering-linear", epsilon=8, delta=1e-4, angles=2)
+    assert (
+        made.lines()
+        == ready(DIGITS._replace(train=PARTS), RECIPES["scattering-linear"], epsilon=8, delta=1e-4, angles=2).lines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"epsilon": 0}, "epsilon=0"),
+        ({"recipe": "scattering"}, "Known recipes"),
+        ({"shape": (3, 8, 8)}, "read off the images"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_features_are_made(given, words):
+    with pytest.raises(ConfigError, match=words):
+        ready(DIGITS, **{"recipe": "scattering-linear", "epsilon": 1, "delta": 1e-4, **given})
+
+
+def test_rows_of_a_table_are_no_images():
+    flat = DIGITS._replace(train=replace(PARTS, x=PARTS.x.flatten(1)))
+    with pytest.raises(ConfigError, match="needs images"):
+        ready(flat, "scattering-linear", epsilon=1, delta=1e-4)

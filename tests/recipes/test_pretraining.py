@@ -15,6 +15,7 @@ from noisewise.recipes.patches import Patches
 from noisewise.recipes.pretraining import (
     TEMPERATURE,
     Pretraining,
+    _pictures,
     contrast,
     pretrain,
     read_encoder,
@@ -155,3 +156,17 @@ def test_settings_that_mean_nothing_are_refused(settings):
 def test_features_that_do_not_exist_are_refused(weights, settings):
     with pytest.raises(ConfigError, match="|".join(settings)):
         Learned(weights=str(weights), **settings)
+
+
+@pytest.mark.parametrize("images", [9, 10, 5000, 13_000])
+def test_kinds_take_turns_and_have_equal_shares(images, monkeypatch):
+    drawn = dict[str, int]()
+
+    def counted(kind, count, shape, **settings):
+        drawn[kind] = drawn.get(kind, 0) + count
+        return torch.zeros(count, 1, 1, 1)
+
+    monkeypatch.setattr(made_up, "images", counted)
+    how = Pretraining(shape=(1, 8, 8), images=images, steps=1, batch=8, width=2, kind="leaves/spectrum/woven")
+    assert len(_pictures(how, torch.device("cpu"), False)) == images == sum(drawn.values())
+    assert max(drawn.values()) - min(drawn.values()) <= 9  # rounding, in each of three turns

@@ -15,7 +15,9 @@ def test_recipes_say_what_they_are_and_what_may_be_set(name):
     assert kind.head in MODELS
     assert (kind.__doc__ or "").splitlines()[0].endswith(".")
     assert kind.reference in " ".join((kind.__doc__ or "").split())
-    assert {"views", "average", "shape"} <= set(kind.known())
+    assert {"views", "average"} <= set(kind.known())
+    assert not {"shape", "digest", "version"} & set(kind.known())  # nobody need say them
+    assert set(kind.usual()) == set(kind.known())
 
 
 def test_views_side_by_side_are_the_models_too():

@@ -10,7 +10,7 @@ from noisewise.errors import ConfigError
 from noisewise.models.heads import LENGTH
 from noisewise.recipes import features_of
 from noisewise.recipes.scattered import Scattering
-from noisewise.recipes.waves import _directions, check_waves, on_waves
+from noisewise.recipes.waves import STEEPEST, _directions, check_waves, on_waves
 
 ROWS = torch.randn(6, 12, generator=torch.Generator().manual_seed(3))
 ROWS *= LENGTH / ROWS.norm(dim=1, keepdim=True)
@@ -56,6 +56,16 @@ def test_features_go_through_waves_to_one_length(average):
     torch.testing.assert_close(rows.flatten(0, -2), expected * (LENGTH / expected.norm(dim=1, keepdim=True)))
 
 
+def test_the_steepest_waves_of_a_row_do_not_depend_on_other_rows():
+    """But for rounding, which products of fewer rows do otherwise."""
+    features = Scattering(scales=(1,), angles=2, waves=256, pitch=STEEPEST)
+    images = torch.rand(258, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    whole = features_of(images, features)
+    for part in (images[1:], images[-3:], images[-1:]):
+        moved = (features_of(part, features) - whole[-len(part) :]).norm(dim=1)
+        assert float(moved.max()) < LENGTH / 10_000
+
+
 def test_a_model_on_maps_takes_no_waves():
     with pytest.raises(ConfigError, match="waves=7: are made of rows"):
         features_of(IMAGES, SMALL, flat=False)
@@ -63,8 +73,9 @@ def test_a_model_on_maps_takes_no_waves():
 
 @pytest.mark.parametrize(
     ("count", "pitch", "words"),
-    [(-1, 1.0, "waves=-1"), (True, 1.0, "waves=True"), (2.0, 1.0, "waves=2.0"), (4, 0.0, "pitch=0.0"),
-     (4, math.inf, "pitch=inf"), (4, math.nan, "pitch=nan"), (4, True, "pitch=True"), (0, -1.0, "pitch=-1.0")],
+    [(-1, 1.0, "waves=-1"), (10**11, 1.0, "waves=100000000000"), (True, 1.0, "waves=True"), (2.0, 1.0, "waves=2.0"),
+     (4, 0.0, "pitch=0.0"), (4, 10.5, "pitch=10.5"), (4, math.inf, "pitch=inf"), (4, math.nan, "pitch=nan"),
+     (4, True, "pitch=True"), (0, -1.0, "pitch=-1.0"), (0, 2.0, "pitch=2 without waves")],
 )  # fmt: skip
 def test_what_is_no_number_of_waves_is_refused(count, pitch, words):
     with pytest.raises(ConfigError, match=words):

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +157,45 @@ def test_what_no_setting_says_is_counted_and_not_chosen(results):
     by_hand = {**lines[0], "accuracy": 1.0, "rate": 0.5, "other": "places pulled apart"}
     assert choose.finalists([*lines, by_hand], 5, 5) == choose.finalists(lines, 5, 5)
     assert choose.price([*lines, by_hand]) > choose.price(lines)
+
+
+def test_settings_tried_on_several_cuts_are_judged_by_their_mean(results):
+    """A lucky score on one cut is worth less than a good mean of three."""
+    line = next(line for line in search.lines_of(results[0] / "digits.lines") if line["accuracy"] is not None)
+    lucky = {**line, "rate": 0.5, "accuracy": 0.95}
+    several = [{**line, "rate": 0.25, "accuracy": value} for value in (0.93, 0.95, 0.97)]
+    assert [one["rate"] for one in choose.finalists([lucky, *several], 2, 1)] == [0.25, 0.5]
+    assert choose.finalists(several, 1, 1)[0]["searched"] == pytest.approx(0.95)
+    p, count = 0.95, 3 * line["held_out"]
+    assert choose.judged(several) == pytest.approx(p - (p * (1 - p) / count) ** 0.5)
+
+
+def test_searches_after_one_another_add_up(results, tmp_path):
+    first = {"data": "digits", "epsilon": 3.0, "trials": 10, "paid_epsilon": 5.0}
+    second = {**first, "trials": 4, "paid_epsilon": 2.0, "after": {"trials": 1, "paid_epsilon": 0.5, "searches": 1}}
+    for before, expected in ((first, (10, 5.0, 1)), (second, (5, 2.5, 2))):
+        (path := tmp_path / "earlier.json").write_text(json.dumps(before))
+        assert tuple(choose._earlier(path, "digits", 3.0).values()) == expected
+    with pytest.raises(SystemExit, match="not on mnist"):
+        choose._earlier(path, "mnist", 3.0)
+    assert page._paid({**first, "after": choose._earlier(path, "digits", 3.0)}) == "8 (15 trials, 3 searches)"
+    assert page._paid(first) == "5 (10 trials)"
+
+
+def test_runs_of_other_settings_are_not_mixed(results, tmp_path):
+    shutil.copytree(results[0], folder := tmp_path / "results")
+    with pytest.raises(SystemExit, match="has runs of scattering-linear"):
+        final.final("digits", 3.0, recipe="scattering-linear:waves=64", seeds=(0, 1), device="cpu", folder=folder)
+    record = json.loads((folder / "digits.scattering-linear.3.cpu.json").read_text())
+    older = {**record, "recipe": record["recipe"].replace(",waves=0,pitch=1", "")}  # a file from before waves
+    assert older["recipe"] != record["recipe"]
+    assert final._same(older, record)
+    for changed in (
+        {"settings": record["settings"] | {"lr": 1.0}},
+        {"recipe": record["recipe"].replace("angles=2", "angles=4")},
+        {"n": record["n"] - 1},
+    ):
+        assert not final._same({**record, **changed}, record)
 
 
 def test_older_lines_have_the_usual_values_of_later_settings():

@@ -4,6 +4,20 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "recipes: any recipe passes for that of a config",
+        "workflow/recipe_specs.py",
+        "return kind is other and all(settings.get(key) == value for key, value in given.items())",
+        "return kind is other",
+        ("workflow/test_recipe_specs.py::test_texts_agree_where_nothing_said_differs",),
+    ),
+    Mutant(
+        "predictions: the test part of another run",
+        "workflow/image_prediction.py",
+        "return load(str(source), seed).test.x",
+        "return load(str(source)).test.x",
+        ("workflow/test_image_prediction.py::test_the_test_part_of_a_named_set_is_that_of_the_run",),
+    ),
+    Mutant(
         "scores: held-out people are asked together",
         "workflow/scores.py",
         "model(data.x) if data.public else one_by_one(model, data)",

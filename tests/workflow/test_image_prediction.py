@@ -10,6 +10,8 @@ import torch
 from noisewise.data import Splits, disk, load
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.recipes import features_of
+from noisewise.recipes.pretraining import Pretraining, pretrain, save_encoder
+from noisewise.workflow import execution
 from noisewise.workflow.config import configure, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.image_prediction import images_of, open_image_predictor, predict_images
@@ -145,3 +147,75 @@ def test_given_settings_come_before_the_recipes():
     assert (config.batch_size, config.bound, config.momentum) == (100, 0.5, 0.5)
     assert config.lr == pytest.approx(usual.lr * usual.bound / 0.5)
     assert config.steps * 100 == pytest.approx(usual.steps * usual.batch_size, rel=0.02)
+
+
+def test_a_recipe_over_other_settings_is_the_same_or_refused(run):
+    config = open_run(run.path).config
+    assert plan(config, recipe=RECIPE).config == config
+    with pytest.raises(ConfigError, match="a plan of its own"):
+        plan(config, recipe="scattering-linear:waves=64")
+    with pytest.raises(ConfigError, match="which has a model of its own"):
+        plan(config, model="mlp")
+    plain = configure(data="digits", model="logistic", noise_multiplier=4.0, steps=1, batch_size=64, twin=False)
+    with pytest.raises(ConfigError, match="over settings with no recipe"):
+        plan(plain, recipe="scattering-linear")
+
+
+def test_predictions_know_what_a_repair_added(own, tmp_path):
+    planned = plan(
+        data=str(own), recipe="scattering-linear:scales=1,angles=2", noise_multiplier=2.0, delta=1e-4, steps=3, twin=False,
+        repairs=("lora:rank=2",),
+    )  # fmt: skip
+    folder = execute(planned, tmp_path / "run", progress=False)
+    images = disk.open(own).test.x[:5]
+    opened = open_run(folder.path)
+    with torch.no_grad():
+        expected = opened.model(opened.data.test.x[:5]).double().softmax(1)
+    torch.testing.assert_close(open_image_predictor(folder.path).chances(images), expected)
+
+
+def test_a_run_needs_its_own_copy_of_an_encoder_alone(own, tmp_path):
+    how = Pretraining(shape=(1, 8, 8), images=40, steps=1, batch=8, width=2, kind="leaves")
+    save_encoder(pretrain(how)[0], how, 1, weights := tmp_path / "encoder.safetensors")
+    recipe = f"made-up-linear:weights={weights},stages=1,patches=0"
+    planned = plan(data=str(own), recipe=recipe, noise_multiplier=2.0, delta=1e-4, steps=2, twin=False)
+    folder = execute(planned, tmp_path / "run", progress=False)
+    assert folder.features.read_bytes() == weights.read_bytes()
+    assert 'Path("features.safetensors")' in folder.readme.read_text()
+    before = open_image_predictor(folder.path).chances(disk.open(own).test.x)
+    weights.unlink()
+    assert audit(open_run(folder.path), "disparity").headline
+    assert torch.equal(open_image_predictor(folder.path).chances(disk.open(own).test.x), before)
+
+
+def test_the_copy_of_an_encoder_is_there_before_training(own, tmp_path, monkeypatch):
+    how = Pretraining(shape=(1, 8, 8), images=40, steps=1, batch=8, width=2, kind="leaves")
+    save_encoder(pretrain(how)[0], how, 1, weights := tmp_path / "encoder.safetensors")
+    planned = plan(
+        data=str(own), recipe=f"made-up-linear:weights={weights},stages=1,patches=0", noise_multiplier=2.0, delta=1e-4, steps=2,
+        twin=False,
+    )  # fmt: skip
+    genuine = execution._fit
+
+    def vanishing(*given, **settings):
+        weights.unlink()
+        return genuine(*given, **settings)
+
+    monkeypatch.setattr(execution, "_fit", vanishing)
+    folder = execute(planned, tmp_path / "run", progress=False)
+    assert folder.readme.exists()
+    assert {check.verdict for check in verified(folder.path, trials=1000)} == {"ok"}
+
+
+def test_the_test_part_of_a_named_set_is_that_of_the_run():
+    assert torch.equal(images_of("digits", 5), load("digits", 5).test.x)
+    assert not torch.equal(images_of("digits", 5), images_of("digits"))
+
+
+def test_readme_says_how_features_of_a_convolution_are_made(own, tmp_path):
+    planned = plan(
+        data=str(own), recipe="scattering-cnn:scales=1,angles=2", noise_multiplier=2.0, delta=1e-4, steps=1, batch_size=20,
+        twin=False,
+    )  # fmt: skip
+    folder = execute(planned, tmp_path / "run", progress=False)
+    assert "features_of(images, features, flat=False)" in folder.readme.read_text()

@@ -7,7 +7,7 @@ from noisewise.data import Data
 from noisewise.errors import ConfigError
 from noisewise.recipes import RECIPES, Scattering
 from noisewise.workflow.choices import RECIPE_NAMES
-from noisewise.workflow.recipe_specs import complete, filled, parsed, weights_of, written
+from noisewise.workflow.recipe_specs import agree, complete, filled, parsed, sides_of, weights_of, written
 
 GREY = Data(torch.zeros(50, 1, 8, 8), torch.arange(50) % 2, classes=("a", "b"))
 
@@ -67,3 +67,38 @@ def test_weights_are_those_that_are_named():
     assert weights_of(None) is None
     assert weights_of("scattering-linear") is None
     assert weights_of("made-up-linear:weights=a.safetensors") == "a.safetensors"
+
+
+def test_texts_agree_where_nothing_said_differs():
+    whole = filled("scattering-linear:angles=4,views=same/flip", GREY, 1.0, "own")[0]
+    for said in (
+        "scattering-linear",
+        "scattering-linear:angles=4",
+        "scattering-linear:views=same/flip,angles=4",
+        whole,
+    ):
+        assert agree(said, whole)
+    for said in (
+        "scattering-linear:angles=8",
+        "scattering-linear:waves=256",
+        "patches-linear",
+        "scattering-cnn:angles=4",
+    ):
+        assert not agree(said, whole)
+
+
+@pytest.mark.parametrize(("text", "views"), [("", 1), (":views=same/flip", 1), (":views=same/up,average=no", 2)])
+def test_views_side_by_side_are_told_by_the_text(text, views):
+    assert sides_of(f"scattering-linear{text}") == views
+    assert sides_of(f"made-up-linear:weights=gone.safetensors{text.replace(':', ',')}") == views
+
+
+def test_numbers_are_written_in_full():
+    features = Scattering(waves=3, pitch=0.123456789)
+    assert "pitch=0.123456789" in written(RECIPES["scattering-linear"], features)
+    assert complete(written(RECIPES["scattering-linear"], features))[1] == features
+
+
+def test_a_shape_is_read_off_the_images():
+    with pytest.raises(ConfigError, match="read off the images"):
+        filled("scattering-linear:shape=3/8/8", GREY, 1.0, "own")

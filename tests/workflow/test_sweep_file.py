@@ -49,6 +49,7 @@ WRONG = {
     f"{TRAIN}[sweep]\nepsilon = [1, 2]": "stands in \\[train\\]",
     f"{TRAIN}[sweep]\nlr = [-1]": "lr=-1",
     f'{TRAIN}[sweep]\nmodel = ["resnet"]': "Known models",
+    f'{TRAIN}recipe = "scattering-linear"\n[sweep]\nmodel = ["mlp"]': "a model of its own",
     f"{TRAIN}[sweep]\nnoise_multiplier = [1]": "one follows from the other",
     f"{TRAIN}steps = 3\nepochs = 2\n[sweep]\nlr = [1]": "epochs and steps",
     f"{TRAIN}[sweep]\nlr = {list(range(1, 41))}\nsteps = {list(range(1, 41))}": "1,600 combinations",

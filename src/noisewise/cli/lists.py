@@ -38,10 +38,21 @@ def repairs(as_json: Json = False) -> None:
 
 @example("noisewise recipes")
 def recipes(as_json: Json = False) -> None:
-    """Recipes for images by name, for `train --recipe NAME`."""
+    """Recipes for images by name, for `train --recipe NAME[:KEY=VALUE,...]`, and what may be set in each.
+
+    What is not set follows from the images, epsilon and what was found on public sets; a run's config.toml has it all.
+    """
     from noisewise.recipes import RECIPES
 
-    _show("recipe", {name: first_line(kind) for name, kind in RECIPES.items()}, as_json)
+    lines = {
+        name: f"{first_line(kind)}" if as_json else f"{first_line(kind)} Settings: {', '.join(kind.known())}."
+        for name, kind in RECIPES.items()
+    }
+    _show("recipe", lines, as_json)
+    if not as_json:
+        terminal().print(
+            "[dim]For example:[/] --recipe scattering-linear:scales=2/3,views=same/flip,waves=2048", soft_wrap=True
+        )
 
 
 @example("noisewise audits")

@@ -31,7 +31,8 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
         words = promise(spent, config.delta, n, adjacency=mechanism.adjacency, unit=unit)
         table.add_row("epsilon", f"[bold]{at_most(spent)}[/]{each}. {words.meaning}")
         if runs > 1:
-            before = [] if recipe.ledger is None else recipe.ledger.lines
+            schema = planned.data.train.schema  # chosen once for all runs; a centre is released by each of them
+            before = [] if schema is None or schema.ledger is None else schema.ledger.lines
             total = composed([recipe.lines()] * runs, before, (), config.delta, mechanism.adjacency)
             strength = promise(total, config.delta, n, adjacency=mechanism.adjacency, unit=unit).strength
             table.add_row("together", f"[bold]epsilon {at_most(total)}[/] for all {runs}: {strength}")
@@ -49,8 +50,9 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
         "steps", f"{steps:,} of about {config.batch_size:,} {several_units(unit)} ({mechanism.sampler.kind}){phases}"
     )
     if recipe.ledger is not None:
-        what, how = ("schema", "chosen") if config.recipe is None else ("centre", "released")
-        table.add_row(what, f"{how} with noise: epsilon {at_most(recipe.ledger.epsilon(config.delta))} of the above")
+        purposes = dict.fromkeys(line.purpose for line in recipe.ledger.lines)
+        spent_before = at_most(recipe.ledger.epsilon(config.delta))
+        table.add_row("before", f"{', '.join(purposes)}: epsilon {spent_before} of the above")
     if config.recipe is not None:
         table.add_row("recipe", plain(config.recipe.replace(",", ", ")))
     for text in config.repairs:

@@ -63,9 +63,9 @@ def pretrain(
     encoder, made = learn(how, device=where, progress=not quiet, seconds=seconds)
     save_encoder(encoder, how, made, out, seconds)
     if not quiet:
-        console = terminal()
+        console, like = terminal(), "cifar10" if (height, wide) == (32, 32) and channels == 3 else "NAME"
         console.print(f"[bold]{out}[/]  {made:,} steps on {images:,} made-up images ({plain(kind)})", soft_wrap=True)
         console.print(
-            f"[dim]Next:[/] noisewise train --data cifar10 --recipe made-up-linear:weights={out} --epsilon 1 --out runs/first",
+            f"[dim]Next:[/] noisewise train --data {like} --recipe made-up-linear:weights={out} --epsilon 1 --out runs/first",
             soft_wrap=True,
         )

@@ -10,6 +10,7 @@ from noisewise.recipes.base import NamedRecipe
 from noisewise.recipes.features import Features
 from noisewise.recipes.learned import Learned
 from noisewise.recipes.made_up_linear import MadeUpLinear
+from noisewise.recipes.named import RECIPES, recipe_named
 from noisewise.recipes.own_images import ready
 from noisewise.recipes.patches import Patches
 from noisewise.recipes.patches_linear import PatchesLinear
@@ -36,8 +37,5 @@ __all__ = [
     "featured_parts",
     "features_of",
     "ready",
+    "recipe_named",
 ]
-
-RECIPES: dict[str, type[NamedRecipe]] = {
-    kind.name: kind for kind in (ScatteringLinear, ScatteringCNN, PatchesLinear, MadeUpLinear)
-}

@@ -103,18 +103,43 @@ def _shortened(rows: Tensor) -> Tensor:
 
 
 def centred(recipe: Recipe, centre: Tensor, ledger: Ledger) -> Recipe:
-    """The recipe with a released centre in a copy of its model, going on from what that cost."""
+    """The recipe with a released centre in a copy of its model, going on from what that cost.
+
+    Guarantee: the release stands where the recipe planned it, or before all else where it did not; whatever else the recipe
+    had in its ledger stays in it, such as the choice of a mask.
+    """
     model = copy.deepcopy(recipe.model)
     for part in _places(model):
         part.centre.copy_(centre.to(part.centre))
-    return replace(recipe, model=model, ledger=ledger)
+    return replace(recipe, model=model, ledger=_in_place_of_the_plan(recipe, ledger))
+
+
+def _in_place_of_the_plan(recipe: Recipe, released: Ledger) -> Ledger:
+    if recipe.ledger is None:
+        return released
+    if recipe.ledger.identity is not None:  # some of it is about data that are known
+        recipe.ledger.claim_data(mark_of(recipe.data.train), b"")
+    lines, planned = list(recipe.ledger.lines), released.lines
+    rest = lines[len(planned) :] if lines[: len(planned)] == planned else lines
+    return released.composed(replace(recipe.ledger, lines=rest))
+
+
+def centred_as(model: nn.Module, other: nn.Module) -> nn.Module:
+    """The model with the centres of another one of the same architecture: it then sees what that one sees."""
+    for ours, theirs in zip(_centres(model), _centres(other), strict=True):
+        ours.centre.copy_(theirs.centre)
+    return model
 
 
 def _places(model: nn.Module) -> list[Centred]:
-    places = [part for part in model.modules() if isinstance(part, Centred)]
+    places = _centres(model)
     if not places:
         raise ConfigError("a centre of a model that has no place for it: build it with centred=True.")
     return places
+
+
+def _centres(model: nn.Module) -> list[Centred]:
+    return [part for part in model.modules() if isinstance(part, Centred)]
 
 
 def with_centre(

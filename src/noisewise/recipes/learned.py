@@ -30,8 +30,8 @@ class Learned(Features):
 
     weights: a file that `noisewise pretrain` wrote. digest: its SHA-256, once it is known; another file is then refused.
     stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
-    learned on. patches: above 0, likeness to patches of made-up images (`Patches`, half whitened) stands beside, multiplied by
-    it. whiten: as in `Scattering`. The others: see `Features`.
+    learned on, of several the first. patches: above 0, likeness to patches of made-up images (`Patches`, half whitened) stands
+    beside, multiplied by it. whiten: as in `Scattering`. The others: see `Features`.
 
     Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
     is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.

@@ -50,10 +50,10 @@ class Patches(Features):
     def __post_init__(self) -> None:
         """Known names, numbers in range."""
         super().__post_init__()
-        for name in ("count", "side", "grid"):
+        for name, least in (("count", 1), ("side", 2), ("grid", 1)):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1.")
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least {least}.")
         if self.kind not in made_up.KINDS:
             raise ConfigError(f"kind={self.kind!r}: must be one of {', '.join(made_up.KINDS)}.")
         for name in ("threshold", "scattering"):

@@ -125,11 +125,13 @@ def _one_size() -> Iterator[None]:
 def _pictures(how: Pretraining, device: torch.device, progress: bool) -> Tensor:
     """Made-up images of the wanted kinds, half precision on a GPU."""
     kinds = how.kind.split("/")
+    turns = math.ceil(how.images / (len(kinds) * CHUNK))
+    chunk = math.ceil(how.images / (len(kinds) * turns))  # kinds take turns, each equally often
     parts, first = [], 0
     with Bar("making images", how.images, show=progress) as bar:
         while first < how.images:
-            count = min(CHUNK, how.images - first)
-            kind = kinds[(first // CHUNK) % len(kinds)]
+            count = min(chunk, how.images - first)
+            kind = kinds[(first // chunk) % len(kinds)]
             part = made_up.images(kind, count, how.shape, seed=how.seed * 1_000_003 + first, device=device)
             parts.append(part.half() if device.type == "cuda" else part)
             first += count

@@ -71,7 +71,7 @@ class RunFolder:
         )  # noised, with a ledger of their own; only where somebody asked for them
         self.readme = self.path / "README.md"
         self.code = self.path / "model.py"
-        self.centre = self.sensitive / "centre.safetensors"  # a release that a run begins with, until its model has it
+        self.centre = self.sensitive / "centre.safetensors"  # released before training; a later twin needs it too
         self.features = self.path / "features.safetensors"  # of an encoder that learned on made-up images
 
     def audit(self, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from noisewise.workflow.checks import check_recipe, check_together
 from noisewise.workflow.choices import takes
 from noisewise.workflow.defaults import filled_in
 from noisewise.workflow.plan import Planned, splits_of
+from noisewise.workflow.recipe_specs import agree
 from noisewise.workflow.settings import Config
 
 __all__ = ["Config", "configure", "plan"]
@@ -43,11 +45,13 @@ def plan(
         raise ConfigError(f"unknown settings {', '.join(sorted(unknown))}.")
     check_together(given, epochs)
     check_recipe(given)
+    if base is not None:
+        _check_recipe_of(base, given)
     splits: Splits | None = None
     if base is None:
         settings, splits = filled_in(given, epochs, schema)
     else:
-        settings = asdict(base) | given
+        settings = asdict(base) | {name: value for name, value in given.items() if name != "recipe"}
         if not takes(settings["clip"], "screen") and "screen" not in given:
             settings["screen"] = None
         if epochs is not None:
@@ -63,3 +67,18 @@ def plan(
     if config.noise_multiplier is None:
         config = replace(config, noise_multiplier=recipe.mechanism.noise_at(0))
     return Planned(config, planned.data, recipe)
+
+
+def _check_recipe_of(base: Config, given: Mapping[str, Any]) -> None:
+    """A recipe decides on model, features and how it learns, all of which a config has already: only the same one fits."""
+    if given.get("recipe") is not None and (base.recipe is None or not agree(given["recipe"], base.recipe)):
+        has = "no recipe" if base.recipe is None else f"the recipe {base.recipe!r}"
+        raise ConfigError(
+            f"recipe {given['recipe']!r} over settings with {has}: it has a model, features and a plan of its own. Leave it "
+            "out, or begin without the config (and in another folder)."
+        )
+    if base.recipe is not None and given.get("model") not in (None, base.model):
+        raise ConfigError(
+            f"model {given['model']!r} over settings with the recipe {base.recipe!r}, which has a model of its own. Leave it "
+            "out, or begin without the config."
+        )

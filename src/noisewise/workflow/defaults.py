@@ -12,6 +12,7 @@ from noisewise.data.tables.kinds import Target
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError
 from noisewise.losses import outputs_for
+from noisewise.recipes.base import NOMINAL
 from noisewise.sampling import FullBatch, steps_for
 from noisewise.workflow.checks import check_privacy
 from noisewise.workflow.model_specs import named
@@ -19,7 +20,6 @@ from noisewise.workflow.plan import raw_splits, splits_of, with_features
 from noisewise.workflow.recipe_specs import complete, filled
 from noisewise.workflow.recommended import recommended
 
-NOMINAL = 3.0  # epsilon for which settings are recommended where noise is given instead
 ADAPTIVE_LR = 0.01  # Adam and the like, where no learning rate is given
 
 

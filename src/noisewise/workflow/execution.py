@@ -16,12 +16,11 @@ from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import Recipe, check_sharded, fit
 from noisewise.recipes.centre import with_centre
-from noisewise.recipes.own_images import views_of
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
 from noisewise.workflow.plan import Planned, optimizer_of
-from noisewise.workflow.recipe_specs import complete, parsed, weights_of
+from noisewise.workflow.recipe_specs import parsed, sides_of, weights_of
 from noisewise.workflow.run_readme import own_code, readme
 from noisewise.workflow.settings import Config
 from noisewise.workflow.taken import check_out
@@ -57,12 +56,14 @@ def execute(
     if team.first:
         folder.create()
         write_atomically(folder.config, config.to_toml().encode())
+        if (weights := weights_of(config.recipe)) and not folder.features.exists():
+            write_atomically(folder.features, Path(weights).read_bytes())
         if recipe.data.train.schema is not None:
             write_json(folder.schema, recipe.data.train.schema.to_dict())
-    if config.recipe is not None and (features := complete(config.recipe)[1]).centre:
+    if config.recipe is not None and (noise := parsed(config.recipe)[1].get("centre", 0.0)):
         recipe = with_centre(
-            recipe, features.centre, folder.centre,
-            views=views_of(features), secure=config.secure, insecure_seed=config.insecure_seed,
+            recipe, noise, folder.centre,
+            views=sides_of(config.recipe), secure=config.secure, insecure_seed=config.insecure_seed,
         )  # fmt: skip
     if not _says(team, lambda: folder.complete):
         kept = config.keep_states or 0
@@ -112,11 +113,9 @@ def _check_folder(folder: RunFolder, config: Config, resume: bool) -> tuple[Path
 
 
 def _describe(folder: RunFolder, config: Config, recipe: Recipe, renewed: tuple[Path, ...]) -> None:
-    """The model's own code, its encoder and the README, under the digests of run.json."""
+    """The model's own code and the README; they and its encoder under the digests of run.json."""
     if code := own_code(recipe.model):
         write_atomically(folder.code, code.encode())
-    if weights := weights_of(config.recipe):
-        write_atomically(folder.features, Path(weights).read_bytes())
     write_atomically(folder.readme, readme(config, recipe, folder).encode())
     folder.seal(folder.code, folder.readme, folder.features, *renewed)
 

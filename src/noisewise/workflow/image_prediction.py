@@ -17,11 +17,10 @@ from noisewise.data.base import Splits
 from noisewise.data.catalog import CATALOG
 from noisewise.data.loading import load
 from noisewise.errors import ConfigError, DataError, RunError
-from noisewise.recipe import load_weights
 from noisewise.recipes import Features, features_of
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.model_specs import build_model
+from noisewise.workflow.prediction import released_model
 from noisewise.workflow.recipe_specs import complete
 from noisewise.workflow.settings import Config
 from noisewise.workflow.taken import check_finished
@@ -59,18 +58,19 @@ def open_image_predictor(path: str | os.PathLike[str], temperature: float = 1.0)
     kind, features = complete(config.recipe, folder.features)
     about = read_json(folder.summary)["data"]
     classes = tuple(about["class_names"])
-    model = build_model(config.model, tuple(about["shape"]), len(classes), config.seed)
-    return ImagePredictor(load_weights(model, folder.model).eval(), features, kind.flat, classes, temperature)
+    model = released_model(folder, config, tuple(about["shape"]), len(classes))
+    return ImagePredictor(model, features, kind.flat, classes, temperature)
 
 
-def images_of(source: str | os.PathLike[str]) -> Tensor:
+def images_of(source: str | os.PathLike[str], seed: int = 0) -> Tensor:
     """Images `[n, channels, height, width]` of a NumPy file, of a folder that `disk.save` wrote, or a named set's test part.
 
-    They must be scaled as those that were trained on. A NumPy file holds one array of real numbers.
+    They must be scaled as those that were trained on. A NumPy file holds one array of real numbers. seed: by which a named
+    set is cut into parts, where its publisher did not.
     """
     path = Path(source)
     if str(source) in CATALOG:
-        return load(str(source)).test.x
+        return load(str(source), seed).test.x
     if path.is_dir():
         saved = disk.open(path)
         return saved.test.x if isinstance(saved, Splits) else saved.x
@@ -94,7 +94,10 @@ def predict_images(
     run: str | os.PathLike[str], source: str | os.PathLike[str], out: Path, *, temperature: float = 1.0
 ) -> int:
     """Write class and probabilities of every image into the CSV file `out`; gives how many there are."""
-    predictor, images = open_image_predictor(run, temperature), images_of(source)
+    predictor, images = (
+        open_image_predictor(run, temperature),
+        images_of(source, Config.read(RunFolder(run).config).seed),
+    )
     predictor.features.check(tuple(images.shape[1:]))
     with out.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

@@ -25,6 +25,7 @@ from noisewise.errors import ConfigError, DataError, OddRows, RunError
 from noisewise.losses import LossFn, loss_for, outputs_for
 from noisewise.mechanism import Mechanism
 from noisewise.recipe import load_weights
+from noisewise.recipes.centre import centred_as
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder, Status
 from noisewise.runs.states import read_states
@@ -111,7 +112,7 @@ class Run:
     def start(self) -> nn.Module:
         """The model before training."""
         if self.planned is not None:
-            return copy.deepcopy(self.planned.recipe.model).cpu().eval()
+            return centred_as(copy.deepcopy(self.planned.recipe.model).cpu().eval(), self.model)
         if self.untrained is None:
             raise ConfigError(
                 "the model before training is not known: give --model FILE.py:FUNCTION, which makes it anew."
@@ -154,7 +155,7 @@ def open_run(path: str | os.PathLike[str], planned: Planned | None = None) -> Ru
     if planned is None or planned.config != config:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OddRows)  # said when it was trained
-            planned = Planned.of(config, stored_schema(folder))
+            planned = Planned.of(config, stored_schema(folder), folder.features)
     check_same_data(folder, planned)
     start = planned.recipe.model
 

@@ -24,7 +24,7 @@ from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
 from noisewise.recipe import MakeOptimizer, Recipe, at_epsilon, at_noise
 from noisewise.recipes.centre import planned_ledger
-from noisewise.recipes.own_images import loss_of, views_of
+from noisewise.recipes.own_images import loss_of
 from noisewise.recipes.transform import featured_parts
 from noisewise.repairs import repaired
 from noisewise.runs.folder import Status
@@ -33,7 +33,7 @@ from noisewise.training.summary import REPRODUCIBLE
 from noisewise.wording import at_most, several_units
 from noisewise.workflow.choices import OPTIMIZERS, WITH_MOMENTUM
 from noisewise.workflow.model_specs import build_model
-from noisewise.workflow.recipe_specs import complete, parsed
+from noisewise.workflow.recipe_specs import complete, parsed, sides_of
 from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class Planned:
     built: Recipe | None = None
 
     @classmethod
-    def of(cls, config: Config, schema: Schema | None = None) -> Planned:
-        """Load the data of a config. `schema`: of a table."""
-        return cls(config, splits_of(vars(config), schema))
+    def of(cls, config: Config, schema: Schema | None = None, encoder: Path | None = None) -> Planned:
+        """Load the data of a config. `schema`: of a table. `encoder`: a run's copy of that of its recipe."""
+        return cls(config, splits_of(vars(config), schema, encoder))
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -78,15 +78,15 @@ class Planned:
         return self.recipe.mechanism
 
 
-def splits_of(settings: Mapping[str, Any], schema: Schema | None = None) -> Splits:
+def splits_of(settings: Mapping[str, Any], schema: Schema | None = None, encoder: Path | None = None) -> Splits:
     """The data that a config's settings name, as features where a recipe says so. `schema`: of a table."""
     parts = raw_splits(settings, schema)
-    return parts if settings.get("recipe") is None else with_features(parts, settings)
+    return parts if settings.get("recipe") is None else with_features(parts, settings, encoder)
 
 
-def with_features(parts: Splits, settings: Mapping[str, Any]) -> Splits:
+def with_features(parts: Splits, settings: Mapping[str, Any], encoder: Path | None = None) -> Splits:
     """Images as the features of a config's recipe, each by itself."""
-    kind, features = complete(settings["recipe"])
+    kind, features = complete(settings["recipe"], encoder)
     device = device_named(settings.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
     return featured_parts(parts, features, flat=kind.flat, device=device, progress=settings.get("progress", False))
 
@@ -167,7 +167,7 @@ def loss_of_config(config: Config, data: Splits) -> LossFn:
     """What training makes small: the loss of the task; where a recipe's views stand side by side, its mean over them."""
     if config.recipe is None:
         return loss_for(data.train)
-    return loss_of(views_of(complete(config.recipe)[1]))
+    return loss_of(sides_of(config.recipe))
 
 
 def untrained(config: Config, data: Splits) -> nn.Module:

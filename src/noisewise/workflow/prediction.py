@@ -67,11 +67,16 @@ def open_predictor(path: str | os.PathLike[str]) -> Predictor:
         )
     config = Config.read(folder.config)
     outputs = len(schema.target.values) if isinstance(schema.target, Classes) else 1
-    model = build_model(config.model, (schema.width,), outputs, config.seed)
+    return Predictor(released_model(folder, config, (schema.width,), outputs), schema)
+
+
+def released_model(folder: RunFolder, config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The model of a finished run, in evaluation mode, with what repairs added to it."""
+    model = build_model(config.model, shape, outputs, config.seed)
     for repair in map(parse, (text for text in config.repairs if text.startswith("lora"))):
         assert isinstance(repair, LoRA)
         model, _ = repair.added(model)
-    return Predictor(load_weights(model, folder.model).eval(), schema)
+    return load_weights(model, folder.model).eval()
 
 
 def predict(

@@ -44,7 +44,7 @@ def public_results(path: str | os.PathLike[str]) -> Measured:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OddRows)
-            planned = Planned.of(config, stored_schema(folder))
+            planned = Planned.of(config, stored_schema(folder), folder.features)
         model = copy.deepcopy(planned.recipe.model).cpu().eval()
     except (DataError, ConfigError, OSError) as error:
         return Measured([], f"the public rows could not be loaded here ({error})")

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from noisewise.data import Data
 from noisewise.errors import ConfigError
-from noisewise.recipes import RECIPES, Course, Features, NamedRecipe
-from noisewise.recipes.centre import worth_it
-from noisewise.recipes.settings import fitting
+from noisewise.recipes import Course, Features, NamedRecipe, recipe_named
+from noisewise.recipes.own_images import completed
 from noisewise.workflow.written import converted, settings_of
 
 
 def parsed(text: str) -> tuple[type[NamedRecipe], dict[str, Any]]:
     """The recipe that a text names, and the settings of its features that it gives; lists are written `same/flip`."""
     name, _, rest = text.partition(":")
-    if name not in RECIPES:
-        raise ConfigError(f"recipe {name!r}: unknown. Known recipes: {', '.join(RECIPES)}.")
-    kind = RECIPES[name]
+    kind = recipe_named(name)
     hints, given = get_type_hints(kind.features), dict[str, Any]()
     for key, value in settings_of(text, rest, "recipe", "scattering-linear:scales=2/3").items():
-        if key not in kind.known():
+        if key not in hints or key == "version":
             raise ConfigError(f"recipe {text!r}: there is no {key!r}. Known are {', '.join(kind.known())}.")
         try:
             given[key] = converted(key, value, hints[key])
@@ -40,6 +37,19 @@ def complete(text: str, weights: Path | None = None) -> tuple[type[NamedRecipe],
     return kind, kind.made(given)
 
 
+def agree(said: str, whole: str) -> bool:
+    """Does a text name the recipe of a complete text, and nothing that differs from it?"""
+    (kind, given), (other, settings) = parsed(said), parsed(whole)
+    return kind is other and all(settings.get(key) == value for key, value in given.items())
+
+
+def sides_of(text: str) -> int:
+    """How many views stand side by side in a unit by a config's text; the encoder may be elsewhere by now."""
+    kind, given = parsed(text)
+    whole = {**kind.usual(), **given}
+    return 1 if whole["average"] else len(whole["views"])
+
+
 def weights_of(text: str | None) -> str | None:
     """The file of the encoder that a recipe names, if it does."""
     return None if text is None else parsed(text)[1].get("weights")
@@ -48,17 +58,7 @@ def weights_of(text: str | None) -> str | None:
 def filled(text: str, data: Data, epsilon: float | None, name: str) -> tuple[str, Course]:
     """The text with everything that was not said, and how the recipe learns on these images. `name`: of the data set."""
     kind, given = parsed(text)
-    if data.x.dim() != 4 or data.task != "classification":
-        raise ConfigError(
-            f"recipe {kind.name!r} on inputs of shape {list(data.x.shape[1:])} ({data.task}): needs images [channels, height, "
-            "width] with classes. Leave --recipe out: tables and texts have defaults of their own."
-        )
-    course = kind.course(data.units, epsilon, int(data.x.shape[1]), name)
-    shape = tuple(map(int, data.x.shape[1:]))
-    features = kind.made({"shape": shape, **fitting(course, shape), **given}, course)
-    features.check(shape)
-    if "centre" not in given and features.centre and not worth_it(features, shape, data.units):
-        features = replace(cast(Any, features), centre=0.0)
+    features, course = completed(kind, data, epsilon, given, name)
     return written(kind, features), course
 
 
@@ -73,4 +73,4 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple | list):
         return "/".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -92,7 +92,7 @@ def _offered(folder: RunFolder, epsilon: float) -> tuple[Offer, Planned]:
         raise ConfigError(f"{folder.path} is not private: a noised score would not make it so. Train a private run.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OddRows)
-        planned = Planned.of(Config.read(folder.config), stored_schema(folder))
+        planned = Planned.of(Config.read(folder.config), stored_schema(folder), folder.features)
     check_same_data(folder, planned)
     summary, people = read_summary(folder), planned.data.test
     privacy = summary["privacy"]

@@ -13,6 +13,7 @@ from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
 from noisewise.wording import at_most, promised
 from noisewise.workflow.model_specs import options
+from noisewise.workflow.recipe_specs import parsed, weights_of
 from noisewise.workflow.repair_specs import parse
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ def _features(config: Config) -> str:
     """Where inputs come from that are no images any more."""
     if config.recipe is None:
         return "."
+    kind, copy = parsed(config.recipe)[0], ', Path("features.safetensors")' if weights_of(config.recipe) else ""
+    flat = "" if kind.flat else ", flat=False"
     return (
-        ": features of images. `noisewise.recipes.features_of(images, features)` makes them, with the features of "
-        f"`noisewise.workflow.recipe_specs.complete({config.recipe!r})`."
+        f": features of images. `noisewise.recipes.features_of(images, features{flat})` makes them, with the features of "
+        f"`_, features = noisewise.workflow.recipe_specs.complete({config.recipe!r}{copy})`."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from noisewise.data.catalog import CATALOG
 from noisewise.errors import ConfigError, RunError
-from noisewise.workflow.checks import check_settings
+from noisewise.workflow.checks import check_recipe, check_settings
 
 MOST = 1000
 SETTINGS = (  # names of `Config`, without importing it
@@ -149,6 +149,7 @@ def _listed(runs: Any, name: str) -> tuple[dict[str, Any], ...]:
 
 def _check_run(settings: Mapping[str, Any], name: str) -> None:
     check_settings(settings)
+    check_recipe(settings)
     if "epsilon" in settings and "noise_multiplier" in settings:
         raise ConfigError(
             f"{name}: epsilon and noise_multiplier in one run: one follows from the other. Give one of them."

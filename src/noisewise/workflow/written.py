@@ -49,7 +49,7 @@ def settings_of(
         key, equals, value = item.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key or not value.strip():
-            raise ConfigError(f"{what} {text!r}: {item!r} is no key=value, as in {like}.")
+            raise ConfigError(f"{what} {text!r}: {item!r} is no key=value, as in {like}; values hold no commas.")
         if key in settings:
             raise ConfigError(f"{what} {text!r}: {key!r} is given twice.")
         settings[key] = value.strip()
