@@ -55,6 +55,17 @@ def test_the_price_is_that_of_all_runs_together_before_and_after(table, tmp_path
 
 
 @pytest.mark.slow
+def test_equal_rows_lie_in_memory_once():
+    text = (
+        '[train]\ndata = "digits"\nnoise_multiplier = 4\nsteps = 3\n'
+        '[sweep]\nlr = [0.25, 0.5]\nrecipe = ["scattering-linear:scales=1,angles=2", "scattering-linear:scales=1,angles=4"]\n'
+    )
+    rows = [plan.data.train.x for plan in plan_sweep(Sweep.from_toml(text), progress=False).plans]
+    assert rows[0] is rows[2]
+    assert rows[1] is rows[3]
+    assert rows[0].shape != rows[1].shape
+
+
 def test_epsilon_is_calibrated_once_for_plans_that_are_alike(table, monkeypatch):
     calls = []
     real = module.Planned.recipe.func

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from noisewise.accounting import Ledger, Line, pld_epsilon
+from noisewise.data import Splits
 from noisewise.data.tables import schema as schemas
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, OddRows, PrivacyError, RunError
@@ -30,6 +31,7 @@ from noisewise.workflow.scores import PURPOSE, exact_score, noised_scores, right
 from noisewise.workflow.sweep_file import BESIDE, NOISED, Sweep, check_same
 
 FORMAT = 1
+ROWS = ("data", "seed", "valid", "test", "drop_unlabelled", "public", "recipe", "device")  # what rows follow from
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def composed(
 def plan_sweep(sweep: Sweep, *, progress: bool = True) -> PlannedSweep:
     """Plan every run: settings, noise, price. Refuses choices that would look at private rows without paying."""
     known: dict[tuple[Any, ...], float | None] = {}
+    rows: dict[tuple[Any, ...], Splits] = {}
     read: dict[str, Schema] = {}
     plans, used = [], []
     with warnings.catch_warnings():
@@ -110,7 +113,7 @@ def plan_sweep(sweep: Sweep, *, progress: bool = True) -> PlannedSweep:
             schema = None
             if "schema" in settings:
                 schema = read.setdefault(settings["schema"], schemas.read(settings["schema"]))
-            plans.append(_planned(settings, schema, known))
+            plans.append(_planned(settings, schema, known, rows))
             used.append(schema)
             if number == 0:
                 warnings.simplefilter("ignore", OddRows)  # said once
@@ -125,10 +128,17 @@ def plan_sweep(sweep: Sweep, *, progress: bool = True) -> PlannedSweep:
     return whole
 
 
-def _planned(settings: dict[str, Any], schema: Schema | None, known: dict[tuple[Any, ...], float | None]) -> Planned:
+def _planned(
+    settings: dict[str, Any],
+    schema: Schema | None,
+    known: dict[tuple[Any, ...], float | None],
+    rows: dict[tuple[Any, ...], Splits],
+) -> Planned:
+    """One run. `known`: noise of equal plans. `rows`: of the runs before, so that equal ones lie in memory once."""
     given = {"twin": False, **{key: value for key, value in settings.items() if key not in BESIDE}}
     filled, splits = filled_in(given, settings.get("epochs"), schema)
     config = Config(**filled)
+    splits = rows.setdefault((id(schema), *(getattr(config, name) for name in ROWS)), splits)
     key = tuple(getattr(config, name) for name in PLAN)
     if config.epsilon is not None:
         config = replace(config, noise_multiplier=known.get(key))
