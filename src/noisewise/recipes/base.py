@@ -14,6 +14,7 @@ from noisewise.recipes.features import Features
 from noisewise.recipes.settings import Course, course_for
 
 EXAMPLES = {"weights": "encoder.safetensors, which noisewise pretrain writes"}  # of what must be said
+OF_ROWS = ("waves", "pitch")  # which maps do not take
 NOTED = ("shape", "digest")  # in a config's text by the project's own hand
 NOMINAL = 3.0  # epsilon for which settings are taken where noise is given instead
 
@@ -34,7 +35,8 @@ class NamedRecipe(ABC):
     @classmethod
     def known(cls) -> list[str]:
         """What may be set; shapes and digests are written down, so that other images and files are noticed."""
-        return [field.name for field in fields(cls.features) if field.name not in NOTED]
+        hidden = NOTED if cls.flat else (*NOTED, *OF_ROWS)
+        return [field.name for field in fields(cls.features) if field.name not in hidden]
 
     @classmethod
     def usual(cls) -> dict[str, Any]:
@@ -50,7 +52,7 @@ class NamedRecipe(ABC):
     @classmethod
     def made(cls, given: Mapping[str, Any], course: Course | None = None) -> Features:
         """Its features: those of a course, with what is given in their place."""
-        unknown = [key for key in given if key not in (*cls.known(), *NOTED)]
+        unknown = [key for key in given if key not in {field.name for field in fields(cls.features)}]
         if unknown:
             raise ConfigError(f"recipe {cls.name!r}: there is no {unknown[0]!r}. Known are {', '.join(cls.known())}.")
         usual = {} if course is None else {key: _frozen(value) for key, value in course.features.items()}

@@ -94,7 +94,7 @@ def _check_centre(config: Config, team: Team) -> None:
         name = str(config.recipe).partition(":")[0]
         raise ConfigError(
             f"recipe {name!r} with centre={noise:g} on several processes: its mean of the features is released by one process "
-            f"alone. Leave it out (--recipe {name}:centre=0), or train in one process."
+            f"alone. Say centre=0 in it (--recipe {name}:centre=0,...), or train in one process."
         )
 
 
