@@ -21,7 +21,7 @@ from noisewise.data import Data, Splits
 from noisewise.distributed import ALONE, Team, shard
 from noisewise.distributed.sharding import check_layers
 from noisewise.distributed.team import chosen_team
-from noisewise.errors import ConfigError, Interrupted, RunError
+from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
@@ -104,6 +104,9 @@ class Recipe:
             )
         for mechanism in [self.mechanism, *(phase.mechanism for phase in self.phases)]:
             Ledger(mechanism.adjacency, unit=mechanism.unit).claim(self.mechanism.adjacency, self.mechanism.unit)
+        chosen = None if self.data.train.schema is None else self.data.train.schema.ledger
+        if self.ledger is None and chosen is not None:  # `train` begins with what choosing ranges has spent
+            object.__setattr__(self, "ledger", copy.deepcopy(chosen))
         if self.ledger is not None:
             self.ledger.claim(self.mechanism.adjacency, self.mechanism.unit)
 
@@ -299,7 +302,8 @@ def fit(
         first += phase.mechanism.steps
         if folder is not None and work is not None:
             join_states(folder, work)
-        recipe = replace(recipe, model=model) if phase.after is None else phase.after(recipe, model)
+        recipe, ledger = _after(phase, recipe, model, ledger)
+    _check_repairs(recipe, ledger)
     model = copy.deepcopy(recipe.model)
     if sharded:
         shard(model, team)
@@ -313,6 +317,36 @@ def fit(
     for path in [] if folder is None else folder.sensitive.glob("phase-*"):
         shutil.rmtree(path)
     return replace(trained, states=tuple(sorted((states | dict(trained.states)).items()))) if states else trained
+
+
+def _after(phase: Phase, recipe: Recipe, model: nn.Module, ledger: Ledger) -> tuple[Recipe, Ledger]:
+    """The recipe after a phase, and the ledger with what has been released between the two."""
+    if phase.after is None:
+        return replace(recipe, model=model), ledger
+    made = phase.after(recipe, model)
+    if len(made.phases) != len(recipe.phases):
+        raise ConfigError("a phase's `after` gave other phases: they are planned before the first one.")
+    before = [] if recipe.ledger is None else recipe.ledger.lines
+    if made.ledger is None or made.ledger.lines[: len(before)] != before:
+        if made.ledger is None and not before:
+            return made, ledger
+        raise PrivacyError(
+            "a phase's `after` gives a recipe without what was released before the phase: its ledger must go on from the "
+            "recipe's. Add releases to it with `recipe.ledger.composed(other)`."
+        )
+    news = replace(made.ledger, lines=made.ledger.lines[len(before) :])
+    return made, ledger.composed(news) if news.lines else ledger
+
+
+def _check_repairs(recipe: Recipe, ledger: Ledger | None) -> None:
+    """What a repair has looked at openly is in the ledger: a second look, beside what each repair does."""
+    open_ones = [repair.name for repair in recipe.repairs if getattr(repair, "cost", None) == "not-private"]
+    lines = [*([] if ledger is None else ledger.lines), *Phase(mechanism=recipe.mechanism).lines(0)]
+    if open_ones and all(line.event_is_private for line in lines):
+        raise PrivacyError(
+            f"repair {open_ones[0]!r} is not private, and the ledger does not hold it: the run would seem private. Pass the "
+            "recipe that `repaired` gave, with its ledger."
+        )
 
 
 def check_sharded(recipe: Recipe, team: Team) -> None:
@@ -371,9 +405,13 @@ def _begun(folder: RunFolder | None) -> bool:
 def continued(recipe: Recipe, trained: Trained) -> Recipe:
     """A recipe that goes on from a trained model with everything that its ledger holds: a second phase, from a copy.
 
-    Several recipes may go on from one model: each has its own copy of the weights and of the ledger.
+    Several recipes may go on from one model: each has its own copy of the weights and of the ledger. What the recipe itself
+    has released before, such as the choice of a mask, adds up with it, unless the model was trained after that.
     """
-    return replace(recipe, model=copy.deepcopy(trained.model), ledger=copy.deepcopy(trained.ledger))
+    ledger = copy.deepcopy(trained.ledger)
+    if recipe.ledger is not None and not ledger.begins_with(recipe.ledger):
+        ledger = ledger.composed(recipe.ledger)
+    return replace(recipe, model=copy.deepcopy(trained.model), ledger=ledger)
 
 
 def load_weights(model: nn.Module, path: Path) -> nn.Module:

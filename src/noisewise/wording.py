@@ -6,6 +6,7 @@ Every word about how private a run is comes from `promise`: words follow the num
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,8 @@ GUARANTEE = {
     "weak": "the guarantee, a weak one",
     "none": "no guarantee",
 }
+UNCOVERED = "audits on people that no ledger covers"
+KEEP_INTERNAL = f"Internal: {UNCOVERED}. Do not publish these numbers."
 RDP, GDP = "second opinion: proven too, looser", "approximation, no guarantee"
 
 
@@ -254,3 +257,24 @@ def _signed(value: float, places: int) -> str:
 def level(estimate: Estimate) -> str:
     """`95 %`."""
     return f"{100 * estimate.level:.4g} %"
+
+
+FILES_BY = ("source", "weights")  # settings of repairs and recipes that name a file or a folder
+
+
+def without_folders(text: str, *, path: bool = False) -> str:
+    """A setting with files by their names alone: folders tell of a machine and of who uses it. `path`: it is one for sure.
+
+    >>> without_folders("/home/ann/nets.py:small"), without_folders("stage-wise-freezing:shares=0.39/0.63/0.77")
+    ('nets.py:small', 'stage-wise-freezing:shares=0.39/0.63/0.77')
+    """
+    if path:
+        return re.split(r"[/\\]", text.rstrip("/\\"))[-1]
+    key, shown = "", []
+    for part in re.split(r"([=,:])", text):
+        names = re.split(r"[/\\]", part)
+        is_path = key in FILES_BY or "\\" in part or part.startswith(("/", "~/", "./", "../"))
+        is_path = is_path or bool(re.search(r"\.[A-Za-z]\w*$", names[-1]))
+        shown.append(names[-1] if is_path else part)
+        key = key if part == "=" else part
+    return "".join(shown)

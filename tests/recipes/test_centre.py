@@ -126,11 +126,16 @@ def test_what_else_was_released_before_stays_in_the_ledger():
     model = Sequential(Flatten(), Centred(ROWS.shape[1]))
     released = noised_centre(DATA, 30.0)[1]
     released.lines = plan_of_centre.lines
-    for before in (plan_of_centre.composed(earlier), earlier):
-        made = centred(replace(planned, model=model, ledger=before), torch.ones(ROWS.shape[1]), released)
+    for before, expected in ((plan_of_centre.composed(earlier), plan_of_centre), (earlier, None)):
+        made = centred(replace(planned, model=model, ledger=before), torch.ones(ROWS.shape[1]), released, expected)
         assert [line.purpose for line in made.ledger.lines] == [PURPOSE, "choice of a mask"]
         assert made.ledger.epsilon(1e-4) > earlier.epsilon(1e-4)
         assert made.ledger.identity is released.identity
+    before = replace(released, identity=None)
+    twice = centred(replace(planned, model=model, ledger=before), torch.ones(ROWS.shape[1]), released)
+    assert [line.purpose for line in twice.ledger.lines] == [PURPOSE, PURPOSE]  # a released one is no plan
+    with pytest.raises(ConfigError, match="does not begin with"):
+        centred(replace(planned, model=model, ledger=earlier), torch.ones(ROWS.shape[1]), released, plan_of_centre)
     of_others = replace(earlier, identity=Identity.of(b"other people", bytes(32)))
     with pytest.raises(PrivacyError, match="not the data that the ledger counts"):
         centred(replace(planned, model=model, ledger=of_others), torch.ones(ROWS.shape[1]), released)

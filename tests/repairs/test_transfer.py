@@ -64,7 +64,7 @@ def test_weights_come_from_a_file(tmp_path):
     expected = features_of(splits(), backbone(5)).train.x
     assert torch.equal(recipe.data.train.x, expected)
     assert torch.equal(given[0].weight, backbone(0)[0].weight)
-    with pytest.raises(RunError, match="does not hold the weights of this network"):
+    with pytest.raises(RunError, match="does not hold the weights"):
         linear_probe(splits(), nn.Flatten(), tmp_path / "weights.safetensors")
     with pytest.raises(RunError, match="does not exist"):
         linear_probe(splits(), backbone(), tmp_path / "nowhere.safetensors")

@@ -15,8 +15,8 @@ from noisewise import report
 from noisewise.audits import AUDITS
 from noisewise.data.tables.kinds import Category, Classes, Number
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, PrivacyError, PrivacyWarning, RunError
-from noisewise.report.shareable import FILES, _nameless, page, subject_of, write
+from noisewise.errors import ConfigError, NoisewiseWarning, PrivacyError, PrivacyWarning, RunError
+from noisewise.report.shareable import FILES, _shown, page, subject_of, write
 from noisewise.runs.files import read_json, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.scores import read_score, write_score
@@ -173,13 +173,64 @@ def test_settings_show_names_and_no_paths(private):
         ("..\\mine\\clinic.csv", "clinic.csv"),
         ("some where/models.py:make", "models.py:make"),
         ("public-pretraining:source=/home/a b/set,epochs=2", "public-pretraining:source=set,epochs=2"),
+        ("magnitude-pruning:source=mine/set,share=0.3", "magnitude-pruning:source=set,share=0.3"),
+        (
+            "made-up-linear:weights=mine/e.safetensors,views=same/flip",
+            "made-up-linear:weights=e.safetensors,views=same/flip",
+        ),
+        ("stage-wise-freezing:shares=0.39/0.63/0.77", "stage-wise-freezing:shares=0.39/0.63/0.77"),
+        ("/home/a b/rule.py:Mine", "rule.py:Mine"),
         ("digits", "digits"),
         (["own/r.py:one", "moving-average"], "r.py:one, moving-average"),
         (0.2, 0.2),
     ],
 )
 def test_no_folder_is_left_in_a_setting(text, shown):
-    assert _nameless(text) == shown
+    assert _shown(text, False) == shown
+
+
+def test_a_path_is_its_last_name():
+    assert _shown("people/of/2024", True) == "2024"
+    assert _shown("people\\2024", True) == "2024"
+
+
+def test_a_models_file_is_named_without_its_folder(private, tmp_path):
+    run = RunFolder(shutil.copytree(private.path, tmp_path / "run"))
+    summary = read_json(run.summary)
+    summary["model"] = "/home/alice/secret/net.py:small"  # as older versions wrote it
+    write_json(run.summary, summary)
+    for name, content in shared(run, tmp_path / "out").items():
+        assert b"alice" not in content, name
+        assert name == "PRIVACY.md" or b"net.py" in content
+
+
+def test_other_rows_in_the_place_of_public_ones_are_not_asked(tmp_path, monkeypatch):
+    """Nobody declared them public."""
+    generator = np.random.default_rng(1)
+
+    def table(path):
+        ages = generator.integers(0, 100, 200)
+        written(path, {"age": list(map(str, ages)), "ill": ["yes" if age > 50 else "no" for age in ages]})
+
+    schema = Schema(label="ill", target=Classes(("no", "yes")), columns={"age": Number(0, 100)})
+    for place in ("open", "closed"):
+        (tmp_path / place).mkdir()
+        table(tmp_path / place / "people.csv")
+    monkeypatch.chdir(tmp_path / "open")
+    planned = plan(
+        data="people.csv", schema=schema, public=True, noise_multiplier=4.0, steps=2, batch_size=50, model="logistic",
+        twin=False,
+    )  # fmt: skip
+    run = execute(planned, tmp_path / "run", progress=False)
+    assert public_results(run.path).results
+    monkeypatch.chdir(tmp_path / "closed")
+    measured = public_results(run.path)
+    assert not measured.results
+    assert "not the rows that were declared public" in measured.why_none
+    (tmp_path / "closed" / "people.csv").write_text("age,ill\n3,HIV positive Jane Doe\n")
+    with pytest.warns(NoisewiseWarning, match="public rows are not shown"):
+        measured = public_results(run.path)
+    assert measured.why_none == "the public rows could not be loaded where this was written"
 
 
 def test_the_page_loads_nothing_and_escapes_names(private, tmp_path):
@@ -218,7 +269,9 @@ def test_runs_of_python_and_rows_that_are_not_here_tell_no_numbers(private, tmp_
     assert "not declared public" in public_results(run.path).why_none
     text = run.config.read_text()
     run.config.write_text(text.replace("clinic.csv", "gone.csv"))
-    assert "could not be loaded" in public_results(run.path).why_none
+    with pytest.warns(NoisewiseWarning, match="does not exist here"):
+        measured = public_results(run.path)
+    assert "could not be loaded" in measured.why_none
 
 
 def test_a_noised_score_is_released_once_shown_with_its_price_and_counted(private, tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 from noisewise.data import Data
 from noisewise.errors import ConfigError, DataError, PrivacyError
+from noisewise.workflow import scores
 from noisewise.workflow.scores import exact_score, noised_scores, right_answers
 
 
@@ -76,3 +77,14 @@ def test_scores_that_cannot_be_are_refused():
     with pytest.raises(DataError, match="held out"):
         noised_scores([0.0], [0], epsilon=1, delta=1e-5, adjacency="add-remove", unit="row")
     assert exact_score(nn.Linear(1, 1, bias=False), number) == 0
+
+
+def test_secure_scores_lie_on_a_grid(monkeypatch):
+    drawn = []
+    genuine = scores.release
+    monkeypatch.setattr(
+        scores, "release", lambda *asked, **how: drawn.append(how["entropy"].secure) or genuine(*asked, **how)
+    )
+    for secure in (True, False):
+        noised_scores([3.0], [5], epsilon=1.0, delta=1e-5, adjacency="add-remove", unit="row", secure=secure)
+    assert drawn == [True, False]

@@ -61,11 +61,20 @@ class Identity:
     """Which data a ledger counts, for whoever holds the data: `digest = BLAKE2b(key, mark of the whole set)`.
 
     Guarantee: without the key a digest tells nothing; with it, a guess of the whole set can be confirmed. So both stay
-    under `sensitive/`. Limit: one changed value makes another set, so overlapping sets cannot be seen.
+    under `sensitive/`. Limit: one changed value makes another set, so overlapping sets cannot be seen. `others`: keys of the
+    ledgers that were added to this one; what was drawn anew has another key, however alike its lines are. `lost`: it had lines
+    before it had a key, as a ledger that was read from JSON alone.
     """
 
     key: bytes = field(repr=False)
     digest: bytes = field(repr=False)
+    others: frozenset[bytes] = field(default=frozenset(), repr=False)
+    lost: bool = False
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Of all ledgers that are in this one."""
+        return self.others | {self.key}
 
     @classmethod
     def of(cls, mark: bytes, key: bytes) -> Identity:
@@ -78,15 +87,18 @@ class Identity:
 
     def to_dict(self) -> dict[str, str]:
         """JSON form, for `sensitive/` only."""
-        return {"key": self.key.hex(), "digest": self.digest.hex()}
+        others = {"others": " ".join(sorted(key.hex() for key in self.others))} if self.others else {}
+        lost = {"lost": "yes"} if self.lost else {}
+        return {"key": self.key.hex(), "digest": self.digest.hex(), **others, **lost}
 
     @classmethod
     def from_dict(cls, raw: Any) -> Identity:
         """Inverse of `to_dict`."""
         try:
-            check_keys(raw, "key", "digest")
-            identity = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]))
-            if len(identity.key) != 32 or len(identity.digest) != 32:
+            check_keys(raw, "key", "digest", *(name for name in ("others", "lost") if name in raw))
+            others = frozenset(map(bytes.fromhex, raw.get("others", "").split()))
+            identity = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]), others, raw.get("lost") == "yes")
+            if {len(identity.digest), *map(len, identity.keys)} != {32}:
                 raise ValueError("a key and a digest have 32 bytes")
             return identity
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -154,7 +166,7 @@ class Ledger:
     def claim_data(self, mark: bytes, key: bytes) -> None:
         """Whoever continues this ledger trains on this data: the same as before, or the first (then `key` is kept)."""
         if self.identity is None:
-            self.identity = Identity.of(mark, key)
+            self.identity = replace(Identity.of(mark, key), lost=bool(self.lines))
         elif not self.identity.fits(mark):
             raise PrivacyError(
                 "this is not the data that the ledger counts: some value, type, order or owner differs, and what is "
@@ -163,7 +175,9 @@ class Ledger:
             )
 
     def holds(self, other: Ledger) -> bool:
-        """Is all that the other ledger counts counted here too?"""
+        """Is all that the other ledger counts counted here too? Lines of another run that are only alike are not."""
+        if other.lines and not _knows(self, other):
+            return False
         ours, theirs = _counts(self.lines), _counts(other.lines)
         return theirs <= ours and (self.reproducible or not other.reproducible)
 
@@ -178,7 +192,7 @@ class Ledger:
             self,
             lines=[*self.lines, *other.lines],
             reproducible=self.reproducible or other.reproducible,
-            identity=self.identity or other.identity,
+            identity=_both(self.identity, other.identity),
         )
 
     @property
@@ -198,8 +212,7 @@ class Ledger:
         """Are the earlier releases the first of these? Not such as are only alike: what is drawn anew has another key."""
         if not earlier.lines:
             return True
-        keys = [ledger.identity and ledger.identity.key for ledger in (self, earlier)]
-        if None not in keys and keys[0] != keys[1]:
+        if not _knows(self, earlier):
             return False
         *first, last = joined(earlier.lines)
         lines = joined(self.lines)
@@ -241,6 +254,18 @@ class Ledger:
             raise RunError(
                 f"the ledger is damaged ({error!r}): restore it from a copy; it cannot be guessed."
             ) from None
+
+
+def _knows(whole: Ledger, part: Ledger) -> bool:
+    """May one ledger be in the other by its keys? Where keys are not known, lines must do."""
+    ours, theirs = whole.identity, part.identity
+    return ours is None or theirs is None or ours.lost or theirs.keys <= ours.keys
+
+
+def _both(one: Identity | None, other: Identity | None) -> Identity | None:
+    if one is None or other is None:
+        return one or other
+    return replace(one, others=(one.keys | other.keys) - {one.key}, lost=one.lost or other.lost)
 
 
 def _counts(lines: Iterable[Line]) -> Counter[tuple[DpEvent, str]]:

@@ -13,7 +13,7 @@ from noisewise.errors import RunError
 from noisewise.runs.files import finite
 from noisewise.runs.replaced import check_picture, save_picture
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
-from noisewise.wording import at_most
+from noisewise.wording import KEEP_INTERNAL, at_most
 
 if TYPE_CHECKING:
     from noisewise.report.comparison import Compared
@@ -43,7 +43,7 @@ def compare(
 
     rows = compared(finished)
     if plot is not None:
-        save_picture(figure(rows), plot)
+        save_picture(figure(rows), plot, internal=True)
     if as_json:
         unfinished = [str(folder.path) for folder in begun]
         print(json.dumps(finite({"runs": [row.to_dict() for row in rows], "unfinished": unfinished}), indent=2))
@@ -59,7 +59,7 @@ def compare(
         console.print(f"• Not finished: noisewise train --resume --out {folder.path}", markup=False, soft_wrap=True)
     if plot is not None:
         console.print(f"\n[bold]Figure:[/] {plot}", soft_wrap=True)
-    console.print("[dim]Internal: audits on people that no ledger covers. Do not publish these numbers.[/]")
+    console.print(f"[dim]{KEEP_INTERNAL}[/]")
 
 
 def _print_rows(data: str, rows: list[Compared], differences: list[dict[str, Any]]) -> None:

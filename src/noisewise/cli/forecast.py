@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from noisewise.cli.shared import PLAN, Jobs, Json, PerGpu, RayAddress, checked_delta, example, option, plain, terminal
 from noisewise.jobs import chosen
 from noisewise.runs.files import finite
-from noisewise.wording import number, percent_at_most
+from noisewise.wording import KEEP_INTERNAL, number, percent_at_most
 from noisewise.workflow.plan_inputs import EPSILONS, Asked
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def _print_forecast(result: Forecast, plot: Path | None) -> None:
         if result.source
         else "Accuracy is not known: name a public data set that resembles yours (--stand-in), or --runs.",
     ]
+    if result.internal:
+        lines.append(KEEP_INTERNAL)
     for line in lines:
         console.print(plain(line), style="dim")
     if plot is not None:

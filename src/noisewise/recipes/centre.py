@@ -102,26 +102,27 @@ def _shortened(rows: Tensor) -> Tensor:
     return torch.where(lengths.isfinite(), rows * (LENGTH / lengths.clamp(min=LENGTH)), 0.0)
 
 
-def centred(recipe: Recipe, centre: Tensor, ledger: Ledger) -> Recipe:
+def centred(recipe: Recipe, centre: Tensor, ledger: Ledger, planned: Ledger | None = None) -> Recipe:
     """The recipe with a released centre in a copy of its model, going on from what that cost.
 
-    Guarantee: the release stands where the recipe planned it, or before all else where it did not; whatever else the recipe
-    had in its ledger stays in it, such as the choice of a mask.
+    planned: what the recipe's ledger begins with in place of this very release, if it does. Guarantee: whatever else the recipe
+    has in its ledger stays in it, such as the choice of a mask.
     """
     model = copy.deepcopy(recipe.model)
     for part in _places(model):
         part.centre.copy_(centre.to(part.centre))
-    return replace(recipe, model=model, ledger=_in_place_of_the_plan(recipe, ledger))
+    return replace(recipe, model=model, ledger=_added(recipe, ledger, planned))
 
 
-def _in_place_of_the_plan(recipe: Recipe, released: Ledger) -> Ledger:
+def _added(recipe: Recipe, released: Ledger, planned: Ledger | None) -> Ledger:
     if recipe.ledger is None:
         return released
     if recipe.ledger.identity is not None:  # some of it is about data that are known
         recipe.ledger.claim_data(mark_of(recipe.data.train), b"")
-    lines, planned = list(recipe.ledger.lines), released.lines
-    rest = lines[len(planned) :] if lines[: len(planned)] == planned else lines
-    return released.composed(replace(recipe.ledger, lines=rest))
+    lines, expected = recipe.ledger.lines, [] if planned is None else planned.lines
+    if lines[: len(expected)] != expected:
+        raise ConfigError("the recipe's ledger does not begin with the release of a centre that was planned.")
+    return released.composed(replace(recipe.ledger, lines=lines[len(expected) :]))
 
 
 def centred_as(model: nn.Module, other: nn.Module) -> nn.Module:
@@ -161,4 +162,5 @@ def with_centre(
         ledger.identity = Identity.from_dict(json.loads(about["identity"]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}): begin anew in another folder.") from None
-    return centred(recipe, centre, ledger)
+    planned = planned_ledger(recipe.data.train.units, noise, ledger.adjacency, recipe.mechanism.unit)
+    return centred(recipe, centre, ledger, planned)

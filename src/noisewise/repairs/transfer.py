@@ -16,10 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from noisewise.accounting import Ledger
 from noisewise.clipping import Flat
 from noisewise.data import Splits
+from noisewise.data.marks import mark_of
 from noisewise.data.statistics import Statistics
-from noisewise.errors import ConfigError, PrivacyError, RunError
+from noisewise.errors import ConfigError, PrivacyError
 from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.models import build
@@ -35,9 +37,9 @@ from noisewise.persample.tape import Tape
 from noisewise.persample.trace import Trace
 from noisewise.persample.watch import Watch
 from noisewise.progress import tracked
-from noisewise.recipe import Recipe
-from noisewise.runs.tensors import read_weights
+from noisewise.recipe import Recipe, load_weights
 from noisewise.sampling import Poisson, steps_for
+from noisewise.training import lineage
 
 SEPARATE, ROUNDING = 1e-4, 1e-5  # by how much features may change with the rows beside: relative to each, and at all
 ROWS = 4  # made-up ones whose features are compared
@@ -83,10 +85,9 @@ def linear_probe(
     """
     network = copy.deepcopy(network)
     if weights is not None:
-        try:
-            network.load_state_dict(read_weights(Path(weights)))
-        except RuntimeError as error:
-            raise RunError(f"{weights} does not hold the weights of this network ({error}).") from None
+        load_weights(network, Path(weights))
+    origin = Ledger() if not isinstance(statistics, Statistics) else statistics.ledger
+    lineage.check_origin(lineage.marks_of(network), mark_of(data.train), origin)
     features = features_of(data, network, at_once=at_once, progress=progress)
     n, width = features.train.units, features.train.x.shape[1]
     head = build("logistic", (width,), len(data.train.classes), seed)

@@ -60,6 +60,7 @@ def write(
             f"{path} cannot be written: the folder {path.parent} does not exist. Make it, or choose another."
         )
     write_atomically(path, page.encode())
+    path.chmod(0o600)  # it shows audits
     return path
 
 

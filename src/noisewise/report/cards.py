@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from noisewise.sampling import SAMPLERS
-from noisewise.wording import NEIGHBOURS, Promise, at_most, percent_at_most, several_units
+from noisewise.wording import NEIGHBOURS, Promise, at_most, percent_at_most, several_units, without_folders
 
 ASK = "**[to be filled in: name and address of whoever is responsible; `--contact` puts it here]**"
 TAGS = ("differential-privacy", "dp-sgd", "pytorch", "noisewise")
@@ -105,7 +105,7 @@ class Subject:
     @property
     def model(self) -> str:
         """Name of the model."""
-        return str(self.summary["model"] or "model").partition(":")[0]
+        return without_folders(str(self.summary["model"] or "model")).partition(":")[0]
 
     @property
     def title(self) -> str:
@@ -138,7 +138,8 @@ def model_card(subject: Subject) -> str:
         f"# {_plain(subject.title)}",
         "",
         *warning,
-        f"A {subject.summary['task'] or 'model'} model ({_plain(str(subject.summary['model'] or 'of its own code'))}), trained "
+        f"A {subject.summary['task'] or 'model'} model "
+        f"({_plain(without_folders(str(subject.summary['model'] or 'of its own code')))}), trained "
         f"with differential privacy (DP-SGD) on {subject.n:,} {several_units(subject.unit)} of {_plain(subject.data)}.",
         "",
         "## What is promised",
@@ -332,7 +333,7 @@ def privacy_card(subject: Subject) -> str:
             ),
             "What else is done with the same records. Each further model or statistic made from them adds to what can be found "
             "out. This page speaks of one model" + (" and one figure." if subject.noised else "."),
-            f"That these records exist, how many there are ({subject.n:,}), and which columns they have.",
+            f"That these records exist, how many there are ({_counted(subject)}), and which columns they have.",
             f"A small rest: with a probability of about {_one_in(privacy['delta'])} the promise may fail.",
             "Those who hold the records. The promise is about people who see the model, not about those who made it.",
         ),
@@ -345,6 +346,12 @@ def privacy_card(subject: Subject) -> str:
         "published cannot be called back; the promise above goes on to hold for it.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _counted(subject: Subject) -> str:
+    """Numbers that were declared public: of those who were trained on, and of those who were asked for a figure."""
+    held = "" if subject.noised is None else f" to learn from, {subject.noised.units:,} to ask for the figure"
+    return f"{subject.n:,}{held}"
 
 
 def _shared_score(subject: Subject) -> list[str]:

@@ -22,7 +22,7 @@ from noisewise.audits.show import dress
 from noisewise.errors import RunError
 from noisewise.estimates.estimate import Estimate
 from noisewise.runs.together import Finished, grouped
-from noisewise.wording import at_most, fixed, percent, percent_interval
+from noisewise.wording import KEEP_INTERNAL, UNCOVERED, at_most, fixed, percent, percent_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,6 +87,7 @@ class Compared:
             "composed_epsilon": self.together,
             "composed_delta": self.delta,
             "values": {name: asdict(estimate) for name, estimate in self.values.items()},
+            "values_status": {"status": "not-private", "reason": UNCOVERED},
             "worst_part": self.worst or None,
             "missing": list(self.missing),
         }
@@ -189,6 +190,7 @@ def figure(rows: Sequence[Compared]) -> Figure:
         ax.minorticks_off()
     for ax in grid[len(names) :]:
         ax.set_visible(False)
+    canvas.suptitle(KEEP_INTERNAL, fontsize=8, color=INK)
     canvas.legend(
         [drawn[label] for label in labels if label in drawn], [label for label in labels if label in drawn],
         loc="outside lower left", frameon=False, labelcolor=INK, edgecolor=FAINT, fontsize=8,

@@ -26,7 +26,17 @@ from noisewise.runs.folder import RunFolder
 from noisewise.runs.replaced import SHAREABLE, is_page
 from noisewise.runs.scores import read_score
 from noisewise.runs.summary import read_summary
-from noisewise.wording import NEIGHBOURS, at_most, fixed, number, percent, percent_interval, promised, several_units
+from noisewise.wording import (
+    NEIGHBOURS,
+    at_most,
+    fixed,
+    number,
+    percent,
+    percent_interval,
+    promised,
+    several_units,
+    without_folders,
+)
 
 if TYPE_CHECKING:
     from noisewise.audits import Result
@@ -45,7 +55,7 @@ EVENTS = {
     "truncated-poisson-gaussian": "Gaussian noise on a Poisson-sampled batch of limited size",
     "gaussian": "Gaussian noise",
 }
-LOCAL = ("data", "test", "model", "device", "repairs")  # settings that may name places on a machine
+PATHS = ("data", "test")  # settings that are places on a machine, where they are no names
 HEADLINES = {  # of audits: what the cards show, and what Hugging Face calls it
     "disparity": {"accuracy": "accuracy", "worst class": "accuracy"},
     "calibration": {"ECE": "expected_calibration_error"},
@@ -150,14 +160,15 @@ def _why_nothing(privacy: Mapping[str, Any], promise: Promise) -> str:
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings; of those that may hold paths, names of files alone."""
-    shown = {name: _nameless(value) if name in LOCAL else value for name, value in settings.items() if name != "format"}
-    return {name: ("yes" if value else "no") if isinstance(value, bool) else value for name, value in shown.items()}
+    return {name: _shown(value, name in PATHS) for name, value in settings.items() if name != "format"}
 
 
-def _nameless(value: Any) -> Any:
+def _shown(value: Any, path: bool) -> Any:
     if isinstance(value, list):
-        return ", ".join(map(_nameless, value)) or "none"
-    return re.sub(r"[^=,:]*[/\\]", "", value) if isinstance(value, str) else value
+        return ", ".join(_shown(one, path) for one in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return without_folders(value, path=path) if isinstance(value, str) else value
 
 
 def _line(line: Mapping[str, Any]) -> dict[str, str]:

@@ -49,8 +49,11 @@ def check_picture(path: Path) -> None:
         )
 
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as the end of its name says, marked so that it may be drawn again."""
+def save_picture(figure: Figure, path: Path, *, internal: bool = False) -> None:
+    """Write a figure as the end of its name says, marked so that it may be drawn again; `internal`: for its owner alone."""
+    if internal:
+        path.touch(mode=0o600)
+        path.chmod(0o600)
     figure.savefig(path, dpi=150, metadata=PICTURES[path.suffix][0])
 
 

@@ -237,7 +237,7 @@ def _check_same_run(run: Run, tree: Mapping[str, Any]) -> None:
             )
     given = run.state.ledger
     lines = given.to_dict()["lines"]
-    drawn_anew = given.identity is not None and given.identity.key != Identity.from_dict(tree["identity"]).key
+    drawn_anew = given.identity is not None and given.identity.keys != Identity.from_dict(tree["identity"]).keys
     if lines and (drawn_anew or lines not in (tree["before"]["lines"], tree["ledger"]["lines"])):
         raise RunError(
             f"the checkpoint in {run.where} does not continue this ledger, whose releases would be lost. "

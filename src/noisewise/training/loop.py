@@ -238,8 +238,10 @@ def train(
                 if stop:
                     _stop(run, status)
         state.captured.settle()
-        if stopped and ablation == "private":
-            state.give_up()
+        if stopped:
+            if ablation == "private":
+                state.give_up()
+            lineage.end(model, team=team)  # copies of it are known, as those of a run that went to its end
         _check_plan(state, ablation)
         agree_on_course(model, state)
         if run.averaged is not None:

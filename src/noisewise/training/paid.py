@@ -45,6 +45,7 @@ class PaidAccuracy:
         readings: int,
         delta: float | None = None,
         insecure_seed: int | None = None,
+        secure: bool = False,
     ):
         if not isinstance(valid, Data) or valid.task != "classification":
             raise DataError(
@@ -60,7 +61,9 @@ class PaidAccuracy:
         unit = "row" if valid.unit is None else "person"
         self.mechanism = Mechanism(sampler=FullBatch(self.n), steps=readings, unit=unit).calibrated(epsilon, self.delta)
         self.ledger = Ledger(self.mechanism.adjacency, unit=unit)
-        self._entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
+        self._entropy = (
+            Entropy.fresh(secure=secure) if insecure_seed is None else Entropy.insecure(insecure_seed, secure=secure)
+        )
         self._taken, self._process = 0, os.getpid()
 
     def __getstate__(self) -> NoReturn:

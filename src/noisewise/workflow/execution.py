@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.audits import AUDITS
+from noisewise.data.marks import mark_of
 from noisewise.data.tables.rows import name_of
 from noisewise.distributed import Team
 from noisewise.distributed.team import chosen_team
@@ -19,7 +20,8 @@ from noisewise.recipes.centre import with_centre
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
-from noisewise.workflow.plan import Planned, optimizer_of
+from noisewise.wording import without_folders
+from noisewise.workflow.plan import Planned, is_open, optimizer_of
 from noisewise.workflow.recipe_specs import parsed, sides_of, weights_of
 from noisewise.workflow.run_readme import own_code, readme
 from noisewise.workflow.settings import Config
@@ -188,11 +190,12 @@ def _fit(
             "data": {
                 "name": name_of(config.data),
                 "public": recipe.data.train.public,
+                **({"test": mark_of(recipe.data.test).hex()} if is_open(recipe.data) else {}),
                 "classes": len(recipe.data.train.classes),
                 "shape": list(recipe.data.train.x.shape[1:]),
                 **({} if config.recipe is None else {"class_names": list(recipe.data.train.classes)}),
             },
-            "model": config.model,
+            "model": without_folders(config.model),
         },
         progress=progress,
         **how,

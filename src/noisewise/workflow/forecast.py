@@ -29,6 +29,7 @@ from noisewise.runs.folder import RunFolder
 from noisewise.runs.replaced import save_picture
 from noisewise.runs.summary import read_summary
 from noisewise.sampling import Poisson, steps_for
+from noisewise.wording import KEEP_INTERNAL, UNCOVERED
 from noisewise.workflow.config import Config
 from noisewise.workflow.defaults import filled_in
 from noisewise.workflow.model_specs import build_model, named
@@ -65,6 +66,7 @@ class Point:
     n: int
     epsilon: float
     score: Estimate
+    public: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,17 @@ class Forecast:
         weights = min(row.coordinates for row in self.rows)
         return [smallest_class(row.batch_size / self.n, row.steps, row.noise_multiplier, weights) for row in self.rows]
 
+    @property
+    def internal(self) -> bool:
+        """Does it show how often a model is right on people whose rows are not public? No ledger covers that."""
+        return any(not point.public for point in self.points)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        return asdict(self)
+        status = (
+            {"status": "not-private", "reason": UNCOVERED} if self.internal else {"status": "private", "reason": ""}
+        )
+        return {**asdict(self), **status}
 
 
 def forecast(asked: Asked, *, where: Where | None = None, progress: bool = False) -> Forecast:
@@ -225,7 +235,8 @@ def _point(path: Path) -> Point:
     if not isinstance(result, Disparity):
         raise ConfigError(f"--runs {path}: is a regression. Accuracy can be read off runs with classes only.")
     privacy = read_summary(folder)["privacy"]
-    return Point(str(path), _people(folder), float(privacy["epsilon"]), result.everyone.accuracy["private"])
+    public = bool(read_summary(folder)["data"].get("public"))
+    return Point(str(path), _people(folder), float(privacy["epsilon"]), result.everyone.accuracy["private"], public)
 
 
 def between(points: Sequence[Point], signal: float) -> Estimate | None:
@@ -283,7 +294,9 @@ def draw(result: Forecast, path: Path) -> None:
         ax.grid(color=FAINT)
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
-    save_picture(figure, path)
+    if result.internal:
+        figure.suptitle(KEEP_INTERNAL, fontsize=8)
+    save_picture(figure, path, internal=result.internal)
 
 
 def _draw_scores(ax: Axes, result: Forecast, scored: list[Row]) -> None:

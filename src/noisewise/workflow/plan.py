@@ -215,3 +215,8 @@ def plan_of(config: Config, data: Splits) -> Mechanism:
         adjacency=config.adjacency,
         unit=unit,
     )
+
+
+def is_open(data: Splits) -> bool:
+    """Were the rows that audits look at declared public, with all others?"""
+    return data.train.public and data.test.public

@@ -69,6 +69,7 @@ def release_score(path: str | os.PathLike[str], epsilon: float) -> NoisedScore:
             delta=privacy["delta"],
             adjacency=privacy["adjacency"],
             unit=privacy["unit"],
+            secure=planned.config.secure,
         )
         score = NoisedScore(scores.shares[0], scores.deviation, offer.units, scores.ledger)
         write_score(folder, score)

@@ -11,7 +11,7 @@ from noisewise.losses import outputs_for
 from noisewise.models.table import LONGEST, START, Beside, Hats
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.summary import read_summary
-from noisewise.wording import at_most, promised
+from noisewise.wording import at_most, promised, without_folders
 from noisewise.workflow.model_specs import options
 from noisewise.workflow.recipe_specs import parsed, weights_of
 from noisewise.workflow.repair_specs import parse
@@ -29,7 +29,7 @@ def readme(config: Config, recipe: Recipe, folder: RunFolder) -> str:
     privacy, promise = (summary := read_summary(folder))["privacy"], promised(summary)
     table = recipe.data.train.schema is not None
     lines = [
-        f"# {config.model} on {summary['data']['name']}: {promise.badge}",
+        f"# {without_folders(config.model)} on {summary['data']['name']}: {promise.badge}",
         "",
         f"Epsilon {at_most(float(privacy['epsilon']))} at delta {at_most(privacy['delta'])} ({privacy['adjacency']}, unit: one "
         f"{privacy['unit']}). {promise.meaning}",
@@ -69,7 +69,7 @@ def _features(config: Config) -> str:
     flat = "" if kind.flat else ", flat=False"
     return (
         f": features of images. `noisewise.recipes.features_of(images, features{flat})` makes them, with the features of "
-        f"`_, features = noisewise.workflow.recipe_specs.complete({config.recipe!r}{copy})`."
+        f"`_, features = noisewise.workflow.recipe_specs.complete({without_folders(config.recipe)!r}{copy})`."
     )
 
 
@@ -94,7 +94,7 @@ def code(recipe: Recipe, config: Config) -> list[str]:
         return [f"import torch, safetensors.torch{ours}", f"model = {made}", load]
     if ".py:" in config.model:
         needed = ", noisewise as nw" if added else ", torch"
-        made = f"YourModel()  # the module that was trained: {config.model}"
+        made = f"YourModel()  # the module that was trained: {without_folders(config.model)}"
     else:
         needed = ", noisewise as nw"
         made = f"nw.models.build({_built(recipe, config)})"

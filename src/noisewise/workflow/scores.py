@@ -92,17 +92,18 @@ def price_of_scores(
 
 def noised_scores(
     sums: Sequence[float], units: Sequence[int], *, epsilon: float, delta: float, adjacency: str, unit: str,
-    insecure_seed: int | None = None,
+    insecure_seed: int | None = None, secure: bool = False,
 ) -> Scores:  # fmt: skip
     """Shares of right answers of several models, released together with the least noise that costs at most `epsilon`.
 
     One unit moves each of K sums by at most 1, and so all of them by at most sqrt(K). `units`: how many were asked of each.
+    `secure`: noise of a cryptographic generator, on a grid.
     """
     if not sums or min(units) < 1:
         raise DataError("no people are held out to score on: set valid, e.g. valid = 500.")
     sigma: float = score_event(epsilon, delta, adjacency).noise_multiplier
     ledger, sensitivity = Ledger(adjacency, unit=unit), math.sqrt(len(sums))
-    entropy = Entropy.fresh() if insecure_seed is None else Entropy.insecure(insecure_seed)
+    entropy = Entropy.fresh(secure=secure) if insecure_seed is None else Entropy.insecure(insecure_seed, secure=secure)
     question = Bounded({PURPOSE: torch.tensor(sums, dtype=torch.float64)}, sensitivity)
     answer = release(
         {PURPOSE: (question, sigma)}, sampler=FullBatch(max(units)), ledger=ledger, entropy=entropy, step=0

@@ -252,6 +252,7 @@ def _paid_scores(whole: PlannedSweep, folders: Sequence[RunFolder], folder: Path
             adjacency=whole.adjacency,
             unit=first.mechanism.unit,
             insecure_seed=first.config.insecure_seed,
+            secure=any(plan.config.secure for plan in whole.plans),
         )
         content = {"shares": scores.shares, "deviation": scores.deviation, "ledger": scores.ledger.to_dict()}
         write_json(path, {"format": FORMAT, **content})
