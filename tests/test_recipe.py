@@ -19,11 +19,13 @@ from noisewise.data.statistics import noised_statistics
 from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.rates import LearningRate
 from noisewise.recipe import Phase, Recipe, at_epsilon, continued, cut, fit, load_weights, train_openly, with_support
+from noisewise.repairs import MagnitudePruning, PrivateModel, PrivateRecords, repaired
 from noisewise.runs.files import read_json
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.states import Keep, read_states
 from noisewise.schedule import Schedule
 from noisewise.support import Fixed, Plan
+from noisewise.training.paid import PaidAccuracy
 from noisewise.wording import at_most
 
 DELTA, EPSILON = 1e-3, 0.05
@@ -461,3 +463,98 @@ def test_open_training_takes_batches_of_at_most_all_rows():
     )
     assert tiny.same(most, all_rows)
     assert not tiny.same(most, network)
+
+
+# --- nothing that was released is forgotten ----------------------------------------------------------------------------
+
+
+def test_a_second_phase_keeps_what_its_recipe_has_released():
+    first, other = (fit(recipe(), progress=False) for _ in range(2))
+    mask = MagnitudePruning(PrivateModel(dict(other.model.named_parameters()), other.ledger), share=0.5)
+    second = continued(repaired(recipe(), mask), first)
+    assert second.ledger.releases == 24  # of both runs
+    assert fit(second, progress=False).ledger.releases == 36
+    again = continued(replace(second, ledger=second.ledger), fit(second, progress=False))
+    assert again.ledger.releases == 36  # what the model was trained after is not counted twice
+    open_mask = MagnitudePruning(PrivateRecords(accept_not_private=True, epochs=1), share=0.5)
+    assert math.isinf(continued(repaired(recipe(), open_mask), first).epsilon(DELTA))
+
+
+@pytest.mark.parametrize("open_source", [True, False])
+def test_what_is_released_after_a_phase_counts(open_source):
+    other = fit(recipe(), progress=False)
+
+    def after(before, model):
+        source = PrivateRecords(accept_not_private=True, epochs=1)
+        if not open_source:
+            source = PrivateModel(dict(other.model.named_parameters()), other.ledger)
+        return repaired(replace(before, model=model), MagnitudePruning(source, share=0.5))
+
+    end = fit(recipe(phase(after=after)), progress=False)
+    assert end.status.status == ("not-private" if open_source else "private")
+    assert end.ledger.releases == 6 + 12 + (1 if open_source else 12)
+
+
+def test_after_a_phase_nothing_released_is_taken_back_and_no_phase_is_added():
+    before = Ledger("add-remove", tiny.mechanism(noise_multiplier=80.0).lines(), "row")
+    for given, error, words in (
+        ({"ledger": None}, PrivacyError, "without what was released before"),
+        ({"phases": ()}, ConfigError, "gave other phases"),
+    ):
+        changed = recipe(phase(after=lambda old, model, given=given: replace(old, model=model, **given)), ledger=before)
+        with pytest.raises(error, match=words):
+            fit(changed, progress=False)
+
+
+def test_a_repair_that_is_not_private_is_in_the_ledger_or_refused():
+    mask = MagnitudePruning(PrivateRecords(accept_not_private=True, epochs=1), share=0.5)
+    pruned = repaired(recipe(), mask)
+    assert fit(pruned, progress=False).status.status == "not-private"
+    with pytest.raises(PrivacyError, match="would seem private"):
+        fit(replace(pruned, ledger=None), progress=False)
+
+
+def test_runs_of_equal_plans_are_two_runs():
+    one, other = (fit(recipe(), progress=False) for _ in range(2))
+    assert one.ledger.lines == other.ledger.lines
+    source = PrivateModel(dict(other.model.named_parameters()), other.ledger)
+    with pytest.raises(PrivacyError, match="came out of a run on the same data"):
+        fit(repaired(replace(recipe(), model=one.model), MagnitudePruning(source, share=0.5)), progress=False)
+    mixed = copy.deepcopy(one.model)
+    with torch.no_grad():
+        mixed[0].bias.copy_(other.model[0].bias)
+    with pytest.raises(PrivacyError, match="came out of a run on the same data"):
+        fit(replace(recipe(), model=mixed, ledger=one.ledger), progress=False)
+    assert (
+        fit(replace(recipe(), model=mixed, ledger=one.ledger.composed(other.ledger)), progress=False).ledger.releases
+        == 36
+    )
+
+
+@pytest.mark.parametrize("ablation", ["private", "plain"])
+def test_copies_of_a_run_that_stopped_early_are_known(ablation):
+    first = fit(recipe(), callbacks=[lambda told: told.step >= 5], ablation=ablation, progress=False)
+    for model in (first.model, copy.deepcopy(first.model)):
+        with pytest.raises(PrivacyError, match="came out of a run on the same data"):
+            fit(replace(recipe(), model=model), progress=False)
+
+
+def test_readings_suffice_for_all_phases_and_are_told_once(tmp_path):
+    data = Data(*tiny.data())
+    whole = recipe(phase())
+    needed = 2 + 3  # epochs of five steps: 6 and 12 of them
+    paid = PaidAccuracy(data, epsilon=1.0, readings=needed - 1, delta=DELTA)
+    with pytest.raises(ConfigError, match=f"4 readings left, this recipe takes {needed}"):
+        fit(whole, paid=paid, out=tmp_path / "few", progress=False)
+    assert paid.left == needed - 1
+    assert not (tmp_path / "few").exists()
+    paid = PaidAccuracy(data, epsilon=1.0, readings=needed, delta=DELTA)
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        fit(whole, paid=paid, out=out, recorders=[StopAt(7)], checkpoint_seconds=1000, progress=False)
+    told = needed - paid.left
+    assert told > 0
+    with pytest.raises(ConfigError, match="paid for twice"):
+        fit(whole, paid=PaidAccuracy(data, epsilon=1.0, readings=9), out=out, resume=True, progress=False)
+    fit(whole, out=out, resume=True, progress=False)
+    assert Ledger.from_dict(read_json(RunFolder(out).valid_ledger)).releases == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
 from noisewise.losses import LossFn
 from noisewise.mechanism import Mechanism
 from noisewise.rates import LearningRate
+from noisewise.runs.files import write_atomically
 from noisewise.runs.folder import RunFolder
 from noisewise.runs.states import Keep, forget_states, join_states
 from noisewise.runs.summary import read_ledger
@@ -270,6 +272,8 @@ def fit(
         raise RunError(f"{folder.path} holds a finished run: choose another folder, so that no release is overwritten.")
     if resume and folder is not None and not (_begun(folder) or folder.run.exists() or folder.phase(1).path.exists()):
         raise RunError(f"{folder.path} holds no run to go on with: check the path, or begin one without resume.")
+    if (paid := settings.get("paid")) is not None and recipe.phases:
+        _check_paid(recipe, paid, resume)
     if recipe.schedule is not None and settings.get("scheduler") is not None:
         raise ConfigError("scheduler= of a recipe that has a schedule: leave one of them out.")
     course, total, first = recipe.schedule, recipe.steps, 0
@@ -302,6 +306,8 @@ def fit(
         first += phase.mechanism.steps
         if folder is not None and work is not None:
             join_states(folder, work)
+            if work.valid_ledger.exists():  # readings of held-out people that were told in this phase
+                write_atomically(folder.valid_ledger, work.valid_ledger.read_bytes())
         recipe, ledger = _after(phase, recipe, model, ledger)
     _check_repairs(recipe, ledger)
     model = copy.deepcopy(recipe.model)
@@ -336,6 +342,23 @@ def _after(phase: Phase, recipe: Recipe, model: nn.Module, ledger: Ledger) -> tu
         )
     news = replace(made.ledger, lines=made.ledger.lines[len(before) :])
     return made, ledger.composed(news) if news.lines else ledger
+
+
+def _check_paid(recipe: Recipe, paid: Any, resume: bool) -> None:
+    """Readings of held-out people suffice for all phases, and are not told twice: said before the first one."""
+    if resume:
+        raise ConfigError(
+            "resume=True with paid=: readings that were released before the interruption would be paid for twice, and counted "
+            "once. Resume without paid, or begin anew."
+        )
+    plans = [*(phase.mechanism for phase in recipe.phases), recipe.mechanism]
+    readings = sum(math.ceil(plan.steps / max(1, round(1 / plan.sampler.rate))) for plan in plans)
+    left = getattr(paid, "left", readings)
+    if left < readings:
+        raise ConfigError(
+            f"paid has {left} readings left, this recipe takes {readings}, one per epoch of each phase: build "
+            f"PaidAccuracy(..., readings={readings}), or train for fewer epochs."
+        )
 
 
 def _check_repairs(recipe: Recipe, ledger: Ledger | None) -> None:

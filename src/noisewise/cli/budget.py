@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noisewise.accounting import Ledger
 from noisewise.accounting.accountants import check_delta
 from noisewise.cli.shared import Json, example, plain, terminal
-from noisewise.runs.files import finite
+from noisewise.runs.files import finite, read_json
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
 from noisewise.wording import at_most
+
+DELTA = 1e-5  # where nobody says one
 
 if TYPE_CHECKING:
     from noisewise.runs.together import Group
@@ -50,9 +53,18 @@ def budget(
         console.print(f"• {reason}", markup=False)
     if unfinished:
         console.print(
-            f"• Not finished, so nothing of it is released yet: {', '.join(unfinished)}. Each adds its epsilon when it is.",
+            f"• Not finished, so no model of it is released yet: {', '.join(unfinished)}. Each adds its epsilon when it is.",
             markup=False,
         )
+    for folder in begun:
+        if folder.schema.exists() and (paid := read_json(folder.schema).get("ledger")):
+            at = DELTA if delta is None else delta
+            cost = at_most(Ledger.from_dict(paid).epsilon(at))
+            console.print(
+                f"• {folder.path}/schema.json is out already, and not in the total: choosing it cost epsilon {cost} at delta "
+                f"{at_most(at)}.",
+                markup=False, soft_wrap=True,
+            )  # fmt: skip
 
 
 def _described(group: Group, delta: float | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Group:
         if any(run.privacy["status"] != "private" for run in self.runs):
             return math.inf
         held_out = self._of_held_out() if len(self.runs) > 1 else []
-        if any(ledger.reproducible or not self._adds_up(ledger) for ledger in held_out):
+        if any(ledger.reproducible or not self._adds_up(ledger) for ledger in [*held_out, *self._of_sweeps()]):
             return math.inf
         counts: Counter[Any] = Counter()
         for event, count in self.ledger().events():

@@ -48,8 +48,9 @@ def spent_together(
     before: Sequence[Line] = (),
     further: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[float, float]:
-    """Epsilon and delta (the smallest) of runs on the same people; `before`: what `folders` have in common, spent once.
+    """Epsilon and delta (the smallest) of runs on the same people.
 
+    `before`: what choosing a schema spent, once for each schema that `folders` have: one that was chosen anew was paid anew.
     Noised scores are counted too, and all that `further` runs hold, at most. Infinite as soon as one of them is not private.
     Runs that protect something else, or count other neighbours, are refused.
     """
@@ -62,5 +63,6 @@ def spent_together(
     if any(run.privacy["status"] != "private" for run in groups[0].runs):
         return math.inf, delta
     lines = [line for run in ours for line in run.ledger.lines if line not in before]
-    lines += [*before, *(line for run in others for line in run.ledger.lines)]
+    schemas = {run.folder.schema.read_bytes() if run.folder.schema.exists() else b"" for run in ours}
+    lines += [*(list(before) * len(schemas)), *(line for run in others for line in run.ledger.lines)]
     return Ledger(groups[0].adjacency, lines, groups[0].unit).epsilon(delta), delta

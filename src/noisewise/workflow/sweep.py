@@ -211,8 +211,10 @@ def carry_out_sweep(
     folder = Path(out)
     check_same(whole.sweep, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "sweep.toml", whole.sweep.text.encode())
     keys = names_of(len(whole.plans))
+    for key, schema in zip(keys, whole.schemas, strict=True):
+        _check_same_schema(RunFolder(folder / key), schema)
+    write_atomically(folder / "sweep.toml", whole.sweep.text.encode())
     scored = whole.public and len(whole.plans[0].data.valid) > 0
     jobs = [
         run_job(folder / key, plan.config, schema, score=scored)
@@ -225,6 +227,15 @@ def carry_out_sweep(
     content = _described(whole, keys, folders, results, scores, paid)
     write_json(folder / "sweep.json", content)
     return content
+
+
+def _check_same_schema(run: RunFolder, schema: Schema | None) -> None:
+    """A schema that was chosen anew with noise was paid for anew: its runs are others."""
+    if run.schema.exists() and read_json(run.schema) != (None if schema is None else schema.to_dict()):
+        raise RunError(
+            f"{run.path} was trained under another schema than the one that is named now: choosing it anew has spent more "
+            "than the total says. Put the old schema back (it lies there as schema.json), or give another --out."
+        )
 
 
 def names_of(count: int) -> list[str]:
