@@ -4,6 +4,34 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "recipe: a second phase forgets what its recipe has released",
+        "recipe.py",
+        "if recipe.ledger is not None and not ledger.begins_with(recipe.ledger):",
+        "if False:",
+        ("test_recipe.py::test_a_second_phase_keeps_what_its_recipe_has_released",),
+    ),
+    Mutant(
+        "recipe: what is released after a phase is forgotten",
+        "recipe.py",
+        "return made, ledger.composed(news) if news.lines else ledger",
+        "return made, ledger",
+        ("test_recipe.py::test_what_is_released_after_a_phase_counts",),
+    ),
+    Mutant(
+        "recipe: a repair that is not private passes without its line",
+        "recipe.py",
+        "if open_ones and all(line.event_is_private for line in lines):",
+        "if False:",
+        ("test_recipe.py::test_a_repair_that_is_not_private_is_in_the_ledger_or_refused",),
+    ),
+    Mutant(
+        "recipe: readings of a first phase are deleted with it",
+        "recipe.py",
+        "if work.valid_ledger.exists():",
+        "if False:",
+        ("test_recipe.py::test_readings_suffice_for_all_phases_and_are_told_once",),
+    ),
+    Mutant(
         "noise: the kernel is not taken where it could be",
         "noise.py",
         "if kernels.lays(values, mask) and kernels.usable(noise):",

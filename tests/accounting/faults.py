@@ -3,6 +3,20 @@
 from helpers.planting import Mutant
 
 FAULTS = [
+    Mutant(
+        "ledger: a run that is only alike passes for the same",
+        "accounting/ledger.py",
+        "return ours is None or theirs is None or ours.lost or theirs.keys <= ours.keys",
+        "return True",
+        ("test_recipe.py::test_runs_of_equal_plans_are_two_runs",),
+    ),
+    Mutant(
+        "ledger: keys of what was added are lost",
+        "accounting/ledger.py",
+        "others=(one.keys | other.keys) - {one.key}",
+        "others=one.others",
+        ("test_recipe.py::test_runs_of_equal_plans_are_two_runs",),
+    ),
     # ledger and plan
     Mutant(
         "answers of one batch counted as one",

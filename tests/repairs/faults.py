@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "transfer: any network passes for a public one",
+        "repairs/transfer.py",
+        "lineage.check_origin(lineage.marks_of(network), mark_of(data.train), origin)",
+        "pass",
+        ("repairs/test_transfer.py::test_a_network_that_learned_from_the_same_rows_is_no_public_one",),
+    ),
+    Mutant(
         "transfer: the network stays in training mode",
         "repairs/transfer.py",
         "    network.eval()\n",

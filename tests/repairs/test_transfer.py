@@ -13,7 +13,8 @@ from noisewise.clipping import Flat
 from noisewise.data import Splits
 from noisewise.data.statistics import noised_statistics
 from noisewise.errors import ConfigError, CoupledSamples, PrivacyError, RunError
-from noisewise.recipe import at_epsilon, fit
+from noisewise.losses import cross_entropy
+from noisewise.recipe import at_epsilon, fit, train_openly
 from noisewise.repairs import transfer
 from noisewise.repairs.transfer import RESNEXT, SIMCLR, Probe, features_of, linear_probe
 from noisewise.runs.tensors import save_weights
@@ -224,3 +225,14 @@ def test_people_stay_people():
     people = replace(compose.images(1), unit=torch.arange(40) // 2)
     recipe = linear_probe(Splits(people, people, people), backbone(), settings=Probe(batch_size=5))
     assert (recipe.mechanism.unit, recipe.mechanism.sampler.n) == ("person", 20)
+
+
+def test_a_network_that_learned_from_the_same_rows_is_no_public_one():
+    parts = splits()
+    rows = replace(parts.train, public=False)
+    network = nn.Sequential(backbone(0), nn.Flatten(), nn.LazyLinear(len(rows.classes)))
+    network(rows.x[:2])
+    trained = train_openly(network, rows, cross_entropy, epochs=1, batch_size=8, lr=0.1)
+    with pytest.raises(PrivacyError, match="came out of a run on the same data"):
+        linear_probe(parts._replace(train=rows), trained[0])
+    assert linear_probe(parts._replace(train=rows), backbone(0)).ledger is None

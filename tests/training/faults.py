@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "training: copies of a run that stopped early are taken for fresh",
+        "training/loop.py",
+        "            lineage.end(model, team=team)  # copies of it",
+        "            pass  # copies of it",
+        ("test_recipe.py::test_copies_of_a_run_that_stopped_early_are_known",),
+    ),
+    Mutant(
         "lineage: copies of weights that were made of a run's are fresh",
         "training/lineage.py",
         "            _CONTENTS[mark] = tuple(outcomes.values())  # copies too\n",

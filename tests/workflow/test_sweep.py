@@ -11,8 +11,9 @@ from helpers.remembered import remembered  # noqa: F401  accountants with a memo
 from noisewise.accounting import Ledger, pld_epsilon
 from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
-from noisewise.errors import ConfigError, Interrupted, PrivacyError
-from noisewise.runs.files import read_json
+from noisewise.errors import ConfigError, Interrupted, PrivacyError, RunError
+from noisewise.runs.files import read_json, write_json
+from noisewise.runs.folder import RunFolder
 from noisewise.runs.together import grouped, read_runs, run_folders
 from noisewise.workflow import sweep as module
 from noisewise.workflow.sweep import carry_out_sweep, plan_sweep
@@ -55,6 +56,15 @@ def test_the_price_is_that_of_all_runs_together_before_and_after(table, tmp_path
 
 
 @pytest.mark.slow
+def test_runs_of_a_schema_that_was_chosen_anew_are_not_added_as_if_it_were_the_same(table, tmp_path):
+    whole = planned(table)
+    carry_out_sweep(whole, tmp_path / "out", progress=False)
+    schema = RunFolder(tmp_path / "out" / "run-01").schema
+    write_json(schema, {**read_json(schema), "label": "other"})
+    with pytest.raises(RunError, match="under another schema"):
+        carry_out_sweep(whole, tmp_path / "out", progress=False)
+
+
 def test_equal_rows_lie_in_memory_once():
     text = (
         '[train]\ndata = "digits"\nnoise_multiplier = 4\nsteps = 3\n'

@@ -199,22 +199,13 @@ def _paid(folder: RunFolder, lines: list[dict[str, Any]]) -> str:
 # --- what was planned --------------------------------------------------------------------------------------------------
 
 
-def _ends_with(tail: Sequence[Line], planned: Sequence[Line]) -> bool:
-    """Are these the planned releases? Equal ones of before the run share a line with the first of them."""
-    if len(tail) != len(planned):
-        return False
-    (first, *rest), (expected, *others) = tail, planned
-    alike = _release(replace(first, count=expected.count)) == _release(expected) and first.count >= expected.count
-    return alike and [_release(line) for line in rest] == [_release(line) for line in others]
-
-
 def _plan(folder: RunFolder) -> str:
     """config.toml and n give the lines that are in the ledger, at no more than the config's epsilon."""
     written = joined(Ledger.from_dict(read_json(folder.ledger)).lines)
     if not folder.config.exists():
         planned = _written_plan(folder).lines()
         tail = written[len(written) - len(planned) :]
-        if not _ends_with(tail, planned):
+        if [_release(line) for line in tail] != [_release(line) for line in planned]:
             raise RunError(f"mechanism.json plans {_in_words(planned)}, the ledger holds {_in_words(written)}.")
         return (
             f"the ledger ends with what mechanism.json plans: {_in_words(planned)}. (Made in Python: no config.toml.)"

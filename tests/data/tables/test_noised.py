@@ -17,6 +17,7 @@ from helpers import tiny
 from helpers.people_table import people, written
 from noisewise.accounting.defaults import default_delta
 from noisewise.bounded import Bounded, release
+from noisewise.data import Splits
 from noisewise.data.tables import noised as noised_choice
 from noisewise.data.tables.kinds import BUCKETS, Category, Classes, Hashed, Number, bucket
 from noisewise.data.tables.noised import (
@@ -32,9 +33,11 @@ from noisewise.data.tables.noised import (
 from noisewise.data.tables.propose import RELEASED, propose
 from noisewise.data.tables.schema import MISSING, Schema
 from noisewise.errors import DataError
+from noisewise.losses import cross_entropy
 from noisewise.mechanism import Mechanism
 from noisewise.randomness import Entropy
-from noisewise.sampling import FullBatch
+from noisewise.recipe import Recipe, at_epsilon, fit
+from noisewise.sampling import FullBatch, Poisson
 
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -115,6 +118,21 @@ def test_training_adds_up_with_the_choice(file) -> None:
     assert schema.ledger is not None
     trained = tiny.run(ledger=schema.ledger, insecure_seed=0)
     assert trained.ledger.events() == [*schema.ledger.events(), *tiny.mechanism().events()]
+
+
+def test_a_recipe_plans_what_choosing_ranges_has_spent(file) -> None:
+    schema = noised(file).schema
+    rows = schema.encode(file)
+    layers = torch.nn.Sequential(torch.nn.Linear(rows.x.shape[1], 2))
+    made = Recipe(
+        model=layers, data=Splits(rows, rows, rows), loss_fn=cross_entropy,
+        mechanism=Mechanism(sampler=Poisson(len(rows), 200), steps=2, noise_multiplier=4.0),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )  # fmt: skip
+    assert made.lines()[: len(schema.ledger.lines)] == schema.ledger.lines
+    calibrated = at_epsilon(made, 4.0, 1e-5)
+    assert calibrated.epsilon(1e-5) <= 4.0
+    assert fit(calibrated, progress=False).ledger.epsilon(1e-5) == pytest.approx(calibrated.epsilon(1e-5))
 
 
 class Spy:
