@@ -321,7 +321,7 @@ def test_a_disk_that_is_full_while_saving_keeps_the_last_good_checkpoint(tmp_pat
         if observation.step == 7:
             monkeypatch.setattr(os, "fsync", full)
 
-    with pytest.raises(RunError, match=r"could not be written \(No space left on device\).*last good version.*resume"):
+    with pytest.raises(RunError, match=r"could not be written \(No space left on device\).*before is kept.*resume"):
         tiny.run(out=tmp_path, checkpoint_seconds=0, insecure_seed=SEED, recorders=[fill])
     monkeypatch.undo()
     resumed = tiny.run(out=tmp_path, resume=True, insecure_seed=SEED)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.command_line import command_line
 from noisewise.data import Splits, disk, load
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.recipes import features_of
@@ -219,3 +220,11 @@ def test_readme_says_how_features_of_a_convolution_are_made(own, tmp_path):
     )  # fmt: skip
     folder = execute(planned, tmp_path / "run", progress=False)
     assert "features_of(images, features, flat=False)" in folder.readme.read_text()
+
+
+def test_a_table_is_no_input_of_a_run_on_images(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
+    noisewise = command_line(monkeypatch, capsys, tmp_path, columns=200)
+    told = noisewise("predict", str(run.path), "new.csv", "--out", "out.csv")
+    assert told.code != 0
+    assert "was trained on images" in told.words

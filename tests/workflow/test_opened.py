@@ -9,12 +9,13 @@ from functools import partial
 import pytest
 import torch
 
+from helpers.people_schema import written
 from noisewise.audits import AUDITS, read
 from noisewise.data.tables.kinds import Classes, Number
 from noisewise.data.tables.schema import Schema
 from noisewise.errors import ConfigError, DataError, RunError
 from noisewise.runs.folder import RunFolder
-from noisewise.workflow.config import Config, configure
+from noisewise.workflow.config import Config, configure, plan
 from noisewise.workflow.execution import execute
 from noisewise.workflow.opened import NEEDS, accuracy, audit, open_run
 from noisewise.workflow.plan import Planned
@@ -130,3 +131,29 @@ def test_what_audits_need_is_made_once_and_nothing_else_is_known(run) -> None:
     assert opened.needed("path") == (opened.start,)
     with pytest.raises(ConfigError, match="an audit needs 'folder', which a run does not have"):
         opened.needed("folder")
+
+
+def test_other_rows_are_noticed_before_anything_is_planned_on_them(tmp_path) -> None:
+    """Fewer of them would seem to cost more."""
+    rows = {"age": [str(age) for age in range(100)] * 3, "ill": ["no", "yes"] * 150}
+    written(tmp_path / "people.csv", rows)
+    schema = Schema(label="ill", target=Classes(("no", "yes")), columns={"age": Number(0, 100)})
+    given = {"epsilon": 3.0, "steps": 3, "batch_size": 50, "model": "logistic", "twin": False}
+    planned = plan(data=str(tmp_path / "people.csv"), schema=schema, **given)
+    folder = execute(planned, tmp_path / "run", progress=False)
+    written(tmp_path / "people.csv", {name: values[:80] for name, values in rows.items()})
+    with pytest.raises(DataError, match="is not what"):
+        open_run(folder.path)
+
+
+def test_a_model_with_another_number_of_outputs_is_refused(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef three(shape, outputs): return nn.Linear(shape[0], 3)\n"
+    )
+    written(tmp_path / "people.csv", {"age": ["3", "5"] * 50, "ill": ["no", "yes"] * 50})
+    schema = Schema(label="ill", target=Classes(("no", "yes")), columns={"age": Number(0, 100)})
+    with pytest.raises(ConfigError, match="gives 3 outputs for a row, and the data has 2 classes"):
+        plan(
+            data=str(tmp_path / "people.csv"), schema=schema, noise_multiplier=4.0, steps=3, batch_size=20,
+            model=f"{tmp_path / 'mine.py'}:three",
+        )  # fmt: skip

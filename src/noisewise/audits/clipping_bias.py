@@ -246,8 +246,8 @@ class ClippingBias(Result):
                 )
             if (hidden := self.values.hidden[by]).parts:
                 sentences.append(
-                    f"{hidden.parts} parts by {by} with fewer than {SMALLEST} people each ({hidden.people} people in "
-                    "all) are not shown."
+                    f"Parts by {by} with fewer than {SMALLEST} people each are not shown: {hidden.parts}, {hidden.people} "
+                    "people in all."
                 )
         return sentences
 

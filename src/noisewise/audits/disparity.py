@@ -6,7 +6,7 @@ For real-valued targets: squared and absolute error and bias of everyone and of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -245,7 +245,8 @@ class Disparity(Result):
             return f"a difference that chance can explain ({points(cost)} points, interval {points_interval(cost)})."
         if cost.value > 0:
             return f"{points(cost)} points (interval {points_interval(cost)}). {POOR_TWIN}"
-        return f"privacy cost {points(cost).lstrip('−+')} points (interval {points_interval(cost)})."
+        lost = replace(cost, value=-cost.value, low=-cost.high, high=-cost.low)
+        return f"privacy cost {points(lost).lstrip('+')} points (interval {points_interval(lost)})."
 
     def _extremes_in_words(self, by: str, extremes: Extremes) -> list[str]:
         sentences = []

@@ -55,7 +55,13 @@ def predict(
     if not file.exists() and (table or str(file) not in CATALOG):
         raise DataError(f"{file} does not exist. Give the path of a CSV or Parquet file, or of images (FILE.npy).")
     check_finished(RunFolder(run))
-    if not table and Settings.read(RunFolder(run).config).recipe is not None:
+    of_images = RunFolder(run).config.exists() and Settings.read(RunFolder(run).config).recipe is not None
+    if table and of_images:
+        raise DataError(
+            f"{run} was trained on images, and {file} is a table: give images, FILE.npy of [n, channels, height, width], a "
+            "folder of noisewise.data.disk.save, or a set's name."
+        )
+    if of_images:
         _images(run, file, out, keep, temperature, as_json)
         return
     from noisewise.workflow.prediction import predict as predicted

@@ -148,8 +148,9 @@ def _sizes(test: Any, valid: Any, people: int, schema: Schema) -> tuple[float, f
         if isinstance(wanted, float) and not wanted < 1:
             raise ConfigError(f"{name}={wanted!r}: a share must be below 1; for a number of {who} write {wanted:.0f}.")
         if 0 < wanted * people < 1:
+            without = ", or valid=0" if name == "valid" else ""
             raise DataError(
-                f"{people} {who}: a share of {wanted:g} for the {name} part is less than one. Give more rows, or {name}=0."
+                f"{people} {who}: a share of {wanted:g} for the {name} part is less than one. Give more rows{without}."
             )
     counted = [wanted if isinstance(wanted, int) else wanted * people for wanted in (test, valid)]
     if sum(counted) >= people:

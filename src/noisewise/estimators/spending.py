@@ -83,7 +83,7 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
 
     With `owners`, those of earlier fits that knew theirs are fits that the same people were part of, by whichever rows.
 
-    Warns at the first fit on rows that were trained on before, and then no more: the total of this and all earlier ones is
+    Warns at every fit on rows that were trained on before, with the sum so far; the total of this and all earlier ones is
     the estimator's `composed_epsilon_`. Limits: other processes, and rows that were changed in between.
     """
     _warn_of_other_processes()
@@ -93,17 +93,18 @@ def counted(rows: np.ndarray, ledger: Ledger, delta: float, owners: np.ndarray |
     if not earlier:
         return [[]]
     several = histories(fit, earlier)
+    total = max(together([ledger, *ledgers], delta) for ledgers in several)
+    sum_so_far = f"so far to {at_most(total)} at delta {at_most(delta)}"
     if not any(other.warned for other in earlier):
-        total = max(together([ledger, *ledgers], delta) for ledgers in several)
-        warnings.warn(
+        words = (
             f"fit again on {'rows' if owners is None else 'people'} that were trained on before in this process: every fit "
-            f"spends its own epsilon (this one {at_most(together([ledger], delta))}), and they add up, so far to "
-            f"{at_most(total)} at delta {at_most(delta)}. Cross-validation and searches do this for every fold and setting: "
-            "try settings on public data, or divide epsilon by the number of fits. This is said once; composed_epsilon_ has "
-            "the total after each fit (keep it to yourself).",
-            PrivacyWarning,
-            stacklevel=3,
+            f"spends its own epsilon (this one {at_most(together([ledger], delta))}), and they add up, {sum_so_far}. "
+            "Cross-validation and searches do this for every fold and setting: try settings on public data, or divide epsilon "
+            "by the number of fits. composed_epsilon_ has the total after each fit (keep it to yourself)."
         )
+    else:
+        words = f"fit again, fit {len(earlier) + 1} on some of these: epsilons add up, {sum_so_far}."
+    warnings.warn(words, PrivacyWarning, stacklevel=3)
     for other in (*earlier, fit):
         other.warned = True
     return several

@@ -18,6 +18,7 @@ from torch import nn
 
 from noisewise import userfiles
 from noisewise.errors import ConfigError
+from noisewise.models import convert as convert  # noisewise.models.convert.batchnorm_to_groupnorm, as errors name it
 from noisewise.models.convolutional import cifar_net, cnn, dp_cnn, dp_cnn_s, h_cnn, h_cnn_s, lenet, mnist_cnn
 from noisewise.models.heads import conv_head, linear_head
 from noisewise.models.residual import resnet18, resnet34, wrn_16_4, wrn_40_4

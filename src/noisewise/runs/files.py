@@ -30,8 +30,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise RunError(
-            f"{path.name} could not be written ({error.strerror}): the last good version is kept. "
-            "Free space or choose another folder, then resume."
+            f"{path} could not be written ({error.strerror}). What was there before is kept. Free space or choose another "
+            "folder; a run is then resumed."
         ) from error
 
 

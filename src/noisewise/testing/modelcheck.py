@@ -272,7 +272,7 @@ def _remedies(model: nn.Module, batch: Nest, loss_fn: Any, example: Nest, error:
         converted, changes = batchnorm_to_groupnorm(model)
     except RuntimeError as other:  # e.g. with weights that hooks compute
         return (f"Write the model with GroupNorm in place of BatchNorm: it cannot be copied ({other}).",)
-    advice = f"Replace BatchNorm with noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(changes)}"
+    advice = f"Replace BatchNorm: model, changes = noisewise.models.convert.batchnorm_to_groupnorm(model). {' '.join(changes)}"
     try:
         examine(converted, loss_fn, batch, example)
     except Exception as other:

@@ -331,4 +331,4 @@ class _Epsilon:
         """Show the step, with the epsilon that the next reading will have: it is not exceeded until then."""
         if not self._bar.show:
             return
-        self._bar.advance(extra=f"epsilon {at_most(self._after(self.state.step))}" if self.private else "not private")
+        self._bar.advance(extra=f"epsilon ≤ {at_most(self._after(self.state.step))}" if self.private else "not private")

@@ -170,7 +170,7 @@ def check_same_data(folder: RunFolder, planned: Planned) -> None:
     """The rows to train on are those that the run was trained on, where its folder still knows: else members were tested."""
     if not folder.identity.exists():
         return
-    if not Identity.from_dict(read_json(folder.identity)).fits(mark_of(planned.recipe.data.train)):
+    if not Identity.from_dict(read_json(folder.identity)).fits(mark_of(planned.data.train)):
         raise DataError(
             f"{planned.config.data} is not what {folder.path} was trained on: a value, a row or their order differs, or an "
             "earlier version cut it into other parts. Audits would take people for new who are not: give the data back as they "

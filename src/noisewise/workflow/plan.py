@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -173,7 +174,27 @@ def loss_of_config(config: Config, data: Splits) -> LossFn:
 def untrained(config: Config, data: Splits) -> nn.Module:
     """The model before training and repairs, on its device."""
     model = build_model(config.model, tuple(data.train.x.shape[1:]), outputs_for(data.train), config.seed)
+    if ".py:" in config.model:
+        _check_outputs(model, data, config.model)
     return model.to(device_of(config))
+
+
+def _check_outputs(model: nn.Module, data: Splits, name: str) -> None:
+    """One's own model has an output for each class: asked with blank rows, before anything is spent."""
+    blank = torch.zeros_like(data.train.x[:2])
+    try:
+        with torch.no_grad(), torch.random.fork_rng([]):
+            made = copy.deepcopy(model).cpu().eval()(blank)
+    except Exception:
+        return  # what blank rows do not suit is said when it is trained
+    wanted = outputs_for(data.train)
+    classes = data.train.task == "classification" and isinstance(made, torch.Tensor) and made.dim() == 2
+    if classes and made.shape[1] != wanted:
+        raise ConfigError(
+            f"model {name} gives {made.shape[1]} outputs for a row, and the data has {wanted} classes "
+            f"({', '.join(data.train.classes[:12])}): it needs one for each. The second argument of its function says how "
+            "many."
+        )
 
 
 def device_of(config: Config) -> torch.device:

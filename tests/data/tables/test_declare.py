@@ -44,3 +44,21 @@ def test_whatever_a_csv_writer_writes_is_read(values):
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="").writerow(values)
     assert declared(f"a={written.getvalue()}", ["a"]) == ("a", Category(tuple(values)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a=0-120", "a range of numbers"), ("a=0:120:lgo", "a range of numbers"), ("a=0:120:foo", "a range of numbers"),
+        ("a=abc:def", "a kind with settings"), ("a=ignor", "'ignore'"), ("a=boolen", "'boolean'"), ("a=word", "'words'"),
+    ],
+)  # fmt: skip
+def test_what_was_perhaps_meant_otherwise_is_no_list_of_one_value(text, words):
+    with pytest.raises(ConfigError, match=words):
+        declared(text, ["a"])
+    name, _, value = text.partition("=")
+    assert declared(f'{name}="{value}"', ["a"]) == ("a", Category((value,)))  # in quotes it is
+
+
+def test_one_plain_value_is_a_list():
+    assert declared("a=Paris", ["a"]) == ("a", Category(("Paris",)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import difflib
+import re
 from collections.abc import Sequence
 
 from noisewise.data.tables.dates import ISO, Date
@@ -60,7 +62,20 @@ def _kind(what: str) -> Kind:
     if DECIMAL.fullmatch(low) and DECIMAL.fullmatch(high) and set(how) <= {"log", "gaps"}:
         gaps = "gaps" in how
         return filled(float(low), float(high), log="log" in how, indicator=gaps, invalid="missing" if gaps else None)
+    if '"' not in what and "," not in what and (near := _like(what)):
+        raise ConfigError(
+            f"{what!r} is no list of values, and looks like {near}. A column with this one value is written in double quotes: "
+            f"'\"{what}\"'."
+        )
     return Category(_values(what))
+
+
+def _like(what: str) -> str:
+    """What a single value was perhaps meant to be: taken as a list of one, it would leave all other values out."""
+    if re.fullmatch(r"[-+]?[\d.]+\s*[-–]\s*[-+]?[\d.]+", what) or re.match(r"[-+]?[\d.]+[^:]*:", what):
+        return "a range of numbers, which is LOW:HIGH, e.g. 0:120 or 1:1e6:log"
+    close = difflib.get_close_matches(what.partition(":")[0], (*PLAIN, "hash", "words", "date"), 1, 0.75)
+    return f"{close[0]!r}" if close else "a kind with settings, none of which has this name" if ":" in what else ""
 
 
 def _values(what: str) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ class Hashed:
 
     def words(self) -> str:
         """For people."""
-        kept = "" if self.kept is None else f", {len(self.kept)} common ones kept"
+        kept = "" if self.kept is None else f", kept: {len(self.kept)} common ones"
         return f"text, hashed into {self.buckets} buckets{kept}"
 
 
