@@ -58,3 +58,10 @@ def test_each_of_several_runs_releases_a_centre_of_its_own(capsys):
     together = pld_epsilon([*events, *gradients], planned.config.delta, "add-remove")
     assert f"epsilon {at_most(together)} for all 3" in said
     assert f"before feature mean: epsilon {at_most(planned.recipe.ledger.epsilon(planned.config.delta))}" in said
+
+
+def test_a_plan_that_cannot_learn_is_said(capsys):
+    assert "too few" not in words(capsys, noise_multiplier=None, epsilon=3.0, steps=50)
+    hopeless = words(capsys, noise_multiplier=None, epsilon=0.001, steps=50)
+    assert "too few a class needs about" in hopeless
+    assert "there are 1,258 in all" in hopeless
