@@ -91,12 +91,19 @@ def records(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """Final runs, each with the lane and the device that its file's name says."""
     made = []
     for path in sorted(folder.glob("*.*.*.json")):  # data, lane, epsilon
-        if path.name.endswith((".search.json", ".limits.json", ".repaired.json")):
-            continue
-        record = read_json(path)
-        record["lane"], record["cpu"] = path.name.split(".")[1], path.name.endswith(".cpu.json")
-        made.append(record)
+        if not path.name.endswith((".search.json", ".limits.json", ".repaired.json", ".earlier.json")):
+            made.append(_named(read_json(path), path))
     return made
+
+
+def replaced(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Records of earlier choices, which later ones took the place of; what they cost still tells."""
+    return [_named(read_json(path), path) for path in sorted(folder.glob("*.earlier.json"))]
+
+
+def _named(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    parts = path.name.split(".")
+    return {**record, "lane": parts[1], "cpu": "cpu" in parts}
 
 
 def beside(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -254,7 +261,7 @@ def cheapest(folder: Path = FOLDER) -> list[str]:
         for cpu in (True, False):
             fits = [
                 one
-                for one in records(folder)
+                for one in [*records(folder), *replaced(folder)]
                 if (one["data"], one["epsilon"], one["cpu"]) == (goal.data, goal.epsilon, cpu)
                 and 100 * one["accuracy"] >= published.accuracy
                 and (one["lane"] == "made-up-linear") == published.prior
