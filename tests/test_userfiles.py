@@ -1,7 +1,7 @@
 import pytest
 
 from noisewise.errors import ConfigError
-from noisewise.userfiles import called, load, model_maker
+from noisewise.userfiles import called, last_line, load, model_maker
 
 
 @pytest.fixture
@@ -74,3 +74,17 @@ def test_a_refusal_of_ours_goes_through_a_users_function_as_it_is():
 
     with pytest.raises(ConfigError, match=r"^bound=-1"):
         called("own.py:refuses", refuses)
+
+
+def test_an_error_is_the_files_where_it_came_out_of_it(tmp_path):
+    (tmp_path / "mine.py").write_text("def broken(x):\n    return x.nrms\ndef asks(x):\n    return x()\n")
+
+    def error_of(call):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  any
+            call()
+        return caught.value
+
+    broken, asks = (load(f"{tmp_path / 'mine.py'}:{name}") for name in ("broken", "asks"))
+    assert last_line(error_of(lambda: broken(3))) == "mine.py, line 2"
+    assert last_line(error_of(lambda: asks(lambda: load("nothing")))) == ""  # it went on in noisewise
+    assert last_line(error_of(lambda: [].nothing)) == ""

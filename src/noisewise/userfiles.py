@@ -65,6 +65,18 @@ def called(reference: str, function: Callable[..., Any], /, *arguments: Any, **o
         ) from error
 
 
+def last_line(error: BaseException) -> str:
+    """Where a user's file went wrong: `FILE.py, line N`, if the error came out of one; else nothing."""
+    ours = str(Path(__file__).parent)
+    files = {module.__file__: module for name, module in sys.modules.items() if name.startswith("noisewise_user_")}
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [number for number, frame in enumerate(frames) if frame.filename in files]
+    if not places or any(frame.filename.startswith(ours) for frame in frames[places[-1] + 1 :]):
+        return ""  # none of theirs, or it went on in ours
+    frame = frames[places[-1]]
+    return f"{Path(frame.filename).name}, line {frame.lineno}"
+
+
 def is_module(value: Any) -> bool:
     """Is it a torch.nn.Module? Asked without importing torch."""
     return any(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from noisewise import __version__
+from noisewise import __version__, userfiles
 from noisewise.cli.account import calibrate, epsilon
 from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
@@ -22,14 +22,14 @@ from noisewise.cli.pretrain import pretrain
 from noisewise.cli.processes import give_way, is_silent
 from noisewise.cli.report import report
 from noisewise.cli.reproduce import reproduce
-from noisewise.cli.shared import EXAMPLES, terminal
+from noisewise.cli.shared import EXAMPLES, plain, terminal
 from noisewise.cli.suggest import suggest
 from noisewise.cli.sweep import sweep
 from noisewise.cli.tables import schema
 from noisewise.cli.temperature import temperature
 from noisewise.cli.train import demo, train
 from noisewise.cli.verify import verify
-from noisewise.errors import Interrupted, NoisewiseError
+from noisewise.errors import ConfigError, Interrupted, NoisewiseError
 
 COMMANDS = (
     train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
@@ -89,8 +89,15 @@ def main() -> None:
         ):  # whoever read the output has left: click says 1, which is a bug here
             sys.exit(CLOSED_PIPE)
         raise
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        if where := userfiles.last_line(error):
+            terminal(stderr=True).print(
+                f"[bold red]error:[/] {plain(where)} failed with {type(error).__name__}: {plain(str(error))}. "
+                "Correct it there.",
+                soft_wrap=True,
+            )
+            sys.exit(ConfigError.exit_code)
         terminal(stderr=True).print(
             "[bold red]This is a bug in noisewise, not your mistake:[/] please report the lines above."
         )
