@@ -207,9 +207,8 @@ def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0
     """One training from the seed's noise and batches, a released centre first, then the test part, once."""
     with metered(device) as meter:
         if centre:
-            recipe = centred(
-                recipe, *noised_centre(recipe.data.train, centre, views=views, insecure_seed=10_000 + seed)
-            )
+            released = noised_centre(recipe.data.train, centre, views=views, insecure_seed=10_000 + seed)
+            recipe = centred(recipe, *released, planned=recipe.ledger)
         trained = fit(
             recipe, seed=seed, insecure_seed=seed, delta=DELTA, progress=False, runtime=runtime_for(recipe.data.train)
         )
