@@ -628,8 +628,8 @@ FAULTS = [
     Mutant(
         "seen: two recipes share the ledger they go on from",
         "recipe.py",
-        "ledger=copy.deepcopy(trained.ledger))",
-        "ledger=trained.ledger)",
+        "ledger = copy.deepcopy(trained.ledger)",
+        "ledger = trained.ledger",
         ("whole/test_steps_and_phases.py::test_recipes_that_go_on_from_one_model_share_nothing_with_it",),
     ),
     Mutant(

@@ -94,6 +94,7 @@ TESTED_ELSEWHERE = {  # module: the file that tests it, where another name is be
     "data/tables/guess.py": "data/tables/test_survey.py",  # what a survey is taken for
     "workflow/released_score.py": "report/test_shareable.py",  # a score is released to be shared
     "runs/scores.py": "report/test_shareable.py",
+    "recipes/named.py": "recipes/test_recipes.py",  # the list that these tests go through
     "workflow/public_results.py": "report/test_shareable.py",  # what is measured openly is what is shared
     "report/figures.py": "report/test_report.py",  # figures of a run's page
     "reproduce/bu2022/images.py": "reproduce/test_papers.py",  # quick tiers, and what their claims say of known numbers

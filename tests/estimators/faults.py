@@ -79,7 +79,7 @@ FAULTS = [
         "estimators/spending.py",
         "    _FITS.append(fit)\n",
         "",
-        (f"{BASE}test_cross_validation_warns_once_and_counts_what_folds_spend_together",),
+        (f"{BASE}test_cross_validation_warns_at_each_fold_and_counts_what_folds_spend_together",),
     ),
     Mutant(
         "estimator: a pickle tells which fits shared people",
@@ -96,11 +96,11 @@ FAULTS = [
         (f"{BASE}test_people_who_come_back_with_other_rows_pay_again",),
     ),
     Mutant(
-        "estimator: it is said at every fit",
+        "estimator: the whole story is told at every fit",
         "estimators/spending.py",
         "        other.warned = True",
         "        other.warned = False",
-        ("estimators/test_spending.py::test_it_is_said_once_with_the_total",),
+        ("estimators/test_spending.py::test_every_further_fit_says_the_total",),
     ),
     Mutant(
         "estimator: rows and people add up",

@@ -34,7 +34,7 @@ FAULTS = [
     Mutant(
         "centre: what else was released before is forgotten",
         "recipes/centre.py",
-        "return released.composed(replace(recipe.ledger, lines=rest))",
+        "return released.composed(replace(recipe.ledger, lines=lines[len(expected) :]))",
         "return released",
         ("recipes/test_centre.py::test_what_else_was_released_before_stays_in_the_ledger",),
     ),

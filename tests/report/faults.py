@@ -144,8 +144,8 @@ FAULTS = [
     Mutant(
         "share: paths are shown",
         "report/shareable.py",
-        'LOCAL = ("data", "test",',
-        'LOCAL = ("test",',
+        'PATHS = ("data", "test")',
+        'PATHS = ("test",)',
         ("report/test_shareable.py::test_settings_show_names_and_no_paths",),
     ),
     Mutant(

@@ -610,7 +610,7 @@ def test_sentences_on_who_gets_how_much_are_those_of_the_file(run: RunFolder, pa
     own, twin, change = (share(everyone[key]) for key in ("private", "twin", "difference"))
     (paying,) = [p for p in raw["values"]["parts"] if (p["by"], p["name"]) == ("class", extremes["pays_most"])]
     expected = [
-        own[0], raw["settings"]["rows"], 95, *own[1:], twin[0], abs(change[0]), *change[1:], int(extremes["worst"]),
+        own[0], raw["settings"]["rows"], 95, *own[1:], twin[0], abs(change[0]), -change[2], -change[1], int(extremes["worst"]),
         100 * extremes["lowest"]["value"], 100 * extremes["gap"]["value"], extremes["ratio"]["value"],
         int(extremes["pays_most"]), *share(paying["accuracy"]["difference"]),
     ]  # fmt: skip

@@ -294,7 +294,7 @@ def test_the_bar_shows_epsilon_and_steps(capsys):
     network = tiny.model()
     train(network, tiny.data(), tiny.loss_fn, tiny.mechanism(), tiny.sgd(network), delta=DELTA)
     shown = capsys.readouterr().err
-    assert f"epsilon {tiny.mechanism().epsilon(DELTA):.2f}" in shown
+    assert f"epsilon ≤ {tiny.mechanism().epsilon(DELTA):.2f}" in shown
     assert f"{tiny.STEPS}/{tiny.STEPS}" in shown
 
 

@@ -222,7 +222,7 @@ def test_delta_is_that_of_every_epsilon_that_is_shown(tmp_path, capsys):
         run, epsilon = watched_training(tmp_path, capsys, delta=delta, **SPENT), tiny.mechanism().epsilon(delta)
         assert run["summary"]["privacy"]["delta"] == delta
         assert run["summary"]["privacy"]["epsilon"] == run["history"][-1]["epsilon"] == epsilon
-        assert f"epsilon {epsilon:.2f}" in run["shown"]
+        assert f"epsilon ≤ {epsilon:.2f}" in run["shown"]
 
 
 def test_what_is_said_about_a_run_is_in_its_summary(tmp_path, capsys):

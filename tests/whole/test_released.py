@@ -22,8 +22,8 @@ ENTRIES = {  # adding one is a decision: it must not depend on what was drawn
     "metrics.jsonl": "step epsilon valid_loss",
     "ledger.json": "format adjacency unit reproducible lines event kind rate noise_multiplier purpose count first_step",
     "summary.json": "format privacy epsilon plan_epsilon delta adjacency unit sampler accountant noise_multiplier steps rate "
-    "rdp_epsilon gdp_epsilon status reason strength task data name public classes shape n model repairs communication seed "
-    "dense values indices seeds share",
+    "rdp_epsilon gdp_epsilon status reason strength task data name public test classes shape n model repairs communication "
+    "seed dense values indices seeds share",
     "config.toml": "format data valid model seed epsilon noise_multiplier delta adjacency sampler batch_size steps clip bound "
     "screen optimizer lr momentum ema twin twin_lr engine microbatch insecure_seed test drop_unlabelled public device secure "
     "repairs",

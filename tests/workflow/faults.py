@@ -373,7 +373,7 @@ FAULTS = [
     Mutant(
         "share: test rows need not be public",
         "workflow/public_results.py",
-        "    if not planned.data.test.public:\n",
+        "    if not is_open(planned.data):\n",
         "    if False:\n",
         ("report/test_shareable.py::test_runs_of_python_and_rows_that_are_not_here_tell_no_numbers",),
     ),

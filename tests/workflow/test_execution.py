@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from helpers.ranks import on_ranks
+from noisewise.data import load
+from noisewise.data.marks import mark_of
 from noisewise.distributed import ALONE
 from noisewise.errors import ConfigError, RunError
 from noisewise.runs.files import read_json
@@ -39,7 +41,8 @@ def test_a_run_holds_what_the_contract_says(run: RunFolder) -> None:
         "rdp_epsilon", "gdp_epsilon", "status", "reason",
     }  # fmt: skip
     assert (summary["task"], summary["model"], summary["repairs"]) == ("classification", "cnn", [])
-    assert summary["data"] == {"name": "digits", "public": True, "classes": 10, "shape": [1, 8, 8], "n": 1258}
+    about = {"name": "digits", "public": True, "classes": 10, "shape": [1, 8, 8], "n": 1258}
+    assert summary["data"] == {**about, "test": mark_of(load("digits").test).hex()}  # rows that are public
     assert Config.read(run.config) == quick()
     text = "".join(path.read_text() for path in run.path.glob("*.json*"))
     assert str(run.path) not in text

@@ -246,8 +246,8 @@ class ClippingBias(Result):
                 )
             if (hidden := self.values.hidden[by]).parts:
                 sentences.append(
-                    f"Parts by {by} with fewer than {SMALLEST} people each are not shown: {hidden.parts}, {hidden.people} "
-                    "people in all."
+                    f"{hidden.parts} part{'s' if hidden.parts > 1 else ''} by {by} with fewer than {SMALLEST} people each "
+                    f"({hidden.people} people in all) not shown."
                 )
         return sentences
 

@@ -16,7 +16,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     from rich.table import Table
 
     from noisewise.wording import at_most, number, promise, several_units
-    from noisewise.workflow.estimate import in_words, seconds
+    from noisewise.workflow.estimate import in_words, seconds, too_few
     from noisewise.workflow.sweep import composed
 
     config, recipe = planned.config, planned.recipe
@@ -57,7 +57,7 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
         table.add_row("recipe", plain(config.recipe.replace(",", ", ")))
     for text in config.repairs:
         table.add_row("repair", plain(text))
-    if needed := _too_few(planned):
+    if needed := too_few(recipe):
         table.add_row(
             "[bold yellow]too few[/]",
             f"a class needs about {needed:,.0f} {several_units(unit)} to be heard above the noise, and there are {n:,} in all: "
@@ -68,16 +68,3 @@ def print_plan(planned: Planned, runs: int = 1) -> None:
     name = config.data.rpartition("/")[2]
     console.print(f"[bold]{config.model}[/] on [bold]{name}[/]", soft_wrap=True)
     console.print(table)
-
-
-def _too_few(planned: Planned) -> float:
-    """How many people a class needs, where that is more than there are of all classes; else 0."""
-    from noisewise.advice.noise import smallest_class
-
-    recipe = planned.recipe
-    mechanism = recipe.mechanism
-    if recipe.data.train.task != "classification" or not recipe.private or recipe.phases:
-        return 0.0
-    weights = sum(parameter.numel() for parameter in recipe.model.parameters() if parameter.requires_grad)
-    needed = smallest_class(mechanism.sampler.rate, mechanism.steps, mechanism.noise_at(0), weights)
-    return needed if needed > mechanism.sampler.n else 0.0

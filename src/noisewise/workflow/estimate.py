@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from noisewise.advice.noise import smallest_class
 from noisewise.batches import Nest
 from noisewise.persample import clipped_sum, examine
 from noisewise.recipe import Recipe
@@ -54,3 +55,13 @@ def in_words(duration: float) -> str:
             return f"{duration / size:.1f} {unit}s"
     count, unit = (round(duration / 60), "minute") if duration >= 90 else (round(duration), "second")
     return f"a {unit}" if count <= 1 else f"{count} {unit}s"
+
+
+def too_few(recipe: Recipe) -> float:
+    """How many units a class needs to be heard above the noise, where that is more than there are of all classes; else 0."""
+    mechanism = recipe.mechanism
+    if recipe.data.train.task != "classification" or not recipe.private or recipe.phases:
+        return 0.0
+    weights = sum(parameter.numel() for parameter in recipe.model.parameters() if parameter.requires_grad)
+    needed = smallest_class(mechanism.sampler.rate, mechanism.steps, mechanism.noise_at(0), weights)
+    return needed if needed > mechanism.sampler.n else 0.0
