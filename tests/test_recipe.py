@@ -539,6 +539,34 @@ def test_copies_of_a_run_that_stopped_early_are_known(ablation):
             fit(replace(recipe(), model=model), progress=False)
 
 
+def test_copies_of_a_run_that_an_error_broke_off_are_known():
+    seen = []
+
+    def breaks(told):
+        seen.append(told.step)
+        if told.step >= 5:
+            raise ZeroDivisionError
+
+    whole = recipe()
+    with pytest.raises(ZeroDivisionError):
+        tiny.run(whole.model, callbacks=[breaks], units=whole.data.train, delta=DELTA)
+    assert max(seen) == 5
+    for model in (whole.model, copy.deepcopy(whole.model)):
+        with pytest.raises(PrivacyError, match="came out of a run on the same data"):
+            fit(replace(recipe(), model=model), progress=False)
+
+
+def test_a_ledger_read_from_json_holds_what_was_in_it_and_no_other_run():
+    one, other = (fit(recipe(), progress=False) for _ in range(2))
+    read = Ledger.from_dict(one.ledger.to_dict())
+    further = fit(replace(recipe(), model=one.model, ledger=read), progress=False)
+    assert further.ledger.holds(one.ledger)
+    assert Identity.from_dict(further.ledger.identity.to_dict()) == further.ledger.identity
+    longer = fit(continued(recipe(), other), progress=False)  # as many releases, all of them others
+    assert longer.ledger.lines == further.ledger.lines
+    assert not further.ledger.holds(longer.ledger)
+
+
 def test_readings_suffice_for_all_phases_and_are_told_once(tmp_path):
     data = Data(*tiny.data())
     whole = recipe(phase())

@@ -4,6 +4,13 @@ from helpers.planting import Mutant
 
 FAULTS = [
     Mutant(
+        "training: copies of a run that an error broke off are taken for fresh",
+        "training/loop.py",
+        "            lineage.end(model)\n        raise",
+        "            pass\n        raise",
+        ("test_recipe.py::test_copies_of_a_run_that_an_error_broke_off_are_known",),
+    ),
+    Mutant(
         "training: copies of a run that stopped early are taken for fresh",
         "training/loop.py",
         "            lineage.end(model, team=team)  # copies of it",
@@ -355,8 +362,8 @@ FAULTS = [
     Mutant(
         "seen: delta of the metrics ignored",
         "training/loop.py",
-        "_Epsilon(progress and team.first, state, delta, ablation, status) as shown",
-        "_Epsilon(progress and team.first, state, default_delta(mechanism.sampler.n), ablation, status) as shown",
+        "_Epsilon(progress and team.first, state, delta, ablation, status)",
+        "_Epsilon(progress and team.first, state, default_delta(mechanism.sampler.n), ablation, status)",
         ("whole/test_options.py::test_delta_is_that_of_every_epsilon_that_is_shown",),
     ),
     Mutant(

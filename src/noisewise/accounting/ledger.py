@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -62,14 +63,14 @@ class Identity:
 
     Guarantee: without the key a digest tells nothing; with it, a guess of the whole set can be confirmed. So both stay
     under `sensitive/`. Limit: one changed value makes another set, so overlapping sets cannot be seen. `others`: keys of the
-    ledgers that were added to this one; what was drawn anew has another key, however alike its lines are. `lost`: it had lines
-    before it had a key, as a ledger that was read from JSON alone.
+    ledgers that were added to this one; what was drawn anew has another key, however alike its lines are. `lost`: lines
+    that it had before it had a key, as a ledger that was read from JSON alone; of these no key is known.
     """
 
     key: bytes = field(repr=False)
     digest: bytes = field(repr=False)
     others: frozenset[bytes] = field(default=frozenset(), repr=False)
-    lost: bool = False
+    lost: tuple[Line, ...] = field(default=(), repr=False)
 
     @property
     def keys(self) -> frozenset[bytes]:
@@ -88,7 +89,7 @@ class Identity:
     def to_dict(self) -> dict[str, str]:
         """JSON form, for `sensitive/` only."""
         others = {"others": " ".join(sorted(key.hex() for key in self.others))} if self.others else {}
-        lost = {"lost": "yes"} if self.lost else {}
+        lost = {"lost": json.dumps([line.to_dict() for line in self.lost])} if self.lost else {}
         return {"key": self.key.hex(), "digest": self.digest.hex(), **others, **lost}
 
     @classmethod
@@ -97,7 +98,8 @@ class Identity:
         try:
             check_keys(raw, "key", "digest", *(name for name in ("others", "lost") if name in raw))
             others = frozenset(map(bytes.fromhex, raw.get("others", "").split()))
-            identity = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]), others, raw.get("lost") == "yes")
+            lost = tuple(map(Line.from_dict, json.loads(raw.get("lost", "[]"))))
+            identity = cls(bytes.fromhex(raw["key"]), bytes.fromhex(raw["digest"]), others, lost)
             if {len(identity.digest), *map(len, identity.keys)} != {32}:
                 raise ValueError("a key and a digest have 32 bytes")
             return identity
@@ -166,7 +168,7 @@ class Ledger:
     def claim_data(self, mark: bytes, key: bytes) -> None:
         """Whoever continues this ledger trains on this data: the same as before, or the first (then `key` is kept)."""
         if self.identity is None:
-            self.identity = replace(Identity.of(mark, key), lost=bool(self.lines))
+            self.identity = replace(Identity.of(mark, key), lost=tuple(self.lines))
         elif not self.identity.fits(mark):
             raise PrivacyError(
                 "this is not the data that the ledger counts: some value, type, order or owner differs, and what is "
@@ -259,13 +261,14 @@ class Ledger:
 def _knows(whole: Ledger, part: Ledger) -> bool:
     """May one ledger be in the other by its keys? Where keys are not known, lines must do."""
     ours, theirs = whole.identity, part.identity
-    return ours is None or theirs is None or ours.lost or theirs.keys <= ours.keys
+    known = ours is None or theirs is None or theirs.keys <= ours.keys
+    return known or (ours is not None and _counts(part.lines) <= _counts(ours.lost))
 
 
 def _both(one: Identity | None, other: Identity | None) -> Identity | None:
     if one is None or other is None:
         return one or other
-    return replace(one, others=(one.keys | other.keys) - {one.key}, lost=one.lost or other.lost)
+    return replace(one, others=(one.keys | other.keys) - {one.key}, lost=(*one.lost, *other.lost))
 
 
 def _counts(lines: Iterable[Line]) -> Counter[tuple[DpEvent, str]]:

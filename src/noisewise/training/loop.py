@@ -210,7 +210,8 @@ def train(
         agree_on_run(
             team, run.behaviour, {"ablation": ablation, "ema": ema, "recorders": len(recorders), "delta": delta}
         )
-        with _interrupts() as interrupted, _Epsilon(progress and team.first, state, delta, ablation, status) as shown:
+        shown_to = _Epsilon(progress and team.first, state, delta, ablation, status)
+        with _known_if_broken_off(model, state), _interrupts() as interrupted, shown_to as shown:
             read_at, (told,) = set(readings.reading_steps(mechanism)), team.any(bool(callbacks))
             waits = status.status == "private" and out is None and not told and not team.several
             stopped = run.tell(callbacks, run.history)
@@ -274,6 +275,17 @@ def _stop(run: Run, status: Status) -> None:
         f"stopped after step {state.step} of {state.mechanism.steps}; nothing is lost. Resume with resume=True "
         f"(command line: the same command with --resume), folder {run.where}."
     )
+
+
+@contextmanager
+def _known_if_broken_off(model: nn.Module, state: State) -> Iterator[None]:
+    """Copies of a model whose run an error has broken off are known too: what it has released is out, and in it."""
+    try:
+        yield
+    except BaseException:
+        if state.step and not state.team.several:  # several processes do not break off together, and must read as one
+            lineage.end(model)
+        raise
 
 
 @contextmanager
