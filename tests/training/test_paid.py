@@ -12,8 +12,10 @@ import torch
 from scipy import stats
 from torch import nn
 
+from helpers import tiny
 from noisewise.data import Data
 from noisewise.errors import BudgetSpent, ConfigError, DataError, PrivacyError
+from noisewise.training import paid as paid_module
 from noisewise.training.paid import PaidAccuracy
 
 N = 60
@@ -139,3 +141,15 @@ def test_readings_of_two_objects_differ():
 def test_what_means_nothing_is_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_readings_of_a_secure_run_have_secure_noise(monkeypatch):
+    drawn = []
+    genuine = paid_module.release
+    monkeypatch.setattr(
+        paid_module, "release", lambda *asked, **how: drawn.append(how["entropy"].secure) or genuine(*asked, **how)
+    )
+    data = Data(*tiny.data())
+    for secure in (True, False):
+        PaidAccuracy(data, epsilon=1.0, readings=1, delta=1e-3, secure=secure)(tiny.model())
+    assert drawn == [True, False]

@@ -15,10 +15,10 @@ from noisewise.runs.files import finite, read_json
 from noisewise.runs.together import apart, grouped, read_runs, run_folders
 from noisewise.wording import at_most
 
-DELTA = 1e-5  # where nobody says one
-
 if TYPE_CHECKING:
     from noisewise.runs.together import Group
+
+DELTA = 1e-5  # where nobody says one
 
 
 @example("noisewise budget runs/")
