@@ -306,7 +306,7 @@ def main() -> None:
         if args.profile:
             for kind in [None] if args.no_bf16 else [None, torch.bfloat16]:
                 x, y = inputs(size).cuda(), torch.randint(0, classes, (size,)).cuda()
-                for way in ("plain captured", "noisewise"):
+                for way in ("plain captured", "noisewise", "elementwise masks")[: 3 if kind is None else 2]:
                     with precision(kind):
                         profile(WAYS[way](make().cuda(), x, y), args.profile, f"{name}, {way}, {kind or 'float32'}")
         print(name, json.dumps(row), flush=True)

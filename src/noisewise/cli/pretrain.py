@@ -28,7 +28,11 @@ def pretrain(
     steps: Annotated[int, typer.Option(help="Steps at most.")] = 5_000,
     seconds: Annotated[float | None, typer.Option(help="Stop after so long; the learning rate ends there.")] = None,
     batch: Annotated[int, typer.Option(help="Images in a step, each in two versions.")] = 512,
-    width: Annotated[int, typer.Option(help="Channels of the first stage; the last has 8 times as many.")] = 64,
+    width: Annotated[int, typer.Option(help="Channels of the first stage; each further one has twice as many.")] = 64,
+    stages: Annotated[int, typer.Option(help="Stages that learn, 1 to 4.")] = 4,
+    kept: Annotated[
+        int | None, typer.Option(help="Stages in the file, the first ones. Default: all; recipes use the second.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of images, versions and initial weights.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: a GPU where there is one.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, no summary.")] = False,
@@ -57,8 +61,9 @@ def pretrain(
 
     channels, height, wide = map(int, sizes.groups())
     how = Pretraining(
-        kind=kind, shape=(channels, height, wide), images=images, steps=steps, batch=batch, width=width, seed=seed
-    )
+        kind=kind, shape=(channels, height, wide), images=images, steps=steps, batch=batch, width=width,
+        stages=stages, kept=kept, seed=seed,
+    )  # fmt: skip
     where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     encoder, made = learn(how, device=where, progress=not quiet, seconds=seconds)
     save_encoder(encoder, how, made, out, seconds)

@@ -26,23 +26,23 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Stages of two blocks; `stages(x)` gives the map of each, `[n, width 2^k, side / 2^k, ...]`.
+    """`stages` stages of two blocks; `stages(x)` gives the map of each, `[n, width 2^k, side / 2^k, ...]`.
 
     In evaluation mode batch norm divides by constants, so that each image is mapped by itself.
     """
 
-    def __init__(self, channels: int, width: int = 64):
+    def __init__(self, channels: int, width: int = 64, stages: int = len(WIDTHS)):
         super().__init__()
         self.channels, self.width = channels, width
         self.stem = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
-        stages, before = [], width
-        for place, times in enumerate(WIDTHS):
+        parts, before = [], width
+        for place, times in enumerate(WIDTHS[:stages]):
             after = width * times
-            stages.append(nn.Sequential(Block(before, after, 2 if place else 1), Block(after, after, 1)))
+            parts.append(nn.Sequential(Block(before, after, 2 if place else 1), Block(after, after, 1)))
             before = after
-        self.parts = nn.ModuleList(stages)
+        self.parts = nn.ModuleList(parts)
 
     def stages(self, x: Tensor, last: int = len(WIDTHS)) -> list[Tensor]:
         """The map after each stage, up to the last one wanted."""

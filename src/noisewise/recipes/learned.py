@@ -63,6 +63,12 @@ class Learned(Features):
                 "Give the file back as it was."
             )
         object.__setattr__(self, "digest", digest)
+        there = len(_loaded(self.weights, digest)[0].parts)
+        if max(self.stages) > there:
+            raise ConfigError(
+                f"stages={'/'.join(map(str, self.stages))}: {self.weights} holds the first {there} alone. Name those, or learn "
+                "an encoder with noisewise pretrain and without --kept."
+            )
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Images with the encoder's channels, of the shape that is known."""

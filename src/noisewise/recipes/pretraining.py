@@ -27,7 +27,7 @@ from noisewise import __version__
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
 from noisewise.progress import Bar
-from noisewise.recipes.encoder import Encoder
+from noisewise.recipes.encoder import WIDTHS, Encoder
 
 FORMAT = "1"
 TEMPERATURE = 0.2
@@ -39,8 +39,8 @@ CHUNK = 2000  # images made at a time
 class Pretraining:
     """How an encoder learns; the file of its weights says all of it.
 
-    kind: of made-up images, or several, `leaves/textured`, in equal shares. shape: of an image. seed: of images, versions and
-    initial weights.
+    kind: of made-up images, or several, `leaves/textured`, in equal shares. shape: of an image. stages: of the encoder that
+    learns. kept: so many of them are written (None: all). seed: of images, versions and initial weights.
     """
 
     kind: str = "textured"
@@ -49,6 +49,8 @@ class Pretraining:
     steps: int = 5_000
     batch: int = 512
     width: int = 64
+    stages: int = len(WIDTHS)
+    kept: int | None = None
     lr: float = 0.12
     seed: int = 0
 
@@ -61,6 +63,9 @@ class Pretraining:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name}={value!r}: must be a whole number >= {least}.")
+        for name, value, most in (("stages", self.stages, len(WIDTHS)), ("kept", self.kept, self.stages)):
+            if (name == "stages" or value is not None) and (type(value) is not int or not 1 <= value <= most):
+                raise ConfigError(f"{name}={value!r}: must be a whole number from 1 to {most}.")
         if self.batch > self.images:
             raise ConfigError(f"batch={self.batch} of {self.images} images: give a smaller batch, or more images.")
         if len(self.shape) != 3 or min(self.shape) < 1 or min(self.shape[1:]) < 8:
@@ -72,7 +77,7 @@ class Pretraining:
 def pretrain(
     how: Pretraining, *, device: torch.device | str = "cpu", progress: bool = False, seconds: float | None = None
 ) -> tuple[Encoder, int]:
-    """An encoder that learned on made-up images, in evaluation mode, and how many steps it made.
+    """An encoder that learned on made-up images, in evaluation mode and cut to what is kept, and how many steps it made.
 
     `seconds`: stop there; the learning rate then follows the time. Guarantee: a function of `how` (and of the time) alone.
     """
@@ -80,8 +85,8 @@ def pretrain(
     generator = torch.Generator(pictures.device).manual_seed(how.seed)
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(how.seed)
-        encoder = Encoder(how.shape[0], how.width)
-        head = nn.Sequential(nn.Linear(8 * how.width, 8 * how.width), nn.ReLU(), nn.Linear(8 * how.width, PROJECTED))
+        encoder, last = Encoder(how.shape[0], how.width, how.stages), how.width * WIDTHS[how.stages - 1]
+        head = nn.Sequential(nn.Linear(last, last), nn.ReLU(), nn.Linear(last, PROJECTED))
     encoder.to(device).train()
     for weight in encoder.parameters():
         if weight.dim() == 4:  # as images lie: convolutions need not turn them
@@ -108,6 +113,7 @@ def pretrain(
             optimizer.step()
             made += 1
             bar.advance(extra=f"loss {float(loss.detach()):.2f}" if step % 50 == 0 else None)
+    encoder.parts = encoder.parts[: how.kept]  # None: all
     return encoder.eval().float(), made
 
 
@@ -203,7 +209,8 @@ def read_encoder(path: str | os.PathLike[str]) -> tuple[Encoder, dict[str, Any]]
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(metadata["pretraining"])
-        encoder = Encoder(about["shape"][0], about["width"])
+        stages = about.get("kept") or about.get("stages", len(WIDTHS))  # files of earlier versions say neither
+        encoder = Encoder(about["shape"][0], about["width"], stages)
         encoder.load_state_dict(
             {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
         )
