@@ -206,6 +206,21 @@ def test_the_output_does_not_depend_on_being_watched():
     assert torch.equal(watch(model, x)[1], model(x))
 
 
+def test_what_an_autocast_casts_is_cast_once_and_kept_so():
+    """Convolutions, whose rule takes halves: gradients and outputs are those of the autocast itself."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 2))
+    x = torch.randn(2, 2, 4, 4)
+    assert all(call.operands.input.dtype == torch.float32 for call in watch(model, x)[0].calls)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(x)
+        tape, output, _ = watch(model, x)
+    convolutions = [call.operands.input for call in tape.calls if call.function is F.conv2d]
+    assert [given.dtype for given in convolutions] == [torch.bfloat16] * 2
+    assert torch.equal(convolutions[0], x.bfloat16())
+    assert torch.equal(output, expected)
+
+
 def test_a_stand_in_of_other_memory_is_made_anew():
     layer, x = nn.Linear(3, 2, bias=False), torch.ones(4, 3)
     made = {id(layer.weight): layer.weight.detach().clone().requires_grad_()}

@@ -136,14 +136,17 @@ def _rows_of(part: Tensor) -> slice | None:
 
 
 def with_stand_ins(
-    func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str], made: Mapping[int, Tensor]
-) -> Tensor:
+    func: Any, args: Any, kwargs: Any, operands: Operands, names: Mapping[str, str], made: Mapping[int, Tensor],
+    given: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The call with its parameters replaced by detached ones, so that no gradient goes that way.
 
-    `made`: by the parameters' ids; not used for one whose memory was exchanged since, nor for rows of one.
+    `made`: by the parameters' ids; not used for one whose memory was exchanged since, nor for rows of one. `given`: in place
+    of the input.
     """
     parameters = [getattr(operands, role) for role in names]
-    stand_ins = {
+    stand_ins = {} if given is None else {id(operands.input): given}
+    stand_ins |= {
         id(parameter): stand_in
         if (stand_in := made.get(id(parameter))) is not None and stand_in.data_ptr() == parameter.data_ptr()
         else apart(parameter)
@@ -154,6 +157,14 @@ def with_stand_ins(
         **{key: stand_ins.get(id(arg), arg) for key, arg in kwargs.items()},
     )
     return result
+
+
+def _cast(func: Any, input: Tensor) -> Tensor:
+    """A call's input as an autocast hands it on, for rules that take halves: cast here, so that it is cast only once."""
+    kind = input.device.type
+    if not RULES[func].halves or input.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
+        return input
+    return input.to(torch.get_autocast_dtype(kind))
 
 
 class Nudged(TorchFunctionMode):
@@ -228,7 +239,9 @@ class Tape(TorchFunctionMode):
             if func is F.embedding and not rows:
                 self._looked_up[id(result)] = (result, result._version, use)
             return result
-        output = with_stand_ins(func, args, kwargs, operands, names, self._stand_ins)
+        given = _cast(func, operands.input)
+        output = with_stand_ins(func, args, kwargs, operands, names, self._stand_ins, given)
+        operands = operands._replace(input=given)
         held = with_statistics(operands._replace(input=operands.input.detach()), output)
         if output._is_view():  # an in-place operation on it would take its place in the graph
             self._views.append((output, output._version, names))

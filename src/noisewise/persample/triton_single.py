@@ -23,9 +23,9 @@ def _upward(ulps):
 
 
 def _walk(entries: int) -> tuple[int, int, int]:
-    """Entries of a step, steps and warps of a program that reads a row."""
-    block = min(2048, max(128, triton.next_power_of_2(entries)))
-    return block, triton.cdiv(entries, block), 8 if block > 1024 else 4
+    """Entries of a step, steps and warps of a program that reads a row: small ones, of which many run side by side."""
+    block = min(512, max(128, triton.next_power_of_2(entries)))
+    return block, triton.cdiv(entries, block), 2
 
 
 @triton.jit(do_not_specialize=["longer", "loops"])
@@ -108,3 +108,59 @@ def masked_squares(
         halves @ mask, right, sizes, others, out, columns, loops, _ulps(more), longer, lost, BLOCK=block, num_warps=warps,
     )  # fmt: skip
     return out, others
+
+
+@triton.jit(do_not_specialize=["loops", "less", "more", "longer"])
+def _few(
+    left, right, words, mask, sizes, under, others, out, entries, loops, less, more, longer,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """`longer sum_jk l_j^2 m_jk r_k^2`, `sum_j l_j^2`, the same under a mask and `sum_k r_k^2`.
+
+    `words`: the bits of at most 32 rows, a word for each column. Squares of the left are scaled as by `_halved`, to float32.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    scalar = row + tl.arange(0, 1)
+    some = tl.arange(0, 32)
+    lengths = tl.load(left + row * ROWS + some, mask=some < ROWS, other=0.0).to(tl.float64)
+    size = tl.sum(lengths * lengths, axis=0) * _upward(less)
+    tl.store(sizes + scalar, size)
+    if MASKED:
+        there = tl.load(mask + some, mask=some < ROWS, other=0) != 0
+        tl.store(under + scalar, tl.sum(tl.where(there, lengths * lengths, 0.0), axis=0) * _upward(less))
+    back = _power(tl.sqrt(size), FAR) / 128.0
+    scale = 1.0 / back  # exactly
+    total, square = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+    for k in range(loops):
+        places = k * BLOCK + tl.arange(0, BLOCK)
+        counts = places < entries
+        bits = tl.load(words + places, mask=counts, other=0)
+        values = tl.load(right + row * entries + places, mask=counts, other=0.0).to(tl.float64)
+        weights = tl.zeros([BLOCK], tl.float32)
+        for j in tl.static_range(ROWS):
+            length = tl.load(left + row * ROWS + j).to(tl.float64) * scale
+            weights += tl.where(((bits >> j) & 1) != 0, (length * length).to(tl.float32), 0.0)
+        square += values * values
+        total += weights.to(tl.float64) * (values * values)
+    other = tl.sum(square, axis=0) * _upward(more)
+    tl.store(others + scalar, other)
+    tl.store(out + scalar, tl.sum(total, axis=0) * back * back * longer + size * other * 2.0**-100)
+
+
+def few_masked_squares(
+    left: Tensor, right: Tensor, words: Tensor, mask: Tensor | None, less: float, more: float, longer: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`longer sum_jk l_j^2 m_jk r_k^2`, `less |l|^2`, that under a mask (bytes) and `more |r|^2`, in float64; rows are few.
+
+    Sums over rows are float32's. Without a mask the third is the second.
+    """
+    (batch, rows), columns = left.shape, right.shape[1]
+    out, sizes, others = (torch.empty(batch, dtype=torch.float64, device=right.device) for _ in range(3))
+    under = sizes if mask is None else torch.empty_like(sizes)
+    block, loops, warps = _walk(columns)
+    _launch(
+        _few, (batch,),
+        left, right, words, left if mask is None else mask, sizes, under, others, out, columns, loops,
+        _ulps(less), _ulps(more), longer, ROWS=rows, BLOCK=block, MASKED=mask is not None, num_warps=warps,
+    )  # fmt: skip
+    return out, sizes, under, others
