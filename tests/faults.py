@@ -1038,4 +1038,11 @@ FAULTS = [
         "return losses.reshape(-1, views).sum(1)",
         ("whole/test_records.py::test_clipped_sums_side_by_side_are_those_of_the_library",),
     ),
+    Mutant(
+        "fresh: memory that ran out further down",
+        "errors.py",
+        'not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"}) or memory_ran_out(error.__cause__)',
+        'not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"})',
+        ("training/test_memory.py::test_an_allocator_that_fails_within_the_dense_engine_is_seen_too",),
+    ),
 ]

@@ -67,3 +67,19 @@ class OddRows(NoisewiseWarning):
 
 class MemoryWarning(NoisewiseWarning):
     """A batch did not fit in memory and is computed in smaller parts."""
+
+
+FULL = (
+    "memory is full: what was written so far stays. Do fewer runs at a time (--jobs), take smaller micro-batches "
+    "(--microbatch), end what else fills the memory, or use a device with more of it."
+)
+
+
+def memory_ran_out(error: BaseException | None) -> bool:
+    """Did an allocator fail, here or in what caused this error? PyTorch's own kind is known by its name: nothing imports it."""
+    if error is None:
+        return False
+    text = str(error)
+    allocator = isinstance(error, RuntimeError) and ("allocate memory" in text or "not enough memory" in text)
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return allocator or not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"}) or memory_ran_out(error.__cause__)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from noisewise.cli.app import app
@@ -72,6 +73,18 @@ def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
     assert found.code == 1
     assert "ZeroDivisionError" in found.err
     assert "bug in noisewise" in found.words
+
+
+@pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError])
+def test_full_memory_is_no_bug(noisewise, monkeypatch, kind) -> None:
+    def fill(*_, **__):
+        raise kind("CUDA out of memory. Tried to allocate 486.00 MiB.")
+
+    monkeypatch.setattr("noisewise.cli.audit.ask", fill)
+    found = noisewise("audit", "a")
+    assert (found.code, "bug" in found.words, "Traceback" in found.err) == (2, False, False)
+    assert "memory is full" in found.words
+    assert "--jobs" in found.words
 
 
 # --- help

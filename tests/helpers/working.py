@@ -29,6 +29,10 @@ def crash() -> None:
     raise RuntimeError("a bug")
 
 
+def fill() -> None:
+    raise MemoryError("a row of somebody's")
+
+
 def quote(row: str) -> None:
     """A bug whose text has a value of a row in it."""
     float(row)

@@ -44,6 +44,8 @@ def test_failures_are_told_by_kind(scene):
     )
     bug = outcome_of(do(scene.message(Job("a", working.crash, {}))))
     assert (bug.kind, "RuntimeError: a bug" in bug.words) == ("bug", True)
+    full = outcome_of(do(scene.message(Job("a", working.fill, {}))))
+    assert (full.kind, "memory is full" in full.words) == ("RunError", True)
     stopped = outcome_of(do(scene.message(Job("a", working.stop, {"trace": scene.at}))))
     assert stopped.kind == "stopped"
     with pytest.raises(ConfigError, match="no function of a module"):

@@ -2184,13 +2184,6 @@ FAULTS = [
         ("persample/test_clipped_sum.py::test_pieces_of_a_batch_have_their_own_groups_padding_and_answers",),
     ),
     Mutant(
-        "fresh: memory that ran out further down",
-        "persample/units_alone.py",
-        "isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)",
-        "isinstance(error, MemoryError | torch.OutOfMemoryError)",
-        ("training/test_memory.py::test_an_allocator_that_fails_within_the_dense_engine_is_seen_too",),
-    ),
-    Mutant(
         "fresh: rows: a smaller matrix is spread over the units",
         "persample/rules.py",
         "        if given.dim < ndim - 2:\n            check_same_for_each(call, shared, given)\n",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import UnsupportedLayer
+from noisewise.errors import UnsupportedLayer, memory_ran_out
 from noisewise.losses import unit_losses
 from noisewise.persample.alike import is_small, measure_together
 from noisewise.persample.blocks import measure_blocks
@@ -36,7 +36,7 @@ from noisewise.persample.rounding import full_precision, shortened, uncut
 from noisewise.persample.steady import NotSteady, is_steady
 from noisewise.persample.tape import Call, Nudged, Tape, misaligned, unexplained
 from noisewise.persample.trace import Trace
-from noisewise.persample.units_alone import dense, each_alone, loop, memory_ran_out
+from noisewise.persample.units_alone import dense, each_alone, loop
 from noisewise.persample.uses import Use, uses_of
 
 Live = Mapping[str, nn.Parameter]

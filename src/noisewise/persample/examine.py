@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from noisewise._moved import old_names
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import CoupledSamples, NoisewiseError, UnsupportedLayer
+from noisewise.errors import CoupledSamples, NoisewiseError, UnsupportedLayer, memory_ran_out
 from noisewise.persample import kernels
 from noisewise.persample.behaviour import check_coupling, check_loop, check_sizes, check_state, check_use, steady
 from noisewise.persample.chance import random_state, reseed
@@ -41,7 +41,7 @@ from noisewise.persample.made_up import (
 )
 from noisewise.persample.proof import PRIMES
 from noisewise.persample.rounding import uncut
-from noisewise.persample.units_alone import dense, loop, memory_ran_out
+from noisewise.persample.units_alone import dense, loop
 from noisewise.persample.uses import in_front
 
 ROUNDING = 0.03  # dense against loop, relative: a bfloat16 has 8 bits; wrong gradients are wrong by more

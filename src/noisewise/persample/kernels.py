@@ -117,7 +117,13 @@ def few_masked_squares(
     And squared lengths times `less` of the left, of all and under a mask, and times `more` of the right.
     """
     found: tuple[Tensor, Tensor, Tensor, Tensor] = _triton("single").few_masked_squares(
-        left, right, laid.form(laid.by_column, mask), None if under is None else _bytes(under), less, more, longer * UPWARD
+        left,
+        right,
+        laid.form(laid.by_column, mask),
+        None if under is None else _bytes(under),
+        less,
+        more,
+        longer * UPWARD,
     )
     return found
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.batches import Nest, Views, leaves, map_tensors, take
-from noisewise.errors import DataError, UnsupportedLayer
+from noisewise.errors import DataError, UnsupportedLayer, memory_ran_out
 from noisewise.losses import unit_losses
 from noisewise.persample.chance import Drawing, draw_in_secret
 from noisewise.persample.conditions import NotProven
@@ -34,15 +34,6 @@ def each_alone(model: nn.Module, loss_fn: Any, batch: Views, live: Live, layout:
             if memory_ran_out(error):
                 raise
     return loop(model, loss_fn, batch, live)
-
-
-def memory_ran_out(error: BaseException | None) -> bool:
-    """Did an allocator fail, here or in what caused this error?"""
-    if error is None:
-        return False
-    text = str(error)
-    allocator = isinstance(error, RuntimeError) and ("allocate memory" in text or "not enough memory" in text)
-    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError) or memory_ran_out(error.__cause__)
 
 
 class _Loss(nn.Module):

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from noisewise.errors import MemoryWarning, RunError
-from noisewise.persample.units_alone import memory_ran_out
+from noisewise.errors import MemoryWarning, RunError, memory_ran_out
 from noisewise.runtime import Runtime
 from noisewise.training.state import State
 
