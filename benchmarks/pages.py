@@ -128,6 +128,10 @@ def gpu_cells(row: Mapping[str, Any]) -> dict[str, str]:
         cells["to a captured plain step"] = f"{ratio['noisewise'] / ratio['plain captured']:.2f}"
     if "noisewise" in half:
         cells["ratio in bfloat16"] = f"{half['noisewise']:.2f}"
+    if "masked" in row:  # measured in one run of its own
+        masked = row["masked"]["ms"]
+        more = masked["elementwise masks"] / masked["noisewise"] - 1
+        cells["half of the coordinates masked"] = f"{round(100 * more):+d} %"
     best = min((way for way in PEERS if way in ratio), key=ratio.__getitem__)
     return cells | {
         "best peer": f"{ratio[best]:.1f} ({best})",
