@@ -30,7 +30,7 @@ from noisewise.rates import LearningRate
 from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.recipes.centre import centred, noised_centre, planned_ledger
 from noisewise.recipes.features import Features
-from noisewise.recipes.learned import Learned
+from noisewise.recipes.learned import Learned, file_of
 from noisewise.recipes.own_images import loss_of, views_of
 from noisewise.recipes.pretraining import read_encoder
 from noisewise.recipes.settings import fitting
@@ -128,7 +128,7 @@ def _of_images(
         "noise_multiplier": made.mechanism.noise_at(0), "spent": made.epsilon(DELTA),
     }  # fmt: skip
     if isinstance(features, Learned):
-        about["pretraining"] = read_encoder(features.weights)[1]
+        about["pretraining"] = read_encoder(file_of(features.weights))[1]
     return made, about, test
 
 

@@ -48,9 +48,25 @@ def test_every_option_reaches_the_library(noisewise, monkeypatch, tmp_path):
         "--batch",
         "10",
     )
-    more = ("--width", "3", "--seed", "4", "--device", "cpu", "--quiet", "--out", "a.safetensors")
+    more = (
+        "--stages",
+        "3",
+        "--kept",
+        "2",
+        "--width",
+        "3",
+        "--seed",
+        "4",
+        "--device",
+        "cpu",
+        "--quiet",
+        "--out",
+        "a.safetensors",
+    )
     assert noisewise("pretrain", *line, *more).code == 0
-    how = pretraining.Pretraining(kind="leaves", shape=(1, 8, 9), images=50, steps=9, batch=10, width=3, seed=4)
+    how = pretraining.Pretraining(
+        kind="leaves", shape=(1, 8, 9), images=50, steps=9, batch=10, width=3, seed=4, stages=3, kept=2
+    )
     rest = {"device": torch.device("cpu"), "progress": False, "seconds": 2.5}
     assert asked == [(how, rest), (7, Path("a.safetensors"), 2.5)]
 

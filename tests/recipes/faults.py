@@ -186,6 +186,20 @@ FAULTS = [
         ("recipes/test_pretraining.py::test_channels_are_pulled_apart_as_on_the_images_it_learned_on",),
     ),
     Mutant(
+        "recipes: a late stage counts in full",
+        "recipes/learned.py",
+        "            made[-1] = self.late * made[-1]\n",
+        "            pass\n",
+        ("recipes/test_pretraining.py::test_a_late_stage_may_count_less",),
+    ),
+    Mutant(
+        "recipes: stages that a file has not are promised",
+        "recipes/learned.py",
+        "if max(self.stages) > there:",
+        "if False:",
+        ("recipes/test_pretraining.py::test_files_may_hold_the_first_stages_alone",),
+    ),
+    Mutant(
         "recipes: an encoder of other weights is taken",
         "recipes/learned.py",
         "if self.digest and self.digest != digest:",

@@ -2,15 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from noisewise.data import made_up
 from noisewise.errors import ConfigError, DataError
-from noisewise.recipes import learned as module
-from noisewise.recipes.learned import Learned
+from noisewise.recipes.learned import INCLUDED, Learned, file_of
 from noisewise.recipes.patches import Patches
 from noisewise.recipes.pretraining import (
     TEMPERATURE,
@@ -65,12 +65,15 @@ def test_time_can_end_it():
 
 
 def test_likeness_to_patches_may_stand_beside(tmp_path, monkeypatch):
-    assert module.BESIDE.whiten == 0.5
-    monkeypatch.setattr(module, "BESIDE", few := Patches(count=5, kind="spectrum", whiten=0.5))
+    assert Learned(count=5, side=7).beside == Patches(count=5, side=7, whiten=0.5)
+    few = Patches(count=5, kind="spectrum", whiten=0.5)
+    monkeypatch.setattr(Learned, "beside", property(lambda self: replace(few, count=self.count, side=self.side)))
     how = Pretraining(shape=(1, 12, 12), images=4, steps=1, batch=2, width=2, kind="spectrum")
     save_encoder(pretrain(how)[0], how, 1, path := tmp_path / "encoder.safetensors")
     images = torch.randn(3, 1, 12, 12, generator=torch.Generator().manual_seed(0))
-    alone, beside = (Learned(weights=str(path), stages=(1,), patches=share).maps(images) for share in (0.0, 2.0))
+    alone, beside = (
+        Learned(weights=str(path), stages=(1,), patches=share, count=5).maps(images) for share in (0.0, 2.0)
+    )
     torch.testing.assert_close(beside[0], alone[0])
     (likeness,) = few.maps(images)
     torch.testing.assert_close(beside[1], 2 * likeness)
@@ -78,6 +81,61 @@ def test_likeness_to_patches_may_stand_beside(tmp_path, monkeypatch):
     Learned(weights=str(path)).check((1, 8, 8))
     with pytest.raises(DataError, match="9x9"):
         Learned(weights=str(path), patches=1.0).check((1, 8, 8))
+    Learned(weights=str(path), patches=1.0, side=5).check((1, 8, 8))
+
+
+def test_a_late_stage_may_count_less(weights):
+    images = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    whole, less = (Learned(weights=str(weights), stages=(1, 2), late=late).maps(images) for late in (1.0, 0.5))
+    torch.testing.assert_close(less[0], whole[0], rtol=0, atol=0)
+    torch.testing.assert_close(less[1], 0.5 * whole[1], rtol=0, atol=0)
+    alone, same = (Learned(weights=str(weights), stages=(2,), late=late).maps(images) for late in (1.0, 0.5))
+    torch.testing.assert_close(alone[0], same[0], rtol=0, atol=0)  # there is no other to compare it with
+
+
+@pytest.mark.parametrize("wrong", [{"late": 0}, {"late": -1.0}, {"count": 0}, {"side": 1}, {"patches": -1.0}])
+def test_features_that_mean_nothing_are_refused(weights, wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Learned(weights=str(weights), **wrong)
+
+
+def test_files_may_hold_the_first_stages_alone(tmp_path):
+    """Those of an encoder that learned with more; or an encoder has fewer from the start."""
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    whole = pretrain(HOW)[0].stages(images)
+    cut = Pretraining(**{**vars(HOW), "kept": 2})
+    save_encoder(pretrain(cut)[0], cut, 3, path := tmp_path / "cut.safetensors")
+    encoder, about = read_encoder(path)
+    assert (about["stages"], about["kept"], len(encoder.stages(images))) == (4, 2, 2)
+    for part, expected in zip(encoder.stages(images), whole, strict=False):
+        torch.testing.assert_close(part, expected, rtol=2e-2, atol=2e-2)  # kept in half precision
+    with pytest.raises(ConfigError, match="holds the first 2 alone"):
+        Learned(weights=str(path), stages=(2, 3))
+    Learned(weights=str(path), stages=(2,)).check((1, 8, 8))
+    small = Pretraining(**{**vars(HOW), "stages": 2})
+    assert [part.shape[1] for part in pretrain(small)[0].stages(images)] == [2, 4]
+
+
+def test_files_of_earlier_versions_hold_all_stages(weights, tmp_path):
+    about = read_encoder(weights)[1]
+    old = {key: value for key, value in about.items() if key not in ("stages", "kept")}
+    save_file(load_file(weights), tmp_path / "old.safetensors", metadata={"pretraining": json.dumps(old)})
+    assert len(read_encoder(tmp_path / "old.safetensors")[0].parts) == 4
+
+
+def test_an_encoder_of_colour_images_is_included():
+    """It says how it was made; its settings are enough to make it again, up to what a GPU rounds."""
+    assert file_of(INCLUDED).parent == file_of(INCLUDED).parent.resolve()
+    encoder, about = read_encoder(file_of(INCLUDED))
+    assert about["shape"] == [3, 32, 32]
+    assert set(about["kind"].split("/")) <= set(made_up.KINDS)
+    assert about["made_steps"] > 1000
+    assert len(encoder.parts) == about["kept"] == 3
+    assert Learned(stages=(2, 3)).digest == Learned(weights=str(file_of(INCLUDED)), stages=(2, 3)).digest
+    with pytest.raises(
+        DataError, match=r"encoder included makes features of images with 3 channels.*noisewise pretrain"
+    ):
+        Learned(stages=(2,)).check((1, 28, 28))
 
 
 def test_files_say_how_they_were_made(weights):
@@ -143,7 +201,17 @@ def test_what_is_no_encoder_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"kind": "cats"}, {"images": 1}, {"steps": 0}, {"batch": 100}, {"shape": (1, 4, 4)}, {"lr": 0.0}, {"width": 0}],
+    [
+        {"kind": "cats"},
+        {"images": 1},
+        {"steps": 0},
+        {"batch": 100},
+        {"shape": (1, 4, 4)},
+        {"lr": 0.0},
+        {"width": 0},
+        {"stages": 5},
+        {"kept": 0},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(settings):
     with pytest.raises(ConfigError, match="|".join(settings)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from noisewise.models import MODELS
 from noisewise.recipes.features import Features
 from noisewise.recipes.settings import Course, course_for
 
-EXAMPLES = {"weights": "encoder.safetensors, which noisewise pretrain writes"}  # of what must be said
 OF_ROWS = ("waves", "pitch")  # which maps do not take
 NOTED = ("shape", "digest")  # in a config's text by the project's own hand
 NOMINAL = 3.0  # epsilon for which settings are taken where noise is given instead
@@ -40,9 +39,8 @@ class NamedRecipe(ABC):
 
     @classmethod
     def usual(cls) -> dict[str, Any]:
-        """What may be set, and what it is if nobody says; None for what must be said."""
-        known = {field.name: field.default for field in fields(cls.features) if field.name in cls.known()}
-        return {name: None if value is MISSING else value for name, value in known.items()}
+        """What may be set, and what it is if nobody says."""
+        return {field.name: field.default for field in fields(cls.features) if field.name in cls.known()}
 
     @classmethod
     def course(cls, n: int, epsilon: float | None, channels: int, data: str | None = None) -> Course:
@@ -56,13 +54,7 @@ class NamedRecipe(ABC):
         if unknown:
             raise ConfigError(f"recipe {cls.name!r}: there is no {unknown[0]!r}. Known are {', '.join(cls.known())}.")
         usual = {} if course is None else {key: _frozen(value) for key, value in course.features.items()}
-        chosen = {**usual, **given}
-        needed = [field.name for field in fields(cls.features) if field.default is MISSING and field.name not in chosen]
-        if needed:
-            raise ConfigError(
-                f"recipe {cls.name!r}: needs {needed[0]}, e.g. {cls.name}:{needed[0]}={EXAMPLES[needed[0]]}."
-            )
-        features: Features = cls.features(**chosen)
+        features: Features = cls.features(**{**usual, **given})
         return features
 
     @classmethod

@@ -17,6 +17,7 @@ from noisewise.distributed.team import chosen_team
 from noisewise.errors import ConfigError, RunError
 from noisewise.recipe import Recipe, check_sharded, fit
 from noisewise.recipes.centre import with_centre
+from noisewise.recipes.learned import file_of
 from noisewise.runs.files import write_atomically, write_json
 from noisewise.runs.folder import RunFolder
 from noisewise.support import EVERYTHING
@@ -59,7 +60,7 @@ def execute(
         folder.create()
         write_atomically(folder.config, config.to_toml().encode())
         if (weights := weights_of(config.recipe)) and not folder.features.exists():
-            write_atomically(folder.features, Path(weights).read_bytes())
+            write_atomically(folder.features, file_of(weights).read_bytes())
         if recipe.data.train.schema is not None:
             write_json(folder.schema, recipe.data.train.schema.to_dict())
     if config.recipe is not None and (noise := parsed(config.recipe)[1].get("centre", 0.0)):
