@@ -41,14 +41,14 @@ class Learned(Features):
 
     weights: str = INCLUDED
     digest: str = ""
-    stages: tuple[int, ...] = (3, 4)
+    stages: tuple[int, ...] = (2, 3)
     grid: int = 4
     whiten: float = 0.0
     late: float = 1.0
     patches: float = 0.0
     count: int = 512
     side: int = 6
-    version: ClassVar[str] = "learned 1"
+    version: ClassVar[str] = "learned 2"
 
     def __post_init__(self) -> None:
         """Known stages and views; the very file."""
