@@ -295,6 +295,18 @@ WHY = (
 )
 REMEDIES = (
     Statement(
+        "zhu2023.table2_cifar/Z3.cifar.gain1",
+        "On CIFAR-10 it gains a CNN {0:points} at epsilon 1 (the paper: +2.4); its runs are a fifth longer, as in the paper.",
+        "Random sparsification gains a CNN nothing at epsilon 1 on CIFAR-10 ({0:points}; the paper: +2.4).",
+        "Random sparsification at epsilon 1 on CIFAR-10: {0:points}, which cannot be told from 0 (the paper: +2.4).",
+    ),
+    Statement(
+        "zhu2023.table2_cifar/Z3.cifar.gain3",
+        "At epsilon 3 it gains the same CNN {0:points} (the paper: +1.8).",
+        "Random sparsification gains a CNN nothing at epsilon 3 on CIFAR-10 ({0:points}; the paper: +1.8).",
+        "Random sparsification at epsilon 3 on CIFAR-10: {0:points}, which cannot be told from 0 (the paper: +1.8).",
+    ),
+    Statement(
         "zhu2023.table2_hcnn/Z3.hcnn.gain3",
         "On scattering features of Fashion-MNIST it gains {0:points} at epsilon 3 (the paper: +0.3).",
         "On scattering features of Fashion-MNIST sparsification gains nothing ({0:points}; the paper: +0.3).",
@@ -302,7 +314,7 @@ REMEDIES = (
     ),
     Statement(
         "zhu2023.table2_hcnn_cifar/Z3.hcnn.cifar.gain1",
-        "On those of CIFAR-10 it gains {0:points} at epsilon 1 (the paper: +0.8).",
+        "On scattering features of CIFAR-10 it gains {0:points} at epsilon 1 (the paper: +0.8).",
         "On scattering features of CIFAR-10 sparsification gains nothing ({0:points}; the paper: +0.8).",
         "Sparsification on scattering features of CIFAR-10: {0:points}, which cannot be told from 0.",
     ),
@@ -314,12 +326,6 @@ REMEDIES = (
         "the smaller of two rates that do equally well without it on held-out images, while it gains at the larger.",
         "With the learning rate that is best without it on held-out images, random sparsification cannot be told from none at "
         "epsilon 1 on Fashion-MNIST ({0:points}).",
-    ),
-    Statement(
-        "zhu2023.table2_cifar/Z3.cifar.gain1",
-        "Random sparsification gains {0:points} at epsilon 1 on CIFAR-10 (the paper: +2.4).",
-        "Random sparsification gains nothing at epsilon 1 on CIFAR-10 ({0:points}; the paper: +2.4).",
-        "Random sparsification at epsilon 1 on CIFAR-10: {0:points}, which cannot be told from 0 (the paper: +2.4).",
     ),
     Statement(
         "zhu2023.grid/Z1.two",
@@ -687,6 +693,10 @@ BRIEF: tuple[tuple[str, dict[str, str]], ...] = (
             "watson2023.pruning/W11.public": "no",
             "watson2023.shares_resnet/W9.resnet.public": "yes",
         },
+    ),
+    (
+        "Random sparsification gains a CNN two points on CIFAR-10, as published, and little on Fashion-MNIST.",
+        {"zhu2023.table2_cifar/Z3.cifar.gain1": "yes", "zhu2023.table2_cifar/Z3.cifar.gain3": "yes"},
     ),
     (
         "Global clipping calibrates better at equal accuracy, but widens the gap between classes.",

@@ -239,8 +239,8 @@ def encoder_in_words(about: dict[str, Any] | None) -> list[str]:
     """The command that makes an encoder, and what it made."""
     if about is None:
         return []
-    given = {"--images": "images", "--steps": "steps", "--batch": "batch", "--width": "width", "--seed": "seed"}
-    options = [f"{option} {about[name]}" for option, name in given.items()]
+    given = ("images", "steps", "batch", "width", "stages", "kept", "seed")
+    options = [f"--{name} {about[name]}" for name in given if about.get(name) is not None]
     options += [f"--seconds {about['seconds']:g}"] if about.get("seconds") else []
     return [
         f"- Encoder: `noisewise pretrain --kind {about['kind']} --shape {'x'.join(map(str, about['shape']))} "
