@@ -54,16 +54,23 @@ def test_an_audit_of_ones_own_is_asked_kept_and_reported(noisewise) -> None:
     assert (lost.code != 0, "result of an audit of your own" in lost.words) == (True, True)
     for wrong, words in (("sureness.py:AUDIT", "no file"), ("sureness", "or FILE.py:NAME")):
         assert words in noisewise("audit", "a", "--only", wrong).words
+    Path("nothing.py").write_text(
+        "from noisewise.audits import Audit\ndef look(*_, **__):\n    ...\nAUDIT = Audit('nothing', look, takes='Seconds.')\n"
+    )
+    found = noisewise("audit", "a", "--only", "nothing.py:AUDIT")
+    assert (found.code, "gives a NoneType: must be a noisewise.audits.Result" in found.words) == (2, True)
 
 
 def test_what_is_no_audit_or_has_a_known_name_is_refused(noisewise) -> None:
     Path("own.py").write_text(
         "from dataclasses import replace\nfrom noisewise.audits import AUDITS\nCOPY = AUDITS['calibration']\n"
         "def function(): ...\nOUTSIDE = replace(COPY, name='../x')\nMINE = replace(COPY, name='mine')\n"
+        "def look(model, data, twin): ...\nSHORT = replace(MINE, run=look, needs=('lr',))\n"
     )
     for name, words in (
         ("own.py:COPY", "Give it another name"),
         ("own.py:function", "must be a noisewise.audits.Audit"),
+        ("own.py:SHORT", r"called with \(model, data, twin=, generator=, progress=, lr=\), and does not take that"),
     ):
         with pytest.raises(ConfigError, match=words):
             audit_of(name)

@@ -83,6 +83,14 @@ def audit_of(name: str) -> Audit:
         raise ConfigError(f"audit {name!r} is called {own.name!r}: its name is a file's, of letters, digits, - and _.")
     if own.name in AUDITS:
         raise ConfigError(f"audit {name!r} is called {own.name!r}, as one of the library's is. Give it another name.")
+    called_with = ("twin", "generator", "progress", *own.needs)
+    try:
+        inspect.signature(own.run).bind(None, None, **dict.fromkeys(called_with))
+    except TypeError as error:
+        options = ", ".join(f"{option}=" for option in called_with)
+        raise ConfigError(
+            f"audit {name!r}: its function is called with (model, data, {options}), and does not take that: {error}."
+        ) from None
     return own
 
 

@@ -230,6 +230,8 @@ def audit(run: Run, name: str, *, progress: bool = False) -> Result:
     twin = run.twin if wanted.twin else None
     subject = (run.model, run.data.test) if wanted.model else (None, None)
     result = wanted.run(*subject, twin=twin, generator=generator, progress=progress, **settings)
+    if not isinstance(result, Result):
+        raise ConfigError(f"audit {name!r} gives a {type(result).__name__}: must be a noisewise.audits.Result.")
     if result.status.status == "private":
         result = replace(result, status=run.status)  # no more private than the model it speaks of
     run.folder.audits.mkdir(exist_ok=True)
