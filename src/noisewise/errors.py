@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class NoisewiseError(Exception):
     """Base of all errors a user can cause or must know about."""
@@ -69,17 +71,24 @@ class MemoryWarning(NoisewiseWarning):
     """A batch did not fit in memory and is computed in smaller parts."""
 
 
-FULL = (
-    "memory is full: what was written so far stays. Do fewer runs at a time (--jobs), take smaller micro-batches "
-    "(--microbatch), end what else fills the memory, or use a device with more of it."
-)
+ALLOCATORS = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # in what PyTorch says for them
 
 
 def memory_ran_out(error: BaseException | None) -> bool:
     """Did an allocator fail, here or in what caused this error? PyTorch's own kind is known by its name: nothing imports it."""
     if error is None:
         return False
-    text = str(error)
-    allocator = isinstance(error, RuntimeError) and ("allocate memory" in text or "not enough memory" in text)
+    allocator = isinstance(error, RuntimeError) and any(words in str(error) for words in ALLOCATORS)
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return allocator or not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"}) or memory_ran_out(error.__cause__)
+
+
+def full_memory(error: BaseException) -> str:
+    """What to say of it: where it ran out, not what the allocator said, and what can be done."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"memory is full ({type(error).__name__}{place}): what was written so far stays. Do fewer runs at a time (--jobs), "
+        "take smaller parts of a batch (--microbatch; --batch of pretrain), end what else fills the memory, or use a device "
+        "with more of it."
+    )

@@ -75,16 +75,27 @@ def test_a_bug_ends_with_1_and_says_so(noisewise, monkeypatch) -> None:
     assert "bug in noisewise" in found.words
 
 
-@pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError])
-def test_full_memory_is_no_bug(noisewise, monkeypatch, kind) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("a row of somebody's"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 486.00 MiB: a row of somebody's."),
+        RuntimeError("CUDA error: out of memory, a row of somebody's"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate, a row of somebody's"),
+    ],
+    ids=str,
+)
+def test_full_memory_is_no_bug(noisewise, monkeypatch, error) -> None:
     def fill(*_, **__):
-        raise kind("CUDA out of memory. Tried to allocate 486.00 MiB.")
+        raise error
 
     monkeypatch.setattr("noisewise.cli.audit.ask", fill)
     found = noisewise("audit", "a")
     assert (found.code, "bug" in found.words, "Traceback" in found.err) == (2, False, False)
-    assert "memory is full" in found.words
+    assert f"memory is full ({type(error).__name__} at " in found.words
+    assert "test_app.py:" in found.words
     assert "--jobs" in found.words
+    assert "somebody" not in found.words + found.err
 
 
 # --- help

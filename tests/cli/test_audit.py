@@ -66,7 +66,12 @@ def test_what_is_no_audit_or_has_a_known_name_is_refused(noisewise) -> None:
         "from dataclasses import replace\nfrom noisewise.audits import AUDITS\nCOPY = AUDITS['calibration']\n"
         "def function(): ...\nOUTSIDE = replace(COPY, name='../x')\nMINE = replace(COPY, name='mine')\n"
         "def look(model, data, twin): ...\nSHORT = replace(MINE, run=look, needs=('lr',))\n"
+        "from functools import wraps\n@wraps(look)\ndef whole(*given, **more): return look(*given, more['twin'])\n"
+        "WHOLE = replace(MINE, run=whole)\nUNKNOWN = replace(MINE, run=max)\n"
     )
+    assert [audit_of(f"own.py:{name}").name for name in ("WHOLE", "UNKNOWN")] == [
+        "mine"
+    ] * 2  # they are called and seen
     for name, words in (
         ("own.py:COPY", "Give it another name"),
         ("own.py:function", "must be a noisewise.audits.Audit"),

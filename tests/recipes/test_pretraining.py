@@ -1,5 +1,6 @@
 """Features learned on made-up images: from their settings alone, by the loss that is stated."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -124,14 +125,13 @@ def test_files_of_earlier_versions_hold_all_stages(weights, tmp_path):
 
 
 def test_an_encoder_of_colour_images_is_included():
-    """It says how it was made; its settings are enough to make it again, up to what a GPU rounds."""
-    assert file_of(INCLUDED).parent == file_of(INCLUDED).parent.resolve()
+    """It says how it was made."""
     encoder, about = read_encoder(file_of(INCLUDED))
     assert about["shape"] == [3, 32, 32]
     assert set(about["kind"].split("/")) <= set(made_up.KINDS)
     assert about["made_steps"] > 1000
     assert len(encoder.parts) == about["kept"] == 3
-    assert Learned(stages=(2, 3)).digest == Learned(weights=str(file_of(INCLUDED)), stages=(2, 3)).digest
+    assert Learned().digest == hashlib.sha256(file_of(INCLUDED).read_bytes()).hexdigest()
     with pytest.raises(
         DataError, match=r"encoder included makes features of images with 3 channels.*noisewise pretrain"
     ):

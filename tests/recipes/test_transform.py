@@ -1,6 +1,6 @@
 """Images become features row by row, at one length, under the mark of the images."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from noisewise.data import Data, Splits
 from noisewise.data.marks import mark_of
 from noisewise.errors import DataError
 from noisewise.recipes import transform as module
+from noisewise.recipes.learned import Learned
 from noisewise.recipes.scattered import Scattering
 from noisewise.recipes.transform import LENGTH, featured, featured_parts, features_of, told
 
@@ -96,3 +97,20 @@ def test_settings_are_told_apart_and_usual_ones_are_left_out():
     """Old runs must stay known when a version adds a setting."""
     assert told(SMALL, True) == "scattering 1 [('angles', 2), ('scales', (1,))] True"
     assert told(SMALL, False) != told(SMALL, True)
+
+
+EARLIER = {  # marks of features are made of these: what the first version said of them
+    "learned 1 [('digest', 'D'), ('grid', 2)] True": {"stages": (3, 4), "grid": 2},
+    "learned 1 [('digest', 'D'), ('patches', 1.0), ('stages', (2,))] True": {"stages": (2,), "patches": 1.0},
+    "learned 1 [('digest', 'D'), ('late', 0.5), ('stages', (2, 3))] True": {"late": 0.5},
+}
+
+
+@pytest.mark.parametrize("said", EARLIER)
+def test_features_of_an_earlier_version_have_the_same_mark(said):
+    """Else a second run on the same people would be taken for one on others, and its epsilon for all that they paid."""
+    features = object.__new__(Learned)
+    whole = {field.name: field.default for field in fields(Learned)} | EARLIER[said] | {"digest": "D"}
+    for name, value in whole.items():
+        object.__setattr__(features, name, value)
+    assert told(features, True) == said

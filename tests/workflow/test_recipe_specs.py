@@ -6,6 +6,7 @@ import torch
 from noisewise.data import Data
 from noisewise.errors import ConfigError
 from noisewise.recipes import RECIPES, Scattering
+from noisewise.recipes.learned import INCLUDED, file_of
 from noisewise.workflow.choices import RECIPE_NAMES
 from noisewise.workflow.recipe_specs import agree, complete, filled, parsed, sides_of, weights_of, written
 
@@ -67,6 +68,24 @@ def test_weights_are_those_that_are_named():
     assert weights_of(None) is None
     assert weights_of("scattering-linear") is None
     assert weights_of("made-up-linear:weights=a.safetensors") == "a.safetensors"
+    assert weights_of("made-up-linear:grid=2") == "included"
+
+
+def test_a_copy_takes_the_place_of_the_encoder_whether_it_was_named_or_not(tmp_path):
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(file_of(INCLUDED).read_bytes())
+    for text in (
+        "made-up-linear:grid=2",
+        "made-up-linear:grid=2,weights=included",
+        "made-up-linear:grid=2,weights=gone.safetensors",
+    ):
+        assert complete(text, copy)[1].weights == str(copy)
+    assert complete("scattering-linear", copy)[1] == complete("scattering-linear")[1]
+
+
+def test_what_is_usual_agrees_with_a_text_that_is_older_than_the_setting():
+    assert agree("made-up-linear:late=1,stages=2", "made-up-linear:weights=a.safetensors,stages=2,patches=1")
+    assert not agree("made-up-linear:late=0.5", "made-up-linear:weights=a.safetensors,stages=2,patches=1")
 
 
 def test_texts_agree_where_nothing_said_differs():

@@ -73,6 +73,28 @@ def audit_of(name: str) -> Audit:
         if name not in AUDITS:
             raise ConfigError(f"audit {name!r}: unknown. Known audits: {', '.join(AUDITS)}; or FILE.py:NAME.")
         return AUDITS[name]
+    own = _of_file(name)
+    _check_called(own, name)
+    return own
+
+
+def _check_called(own: Audit, name: str) -> None:
+    """Can the function of one's own audit be called as audits are? What has no signature is called and seen."""
+    called_with = ("twin", "generator", "progress", *own.needs)
+    try:
+        signature = inspect.signature(own.run, follow_wrapped=False)
+    except ValueError:
+        return
+    try:
+        signature.bind(None, None, **dict.fromkeys(called_with))
+    except TypeError as error:
+        options = ", ".join(f"{option}=" for option in called_with)
+        raise ConfigError(
+            f"audit {name!r}: its function is called with (model, data, {options}), and does not take that: {error}."
+        ) from None
+
+
+def _of_file(name: str) -> Audit:
     own = userfiles.load(name)
     if not isinstance(own, Audit):
         raise ConfigError(
@@ -83,14 +105,6 @@ def audit_of(name: str) -> Audit:
         raise ConfigError(f"audit {name!r} is called {own.name!r}: its name is a file's, of letters, digits, - and _.")
     if own.name in AUDITS:
         raise ConfigError(f"audit {name!r} is called {own.name!r}, as one of the library's is. Give it another name.")
-    called_with = ("twin", "generator", "progress", *own.needs)
-    try:
-        inspect.signature(own.run).bind(None, None, **dict.fromkeys(called_with))
-    except TypeError as error:
-        options = ", ".join(f"{option}=" for option in called_with)
-        raise ConfigError(
-            f"audit {name!r}: its function is called with (model, data, {options}), and does not take that: {error}."
-        ) from None
     return own
 
 
@@ -101,7 +115,7 @@ def kept(result: Result, name: str) -> dict[str, Any]:
 
 def _own(path: Path, name: str) -> Audit:
     try:
-        return audit_of(name)
+        return _of_file(name)
     except ConfigError as error:
         raise RunError(
             f"{path} is the result of an audit of your own. {error} Go to the folder where it was asked, or delete the result."

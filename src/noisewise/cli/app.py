@@ -29,7 +29,7 @@ from noisewise.cli.tables import schema
 from noisewise.cli.temperature import temperature
 from noisewise.cli.train import demo, train
 from noisewise.cli.verify import verify
-from noisewise.errors import FULL, ConfigError, Interrupted, NoisewiseError, RunError, memory_ran_out
+from noisewise.errors import ConfigError, Interrupted, NoisewiseError, RunError, full_memory, memory_ran_out
 
 COMMANDS = (
     train, audit, suggest, report, compare, budget, sweep, verify, predict, temperature, demo, schema, check, plan, epsilon,
@@ -91,7 +91,7 @@ def main() -> None:
         raise
     except Exception as error:
         if memory_ran_out(error):
-            terminal(stderr=True).print(f"[bold red]error:[/] {FULL}", soft_wrap=True)
+            terminal(stderr=True).print(f"[bold red]error:[/] {plain(full_memory(error))}", soft_wrap=True)
             sys.exit(RunError.exit_code)
         traceback.print_exc()
         if where := userfiles.last_line(error):

@@ -31,7 +31,8 @@ def pretrain(
     width: Annotated[int, typer.Option(help="Channels of the first stage; each further one has twice as many.")] = 64,
     stages: Annotated[int, typer.Option(help="Stages that learn, 1 to 4.")] = 4,
     kept: Annotated[
-        int | None, typer.Option(help="Stages in the file, the first ones. Default: all; recipes use the second.")
+        int | None,
+        typer.Option(help="Stages in the file, the first ones. Default: all; recipes use the second and third."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of images, versions and initial weights.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... Default: a GPU where there is one.")] = None,

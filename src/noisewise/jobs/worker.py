@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise import __version__
-from noisewise.errors import FULL, Interrupted, NoisewiseError, RunError, memory_ran_out
+from noisewise.errors import Interrupted, NoisewiseError, RunError, full_memory, memory_ran_out
 from noisewise.jobs.job import Job, name_of, named
 from noisewise.jobs.places import THREADS
 from noisewise.runs.files import finite
@@ -112,7 +112,7 @@ def _outcome(message: str, told_of: Callable[[Exception], str]) -> str:
         return json.dumps({"kind": type(error).__name__, "words": str(error)})
     except Exception as error:
         if memory_ran_out(error):
-            return json.dumps({"kind": RunError.__name__, "words": FULL})
+            return json.dumps({"kind": RunError.__name__, "words": full_memory(error)})
         return json.dumps({"kind": BUG, "words": told_of(error)})
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -21,6 +22,9 @@ class Features(ABC):
     which the model subtracts, see `recipes.centre`; 0 for none. waves, pitch: so many random waves over each row in place of
     the features, see `recipes.waves`; 0 for none. version: of the numbers.
 
+    unmarked: settings that do not show in a mark at these values, where the usual value has become another since: the same
+    features of the same people must have the same mark in every version.
+
     Guarantee: row i of what comes of images is a function of public numbers and of image i.
     """
 
@@ -31,6 +35,7 @@ class Features(ABC):
     waves: int = 0
     pitch: float = 1.0
     version: ClassVar[str]
+    unmarked: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         """Known names, numbers in range."""

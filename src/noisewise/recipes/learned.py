@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,9 +32,9 @@ class Learned(Features):
     weights: a file that `noisewise pretrain` wrote, or `included`: the library's own, made by it as well. digest: its SHA-256,
     once it is known; another file is then refused.
     stages: which, from 1. grid: places on a side. Means and deviations are those over made-up images of the kind that it
-    learned on, of several the first. late: of several stages the last one is multiplied by it. patches: above 0, likeness to
-    `count` patches of made-up images with a `side` (`Patches`, half whitened) stands beside, multiplied by it. whiten: as in
-    `Scattering`. The others: see `Features`.
+    learned on, of several the first. late: of several stages the one named last is multiplied by it. patches: above 0, likeness
+    to `count` patches of made-up images with a `side` (`Patches`, half whitened) stands beside, multiplied by it. whiten: as
+    in `Scattering`. The others: see `Features`.
 
     Guarantee: weights, means and deviations follow from made-up images alone, and batch norm is frozen: row i of the result
     is a function of public numbers and record i. Reference: Tang et al. 2023, arXiv:2306.06076.
@@ -48,13 +49,14 @@ class Learned(Features):
     patches: float = 0.0
     count: int = 512
     side: int = 6
-    version: ClassVar[str] = "learned 2"
+    version: ClassVar[str] = "learned 1"
+    unmarked: ClassVar[Mapping[str, Any]] = {"stages": (3, 4)}
 
     def __post_init__(self) -> None:
         """Known stages and views; the very file."""
         super().__post_init__()
         if not self.stages or not set(self.stages) <= set(range(1, len(WIDTHS) + 1)):
-            raise ConfigError(f"stages={self.stages!r}: must be some of 1 to {len(WIDTHS)}, e.g. 3/4.")
+            raise ConfigError(f"stages={self.stages!r}: must be some of 1 to {len(WIDTHS)}, e.g. 2/3.")
         if type(self.grid) is not int or self.grid < 1:
             raise ConfigError(f"grid={self.grid!r}: must be a whole number of at least 1, e.g. 4.")
         if not 0 <= self.whiten <= 1:
@@ -77,7 +79,7 @@ class Learned(Features):
         if max(self.stages) > there:
             raise ConfigError(
                 f"stages={'/'.join(map(str, self.stages))}: the encoder {self.weights} holds the first {there} alone. Name "
-                "those, or learn one with noisewise pretrain and without --kept."
+                "those, or learn one with more of them (noisewise pretrain)."
             )
 
     def check(self, shape: tuple[int, ...]) -> None:

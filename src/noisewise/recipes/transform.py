@@ -128,7 +128,7 @@ def told(features: Features, flat: bool) -> str:
     unusual = {
         field.name: chosen[field.name]
         for field in known
-        if field.name in chosen and chosen[field.name] != field.default
+        if field.name in chosen and chosen[field.name] != features.unmarked.get(field.name, field.default)
     }
     return f"{features.version} {sorted(unusual.items())} {flat}"
 

@@ -32,7 +32,7 @@ def parsed(text: str) -> tuple[type[NamedRecipe], dict[str, Any]]:
 def complete(text: str, weights: Path | None = None) -> tuple[type[NamedRecipe], Features]:
     """The recipe of a config, whose text says everything. `weights`: a copy of its encoder, in place of the one it names."""
     kind, given = parsed(text)
-    if weights is not None and weights.exists() and "weights" in given:
+    if weights is not None and weights.exists() and "weights" in kind.known():
         given["weights"] = str(weights)
     return kind, kind.made(given)
 
@@ -40,6 +40,7 @@ def complete(text: str, weights: Path | None = None) -> tuple[type[NamedRecipe],
 def agree(said: str, whole: str) -> bool:
     """Does a text name the recipe of a complete text, and nothing that differs from it?"""
     (kind, given), (other, settings) = parsed(said), parsed(whole)
+    settings = {**other.usual(), **settings}
     return kind is other and all(settings.get(key) == value for key, value in given.items())
 
 
@@ -51,8 +52,12 @@ def sides_of(text: str) -> int:
 
 
 def weights_of(text: str | None) -> str | None:
-    """The file of the encoder that a recipe names, if it does."""
-    return None if text is None else parsed(text)[1].get("weights")
+    """The encoder of a recipe that has one, by its file or as what is included."""
+    if text is None:
+        return None
+    kind, given = parsed(text)
+    weights: str | None = {**kind.usual(), **given}.get("weights")
+    return weights
 
 
 def filled(text: str, data: Data, epsilon: float | None, name: str) -> tuple[str, Course]:
