@@ -229,6 +229,7 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
                 f"{percent(one['accuracy'])} (`{one['recipe']}`)."
                 for one in record.get("earlier", ())
             ],
+            *([f"- {record['note'][0].upper()}{record['note'][1:]}."] if record.get("note") else []),
             f"- Commit {record['commit'][:12]}, torch {record['versions']['torch']}, {record['device']}.",
             "",
         ]
