@@ -140,26 +140,12 @@ class RecentSquares:
 
     def halved(self, rows: Tensor) -> Tensor:
         """`kernels.halved`; what it measures by the way is remembered."""
-        mask = self._expected_of(rows)
+        mask, _ = self._expected.get(_memory(rows), (None, rows))
         total, under, halves = kernels.halved(rows, longer_squares(rows), mask)
-        self._remember(rows, total, mask, under)
-        return halves
-
-    def few(self, rows: Tensor, others: Tensor, mask: Tensor, longer: float) -> tuple[Tensor, Tensor]:
-        """`kernels.few_masked_squares`, and squared lengths of the others; those of the rows are remembered."""
-        expected = self._expected_of(rows)
-        lengths = longer_squares(rows), longer_squares(others)
-        squares, total, under, other = kernels.few_masked_squares(rows, others, mask, expected, *lengths, longer)
-        self._remember(rows, total, expected, under)
-        return squares, other
-
-    def _expected_of(self, rows: Tensor) -> Tensor | None:
-        return self._expected.get(_memory(rows), (None, rows))[0]
-
-    def _remember(self, rows: Tensor, total: Tensor, mask: Tensor | None, under: Tensor) -> None:
         self._known[_memory(rows), None] = (total, rows, None)
         if mask is not None:
             self._known[_memory(rows), _memory(mask)] = (under, rows, mask)
+        return halves
 
     def clear(self) -> None:
         """Nobody asks any more."""

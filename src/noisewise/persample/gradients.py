@@ -233,17 +233,11 @@ class Outer:
         """The same by one product in float16, where no norm is asked whether it is known well enough.
 
         Squares of the left, scaled to 2^14 at most, are rounded up; their sums over `rows` terms are off by 2^-11 and by
-        the rounding of sums in float32; below the range of float16, 2^-37 of the whole may vanish in each of them. Few rows
-        have no product: what is rounded is float32.
+        the rounding of sums in float32; below the range of float16, 2^-37 of the whole may vanish in each of them.
         """
         left, right = (one.squeeze(1) for one in (self.left, self.right))
         rows = left.shape[1]
         known = RecentSquares() if self.recent is None else self.recent.squares
-        if rows <= kernels.FEW_ROWS:
-            longer = (1 + roundoff(self.left, 1)) ** 2 * (1 + (rows + SAFETY) * 2.0**-22)
-            squares, other = known.few(left, right, mask.view(rows, -1), longer)
-            self.__dict__["_squares"] = (known.of(left), other)
-            return squares
         halves = known.halved(left)
         size = known.of(left)
         sums = (1 + roundoff(self.left, 1)) ** 2

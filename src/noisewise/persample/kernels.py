@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 INTERPRETED = False  # tests: kernels run on a CPU too, by Triton's interpreter
 ENABLED = True
 HALVES = (torch.bfloat16, torch.float16)
-FEW_ROWS = 32  # whose masks are the bits of one word
 UPWARD = 1 + 2.0**-20  # numbers are handed to a kernel as float32
 
 
@@ -107,25 +106,6 @@ def masked_squares(
             halves, right, laid.form(laid.halves, mask), sizes, more, longer * UPWARD, lost * UPWARD
         )
     return squares
-
-
-def few_masked_squares(
-    left: Tensor, right: Tensor, mask: Tensor, under: Tensor | None, less: float, more: float, longer: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same in one kernel where the left has at most `FEW_ROWS` entries, and no product of matrices is worth while.
-
-    And squared lengths times `less` of the left, of all and under a mask, and times `more` of the right.
-    """
-    found: tuple[Tensor, Tensor, Tensor, Tensor] = _triton("single").few_masked_squares(
-        left,
-        right,
-        laid.form(laid.by_column, mask),
-        None if under is None else _bytes(under),
-        less,
-        more,
-        longer * UPWARD,
-    )
-    return found
 
 
 @contextmanager

@@ -70,11 +70,6 @@ def by_tap(mask: Tensor) -> Tensor:
     return words(mask.flatten(2).permute(2, 0, 1))
 
 
-def by_column(mask: Tensor) -> Tensor:
-    """Of `[rows, columns]`: bits of 32 rows each, `[words, columns]`."""
-    return words(mask.mT)
-
-
 def halves(mask: Tensor) -> Tensor:
     """0 and 1 in float16, for products."""
     return _zero_or_one(mask).to(torch.float16)
