@@ -217,7 +217,7 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
             f"**{NAMES[goal.data]}, epsilon {goal.epsilon:g}, {lane}**",
             "",
             f"- `{record['recipe']}`: {record['coordinates']:,} coordinates.",
-            f"- {record['n']:,} units, Poisson batches of {chosen['batch_size']:,}, {chosen['steps']} steps "
+            f"- {record['n']:,} units, {batches_in_words(chosen['batch_size'], record['n'])}, {chosen['steps']} steps "
             f"({epochs:.0f} epochs), noise {record['noise_multiplier']:.4g}, epsilon "
             f"{record['spent']:.3f} at delta {record['delta']:g} (PLD).",
             f"- Flat clipping at {chosen['bound']:g}, SGD with learning rate {chosen['lr']:g}, momentum "
@@ -234,6 +234,11 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
             "",
         ]
     return lines or ["No final run is committed yet.", ""]
+
+
+def batches_in_words(batch: int, n: int) -> str:
+    """Of everybody nothing is sampled, and sampling protects nobody."""
+    return "everybody in every batch" if batch == n else f"Poisson batches of {batch:,}"
 
 
 def encoder_in_words(about: dict[str, Any] | None) -> list[str]:
@@ -341,13 +346,14 @@ TOP = """# Records
 <!-- written by benchmarks/records.py page, from benchmarks/results/records -->
 
 What accuracy a privacy budget buys. Delta is 1e-5 throughout, neighbours differ by one record (add-remove), batches are
-drawn by Poisson sampling, epsilon is read off the ledger (PLD). Accuracy is that of the test part, mean ± standard deviation
-over seeds; each run reads the test part once, after it has ended. Noise of these runs follows from their seed, so that they
+drawn by Poisson sampling (at rate 1 where everybody is in every batch), epsilon is read off the ledger (PLD).
+Accuracy is that of the test part, mean ± standard deviation over seeds; each run reads the test part once, after it has ended. Noise of these runs follows from their seed, so that they
 can be run again: such a run is not private itself; `noisewise train --recipe` draws fresh noise, and is.
 
 Settings were searched on held-out training images only, as papers do, and the epsilon of a record does not count that
 search. The last column does: it composes every model that the search of that recipe trained at that epsilon (RDP); searches
-one after another add up, deltas too. What was tried at another epsilon or with another recipe is not in it. On your own images
+one after another add up, deltas too. What was tried at another epsilon or with another recipe is not in it, nor are models
+whose training was broken off before it was scored: nothing was chosen by them. On your own images
 use a recipe as it is (`noisewise recipes`), and nothing is searched. Goals are ours, set before the searches.
 """
 LIMITS = """The best linear model without privacy on the same features says what features allow; the same plan without noise

@@ -145,6 +145,8 @@ def test_the_command_of_an_encoder_is_one_that_can_be_run(monkeypatch, capsys, t
     noisewise = command_line(monkeypatch, capsys, tmp_path, columns=120)
     about = {"kind": "leaves", "shape": [1, 8, 8], "images": 4, "steps": 1, "batch": 2, "width": 2, "seed": 3}
     assert page.encoder_in_words(None) == []
+    assert page.batches_in_words(60, 60) == "everybody in every batch"
+    assert page.batches_in_words(59, 6000) == "Poisson batches of 59"
     (line,) = page.encoder_in_words({**about, "made_steps": 1, "seconds": 60.0})
     command = re.search(r"`noisewise (.*)`, 1 steps", line)[1].split()
     assert noisewise(*command, "--device", "cpu", "--quiet").code == 0
