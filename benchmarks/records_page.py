@@ -347,8 +347,9 @@ TOP = """# Records
 
 What accuracy a privacy budget buys. Delta is 1e-5 throughout, neighbours differ by one record (add-remove), batches are
 drawn by Poisson sampling (at rate 1 where everybody is in every batch), epsilon is read off the ledger (PLD).
-Accuracy is that of the test part, mean ± standard deviation over seeds; each run reads the test part once, after it has ended. Noise of these runs follows from their seed, so that they
-can be run again: such a run is not private itself; `noisewise train --recipe` draws fresh noise, and is.
+Accuracy is that of the test part, mean ± standard deviation over seeds; each run reads the test part once, after it has
+ended. Noise of these runs follows from their seed, so that they can be run again: such a run is not private itself;
+`noisewise train --recipe` draws fresh noise, and is.
 
 Settings were searched on held-out training images only, as papers do, and the epsilon of a record does not count that
 search. The last column does: it composes every model that the search of that recipe trained at that epsilon (RDP); searches
