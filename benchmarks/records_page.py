@@ -124,8 +124,17 @@ def percent(value: float | None) -> str:
 
 def _of(made: Iterable[dict[str, Any]], data: str, lane: str, epsilon: float) -> dict[str, Any] | None:
     """The record of a lane; that of the GPU first."""
-    fits = [one for one in made if (one["data"], one["lane"], one["epsilon"]) == (data, lane, epsilon)]
+    fits = [one for one in made if _place(one) == (data, lane, epsilon)]
     return min(fits, key=lambda one: one["cpu"], default=None)
+
+
+def _place(record: dict[str, Any]) -> tuple[str, str, float]:
+    return record["data"], record["lane"], record["epsilon"]
+
+
+def seconds(record: dict[str, Any]) -> str:
+    """Of a run, and of its features, which are made once."""
+    return f"{record['seconds']:.1f} + {record['feature_seconds']:.1f} for features"
 
 
 Searches = dict[tuple[str, str, float], dict[str, Any]]
@@ -197,8 +206,7 @@ def frontier_table(folder: Path = FOLDER) -> list[str]:
         joules = "not measured" if one["joules"] is None else f"{one['joules']:,.0f}"
         lines.append(
             f"| {NAMES[one['data']]} | {one['lane']} | {one['epsilon']:g} | {percent(one['accuracy'])} | "
-            f"{one['worst_class'][0]}: {percent(one['worst_class'][1])} | {group} | {one['seconds']:.1f} + "
-            f"{one['feature_seconds']:.1f} for features | {joules} | {one['device']} |"
+            f"{one['worst_class'][0]}: {percent(one['worst_class'][1])} | {group} | {seconds(one)} | {joules} | {one['device']} |"
         )
     return lines if rows else ["No final run is committed yet."]
 
@@ -213,6 +221,8 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
             continue
         chosen = record["settings"]
         epochs = chosen["steps"] * chosen["batch_size"] / record["n"]
+        place = goal.data, lane, goal.epsilon
+        alike = [record, *(one for one in made if _place(one) == place and one is not record)]
         lines += [
             f"**{NAMES[goal.data]}, epsilon {goal.epsilon:g}, {lane}**",
             "",
@@ -227,9 +237,15 @@ def recipes_in_lines(folder: Path = FOLDER) -> list[str]:
             *[
                 f"- An earlier choice, of {one['trials']:,} trials, was run first and read on the test part too: "
                 f"{percent(one['accuracy'])} (`{one['recipe']}`)."
-                for one in record.get("earlier", ())
+                for run in alike
+                for one in run.get("earlier", ())
             ],
-            *([f"- {record['note'][0].upper()}{record['note'][1:]}."] if record.get("note") else []),
+            *[f"- {run['note'][0].upper()}{run['note'][1:]}." for run in alike if run.get("note")],
+            *[
+                f"- The same settings elsewhere, which draws other noise: {percent(one['accuracy'])} "
+                f"({len(one['runs'])} seeds, {one['device']})."
+                for one in alike[1:]
+            ],
             f"- Commit {record['commit'][:12]}, torch {record['versions']['torch']}, {record['device']}.",
             "",
         ]
@@ -257,7 +273,7 @@ def encoder_in_words(about: dict[str, Any] | None) -> list[str]:
 def cheapest(folder: Path = FOLDER) -> list[str]:
     """For each published best the run that reaches it in the least time, on each kind of device."""
     lines = [
-        "| data | epsilon | published | reached by | accuracy | seconds of training | joules | on |",
+        "| data | epsilon | published | reached by | accuracy | seconds | joules of training | on |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for goal in GOALS:
@@ -277,7 +293,7 @@ def cheapest(folder: Path = FOLDER) -> list[str]:
                 joules = "not measured" if one["joules"] is None else f"{one['joules']:,.0f}"
                 lines.append(
                     f"| {NAMES[goal.data]} | {goal.epsilon:g} | {published.accuracy:.1f} | {one['lane']} | "
-                    f"{percent(one['accuracy'])} | {one['seconds']:.1f} | {joules} | {one['device']} |"
+                    f"{percent(one['accuracy'])} | {seconds(one)} | {joules} | {one['device']} |"
                 )
     return lines if len(lines) > 2 else ["No published best is reached by a committed run yet."]
 
@@ -382,8 +398,8 @@ def page(folder: Path = FOLDER) -> str:
         *([drawn, ""] if (folder / PLOT).exists() else []),
         *frontier_table(folder),
         "",
-        "Seconds are wall clock, medians over seeds; joules are means, those of the whole GPU; other work shared the CPU and "
-        "the H200 meanwhile.",
+        "Seconds are wall clock, medians over seeds; joules are means, those of the whole GPU; other work shared the CPU, and "
+        "in some runs the H200, meanwhile.",
         "",
         "## The recipes",
         "",
@@ -415,7 +431,7 @@ def draw(folder: Path = FOLDER) -> None:
     from matplotlib import pyplot
 
     every = records(folder)
-    places = dict.fromkeys((one["data"], one["lane"], one["epsilon"]) for one in every)
+    places = dict.fromkeys(map(_place, every))
     made = [one for place in places if (one := _of(every, *place)) is not None]  # of a GPU, where there is one
     names = [name for name in NAMES if any(one["data"] == name for one in made)]
     if not names:
