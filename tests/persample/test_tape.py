@@ -1,10 +1,13 @@
 """What is seen of a forward pass: recorded calls, unexplained uses, misaligned rows."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.halves import padded_under_autocast
 from helpers.oracles import Apply, squared_output
 from noisewise.clipping import Flat
 from noisewise.errors import DataError
@@ -219,6 +222,15 @@ def test_what_an_autocast_casts_is_cast_once_and_kept_so():
     assert [given.dtype for given in convolutions] == [torch.bfloat16] * 2
     assert torch.equal(convolutions[0], x.bfloat16())
     assert torch.equal(output, expected)
+
+
+@pytest.mark.parametrize("kernel", [3, 4])
+@pytest.mark.parametrize("captured", [False, True])
+def test_convolutions_that_keep_their_size_under_an_autocast_are_those_of_the_loop(captured, kernel):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch, of even kernels: a copy of the input is made
+        apart = padded_under_autocast("cpu", torch.bfloat16, kernel, captured=captured)
+    assert apart < torch.finfo(torch.bfloat16).eps
 
 
 def test_a_stand_in_of_other_memory_is_made_anew():

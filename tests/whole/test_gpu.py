@@ -10,6 +10,7 @@ from torch import nn
 from helpers import tiny
 from helpers.crashes import crashed
 from helpers.fixed_shapes import CASES, compared
+from helpers.halves import padded_under_autocast
 from helpers.hostile import CAPTURED, FAMILIES, OURS, ROUNDING, carried, movement, variants
 from helpers.oracles import PROBLEMS, lone
 from helpers.self_seeding import SELF_SEEDING, Net, X, Y, cross_entropy, hidden, moved
@@ -101,6 +102,13 @@ def test_a_lone_unit_stays_within_the_bound_with_the_settings_as_they_are(name, 
         loss = lambda m, b, t=target: (m(b) * (t - t.mean())).flatten(1).sum(1)  # noqa: E731
         got = reveal(lone(model, loss, x, Normalized(1.0), {"bias": False}).grads)["weight"]
         assert 0.98 <= got.double().norm().item() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("kernel", [3, 4])  # PyTorch fills up an even one on one side, by an operation of its own
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_convolutions_that_keep_their_size_under_an_autocast_are_those_of_the_loop(dtype, captured, kernel):
+    assert padded_under_autocast("cuda", dtype, kernel, captured=captured) < torch.finfo(dtype).eps
 
 
 def test_a_product_of_a_matrix_and_a_vector_is_never_cut_to_tf32():

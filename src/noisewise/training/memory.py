@@ -36,8 +36,9 @@ def in_memory(compute: Callable[[Runtime], T], state: State, runtime: Runtime | 
         tried = min(size or runtime.units_at_once(units), units)
         if tried <= 1:
             raise RunError(
-                "the gradient of one single unit does not fit in memory, so micro-batches cannot be made smaller. Use a "
-                "smaller model or inputs, freeze parameters with support=, or a device with more memory; then resume."
+                "the gradient of one single unit does not fit in the memory that is free, so micro-batches cannot be made "
+                "smaller. End what else fills the memory (other runs on one GPU: fewer --jobs), use a smaller model or inputs, "
+                "freeze parameters with support=, or a device with more memory; then resume."
             )
         if state.microbatch is None:
             warnings.warn(
