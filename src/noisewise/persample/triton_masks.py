@@ -24,8 +24,9 @@ def _places(fours, BLOCK: tl.constexpr):
     return places, places // 4 < fours
 
 
-@triton.jit(do_not_specialize=["fours"])
+@triton.jit(do_not_specialize=["fours"], do_not_specialize_on_alignment=["values", "mask"])
 def _cleared(values, mask, fours, BLOCK: tl.constexpr):
+    """Not by fours: threads side by side write side by side what is masked, where each with four would touch all in turn."""
     places, there = _places(fours, BLOCK)
     learns = tl.load(mask + places, mask=there, other=1) != 0
     tl.store(values + places, tl.zeros([BLOCK], tl.float32), mask=there & (learns == 0))
