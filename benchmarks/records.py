@@ -7,6 +7,7 @@
     python benchmarks/records.py limits cifar10 --epsilon 1 --device cuda      # features, clipping or noise; held-out images
     python benchmarks/records.py repaired cifar10 --epsilon 1 --device cuda    # with random sparsification; held-out images
     python benchmarks/records.py frontier cifar10 --device cuda                # epsilon 0.25 to 8
+    python benchmarks/records.py seconds cifar10 --epsilon 1                   # how long it takes where nothing else runs
     python benchmarks/records.py page                                          # docs/records.md from the files
 
 In order of value on a GPU: encoders (`noisewise pretrain --kind patchwork/woven --seconds 240`, needs no data), then search,
@@ -27,6 +28,7 @@ import records_limits
 import records_page
 import records_repaired
 import records_search
+import records_seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     _runs(one)
     one = command("repaired", "the chosen settings with random sparsification, on held-out training images")
+    one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
+    _runs(one)
+    one = command("seconds", "one run without its test part, on a machine that does nothing else")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     _runs(one)
     one = command("page", "write docs/records.md and its plot from the files", data=False)
@@ -134,6 +139,9 @@ def main(arguments: list[str] | None = None) -> None:
                 records_repaired.measure(
                     given.name, epsilon, recipe=given.recipe, device=given.device, folder=given.out
                 )
+        case "seconds":
+            for epsilon in given.epsilon:
+                records_seconds.measure(given.name, epsilon, recipe=given.recipe, device=given.device, folder=given.out)
         case "page":
             records_page.write(given.folder, given.out)
         case "noise":

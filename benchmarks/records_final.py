@@ -76,9 +76,9 @@ def final(
     if not missing:
         return record
     if name in TABLES:
-        made, about, test = _of_table(name, epsilon, device)
+        made, about, test = of_table(name, epsilon, device)
     else:
-        made, about, test = _of_images(name, epsilon, recipe, device, most)
+        made, about, test = of_images(name, epsilon, recipe, device, most)
     if record["runs"] and not _same(record, about):
         raise SystemExit(f"{path.name} has runs of other settings than those of {about['recipe']} now: {ELSEWHERE}")
     for seed in missing:
@@ -104,15 +104,18 @@ def _same(record: dict[str, Any], about: dict[str, Any]) -> bool:
     return {**kind.usual(), "shape": None, **given} | {"weights": None} == now | {"weights": None}
 
 
-def _of_images(
-    name: str, epsilon: float, text: str, device: str, most: int | None
+def of_images(
+    name: str, epsilon: float, text: str, device: str, most: int | None, *, parts: int = 2
 ) -> tuple[Recipe, dict[str, Any], Data]:
-    """The recipe on all training images, with features on the device; the test part's features too, whose labels wait."""
+    """The recipe on all training images, with features on the device; the test part's features too, whose labels wait.
+
+    `parts=1`: of the training images alone, to time them.
+    """
     kind, given = parsed(text)
     raw = _raw(name, most)
     course = kind.course(len(raw.train), epsilon, int(raw.train.x.shape[1]), name)
     features = kind.made({**fitting(course, raw.train.x.shape[1:]), **given}, course)
-    train, test, meter = _features(name, features, kind.flat, device, most)
+    train, test, meter = _features(name, features, kind.flat, device, most, parts)
     settings = course.settings(len(train), epsilon)
     views = views_of(features)
     model = build_model(kind.model(features), tuple(train.x.shape[1:]), outputs_for(train), 0).to(device)
@@ -141,20 +144,22 @@ def _raw(name: str, most: int | None) -> Splits:
 
 
 @lru_cache(maxsize=1)
-def _features(name: str, features: Features, flat: bool, device: str, most: int | None) -> tuple[Data, Data, Meter]:
+def _features(
+    name: str, features: Features, flat: bool, device: str, most: int | None, parts: int
+) -> tuple[Data, Data, Meter]:
     """Features of training and test images on the device, once for all epsilons that share them.
 
-    They are computed, not read from the user's cache: their seconds count.
+    They are computed, not read from the user's cache: their seconds count. With `parts=1` the test part stays what it was.
     """
     raw = _raw(name, most)
-    raw = Splits(*(replace(part, public=False) for part in raw))
+    images = [replace(part, public=False) for part in (raw.train, raw.test)]
     with metered(device) as meter:
-        seen = [featured(part, features, flat=flat, device=device, keep=device) for part in (raw.train, raw.test)]
-    train, test = (replace(part, y=part.y.to(device)) for part in seen)
+        seen = [featured(part, features, flat=flat, device=device, keep=device) for part in images[:parts]]
+    train, test = (replace(part, y=part.y.to(device)) for part in (*seen, *images[parts:]))
     return train, test, meter
 
 
-def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
+def of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
     """A table by the library's defaults; the public map of its model is applied once, before training."""
     parts = load(name, 0, 1)
     settings, public, model = by_defaults(parts.train, epsilon)
@@ -203,8 +208,8 @@ def _recipe(model: nn.Module, train: Data, settings: dict[str, Any], loss_fn: An
     )  # fmt: skip
 
 
-def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0, views: int = 1) -> dict[str, Any]:
-    """One training from the seed's noise and batches, a released centre first, then the test part, once."""
+def trained_by(recipe: Recipe, seed: int, device: str, centre: float = 0.0, views: int = 1) -> tuple[Any, Meter]:
+    """One training from the seed's noise and batches, a released centre first."""
     with metered(device) as meter:
         if centre:
             released = noised_centre(recipe.data.train, centre, views=views, insecure_seed=10_000 + seed)
@@ -212,6 +217,12 @@ def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0
         trained = fit(
             recipe, seed=seed, insecure_seed=seed, delta=DELTA, progress=False, runtime=runtime_for(recipe.data.train)
         )
+    return trained, meter
+
+
+def _run(recipe: Recipe, seed: int, test: Data, device: str, centre: float = 0.0, views: int = 1) -> dict[str, Any]:
+    """One training, then the test part, once."""
+    trained, meter = trained_by(recipe, seed, device, centre, views)
     model = trained.model
     if trained.averaged is not None:
         model.load_state_dict(model.state_dict() | trained.averaged)

@@ -74,6 +74,20 @@ FAULTS = [
         ("data/test_statistics.py::test_noise_may_be_secure",),
     ),
     Mutant(
+        "statistics: features are not measured in the units of their bounds",
+        "data/statistics.py",
+        "means, squares = moments(data, limits)",
+        "means, squares = moments(data)",
+        ("data/test_statistics.py::test_in_units_of_public_features_small_channels_are_seen_beside_large_ones",),
+    ),
+    Mutant(
+        "statistics: answers stay in the units of their bounds",
+        "data/statistics.py",
+        "return centre + scale * mean, scale * std",
+        "return mean, std",
+        ("data/test_statistics.py::test_little_noise_and_wide_bounds_give_the_statistics_of_a_batch_norm",),
+    ),
+    Mutant(
         "statistics: long vectors are not shortened",
         "data/statistics.py",
         "values * (bound / lengths.clamp(min=bound))",

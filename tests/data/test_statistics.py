@@ -22,6 +22,7 @@ from noisewise.recipe import Recipe, at_epsilon, fit
 from noisewise.sampling import Poisson
 
 BOUNDS = (2.0, 3.0)
+UNITS = s.Bounds(2.0, 3.0, torch.linspace(-1, 1, 5).double(), torch.linspace(0.2, 3, 5).double())
 
 
 def features(n=40, channels=5, seed=0, **more):
@@ -58,13 +59,41 @@ def test_answers_are_the_definition_with_the_stated_noise() -> None:
     assert min(float(one.std.min()) for one in found) == pytest.approx(math.sqrt(floor), rel=1e-5)
 
 
-def test_little_noise_and_wide_bounds_give_the_statistics_of_a_batch_norm() -> None:
+@pytest.mark.parametrize("bounds", [(100.0, 100.0), UNITS._replace(means=500.0, squares=500.0)])
+def test_little_noise_and_wide_bounds_give_the_statistics_of_a_batch_norm(bounds) -> None:
     data = features(400)
-    found = s.noised_statistics(data, (100.0, 100.0), noise_multiplier=1e-3, insecure_seed=0)
+    found = s.noised_statistics(data, bounds, noise_multiplier=1e-3, insecure_seed=0)
     norm = torch.nn.BatchNorm2d(5, momentum=1.0)
     norm(data.x)
     torch.testing.assert_close(found.mean, norm.running_mean, rtol=0.01, atol=0)
     torch.testing.assert_close(found.std.square(), norm.running_var, rtol=0.05, atol=3e-3)
+
+
+def spread(n, seed, **more):
+    """Channels of very different size around 3."""
+    x = (
+        3
+        + torch.randn(n, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+        * torch.tensor([10, 0.5, 0.01])[:, None, None]
+    )
+    return Data(x, torch.zeros(n, dtype=torch.long), **more)
+
+
+def test_in_units_of_public_features_small_channels_are_seen_beside_large_ones() -> None:
+    """Public features vary half as much. With little room all are shortened alike; as they are, a small one is lost."""
+    data, public = spread(2000, 0), spread(500, 1, public=True)
+    public = replace(public, x=3 + 0.5 * (public.x - 3))
+    known, true = s.bounds_of(public), data.x.std((0, 2, 3))
+    assert known.centre is not None
+    found = s.noised_statistics(data, known, insecure_seed=0)
+    assert bool(((found.std / true - 1).abs() < 0.2).all())
+    assert bool(((found.mean - 3).abs() < 0.2 * true).all())
+    share = s.noised_statistics(data, s.bounds_of(public, room=1.0), insecure_seed=0).std / true
+    assert 0.4 < share.min() <= share.max() < 1.2 * share.min() < 0.8
+    raw = s.noised_statistics(
+        data, [values.norm(dim=1).median().item() for values in s.moments(public)], insecure_seed=0
+    )
+    assert raw.std[2] > 10 * true[2]
 
 
 @pytest.fixture
@@ -80,17 +109,18 @@ def released(monkeypatch):
     return seen
 
 
-def test_one_unit_moves_the_sums_by_at_most_the_bounds(released) -> None:
+@pytest.mark.parametrize("bounds", [BOUNDS, UNITS])
+def test_one_unit_moves_the_sums_by_at_most_the_bounds(released, bounds) -> None:
     x = features(6).x
     x[2] *= 1000
     x[3, 1, 0, 0] = math.nan
     x[4, 0, 0, 0] = math.inf
     whole = Data(x, torch.zeros(6, dtype=torch.long))
-    s.noised_statistics(whole, BOUNDS, insecure_seed=0)
+    s.noised_statistics(whole, bounds, insecure_seed=0)
     for left in range(6):
         released.clear()
-        s.noised_statistics(whole, BOUNDS, insecure_seed=0)
-        s.noised_statistics(whole.take(torch.arange(6) != left), BOUNDS, insecure_seed=0)
+        s.noised_statistics(whole, bounds, insecure_seed=0)
+        s.noised_statistics(whole.take(torch.arange(6) != left), bounds, insecure_seed=0)
         moves = [float((released[k]._values["sum"] - released[k + 2]._values["sum"]).norm()) for k in range(2)]
         assert [bounded.sensitivity for bounded in released[:2]] == list(BOUNDS)
         assert all(move <= bound * (1 + 1e-12) for move, bound in zip(moves, BOUNDS, strict=True))
@@ -168,11 +198,19 @@ def test_noise_may_be_secure() -> None:
 
 def test_bounds_come_from_public_data() -> None:
     public = features(41, public=True)
+    x = public.x.double().numpy()
+    centre, scale = x.mean((0, 2, 3)), x.std((0, 2, 3))
+    z = (x - centre[:, None, None]) / scale[:, None, None]
     expected = [
-        float(np.median([np.linalg.norm(v) for v in values]))
-        for values in (public.x.numpy().mean((2, 3)), (public.x.numpy() ** 2).mean((2, 3)))
+        float(np.median([np.linalg.norm(v) for v in values])) for values in (z.mean((2, 3)), (z**2).mean((2, 3)))
     ]
-    assert list(s.bounds_of(public)) == pytest.approx(expected, rel=1e-5)
+    found = s.bounds_of(public, room=2.0)
+    assert found[:2] == pytest.approx([2 * length for length in expected], rel=1e-5)
+    assert s.bounds_of(public)[:2] == pytest.approx([s.ROOM * length for length in expected], rel=1e-5)
+    with pytest.raises(ConfigError, match="room=0"):
+        s.bounds_of(public, room=0)
+    np.testing.assert_allclose(found.centre, centre, rtol=1e-5)
+    np.testing.assert_allclose(found.scale, scale, rtol=1e-5)
     with pytest.raises(PrivacyError, match="a release without noise"):
         s.bounds_of(features())
 
@@ -181,6 +219,11 @@ def test_bounds_come_from_public_data() -> None:
     ("data", "bounds", "noise", "error", "message"),
     [
         (features(), (1.0,), 8.0, ConfigError, "two numbers"),
+        (features(), (1.0, 2.0, 3.0), 8.0, ConfigError, "two numbers"),
+        (features(), UNITS._replace(scale=None), 8.0, ConfigError, "belong together"),
+        (features(channels=4), UNITS, 8.0, ConfigError, "one number for each channel"),
+        (features(), UNITS._replace(scale=torch.zeros(5)), 8.0, ConfigError, "scale finite and above 0"),
+        (features(), UNITS._replace(centre=torch.full((5,), math.nan)), 8.0, ConfigError, "centre must be finite"),
         (features(), (1.0, 0.0), 8.0, ConfigError, "finite and above 0"),
         (features(), BOUNDS, 0.0, ConfigError, "no noise would protect"),
         (features(), BOUNDS, math.nan, ConfigError, "noise_multiplier"),

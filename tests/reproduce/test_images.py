@@ -197,10 +197,10 @@ def test_scattered_images_are_those_of_the_scattering():
 
 def test_statistics_of_features_are_noised_and_paid_for():
     """What is shown is the epsilon of one ledger of both releases; what is asked for is met by both together."""
-    given = {**QUICK, "model": "h-cnn", "scattered": True, "normalised": 2.0, "tuning": True}
+    given = {**QUICK, "model": "h-cnn", "scattered": True, "standardised": 2.0, "tuning": True}
     alone, seen, again, other = (
         train_images(seed=seed, **(given | more))
-        for seed, more in ((0, {"normalised": None}), (0, {}), (0, {}), (0, {"normalised": 3.0}))
+        for seed, more in ((0, {"standardised": None}), (0, {}), (0, {}), (0, {"standardised": 3.0}))
     )
     train = scattered_of("digits", 60, 0.0, "cpu").train
     told = noised_statistics(train, (1.0, 1.0), noise_multiplier=2.0)

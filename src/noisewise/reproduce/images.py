@@ -59,7 +59,7 @@ def train_images(
     classes: list[int] | None = None,
     padding: float = 0.0,
     scattered: bool = False,
-    normalised: float | None = None,
+    standardised: float | None = None,
     rule: dict[str, Any] | None = None,
     sigma: float | None = None,
     epsilon: float | None = None,
@@ -95,7 +95,7 @@ def train_images(
         classes: that are private, numbered anew; training images of the others are a public set, `other classes`.
         padding: share of the side that is border.
         scattered: scattering features in place of pixels.
-        normalised: noise multiplier of their statistics, by which the model normalises; they are part of the budget.
+        standardised: noise multiplier of their statistics, by which the model normalises; they are part of the budget.
         rule: of clipping, see `rule_of`.
         sigma: noise multiplier; without one, that of `epsilon` at delta 1e-5.
         epsilon: see sigma; 3 by default.
@@ -129,8 +129,8 @@ def train_images(
         train = train.take(
             torch.from_numpy(np.random.default_rng(seed).permutation(len(train))[:rows]).to(train.y.device)
         )
-    if normalised is not None:
-        options = {**(options or {}), "statistics": _statistics(data, train, normalised, seed, device)}
+    if standardised is not None:
+        options = {**(options or {}), "statistics": _statistics(data, train, standardised, seed, device)}
     network = build(model, tuple(train.x.shape[1:]), len(train.classes), seed, **(options or {})).to(device)
     if start is not None:
         network = _pretrained(network, data, public, start, seed)
@@ -139,7 +139,7 @@ def train_images(
     if ablation in ("plain", "clip-only"):
         sigma = 0.0
     elif sigma is None:
-        sigma = noise_for(n, size, steps, 3.0 if epsilon is None else epsilon, DELTA, statistics=normalised)
+        sigma = noise_for(n, size, steps, 3.0 if epsilon is None else epsilon, DELTA, statistics=standardised)
     plan = nw.Mechanism(
         sampler=nw.Poisson(n, size), clip=rule_of(rule or {}, network), steps=steps, noise_multiplier=sigma
     )
@@ -158,7 +158,7 @@ def train_images(
     seen["train_accuracy"] = scores_of(trained, watched.fitted)["accuracy"]
     seen |= {"steps": plan.steps, "noise_multiplier": float(plan.noise_at(0)), "n": n, "curve": watched.points}
     if ablation == "private" and plan.noise_at(0) > 0:
-        before = [] if normalised is None else [(release_of_statistics(n, normalised), 1)]
+        before = [] if standardised is None else [(release_of_statistics(n, standardised), 1)]
         seen["epsilon"] = pld_epsilon([*before, *plan.events()], DELTA, plan.adjacency)
     if members:
         seen["auc"] = _auc(trained, look, train, seed)
@@ -213,7 +213,7 @@ def scattered_of(data: str, valid: int, padding: float, device: str) -> Splits:
 
 
 def _statistics(data: str, train: Data, noise: float, seed: int, device: str) -> tuple[Tensor, Tensor]:
-    """Means and deviations of channels, released with noise; their bounds are those of made-up images, which are free."""
+    """Means and deviations of channels, released with noise; bounds and units are those of made-up images, which are free."""
     colours, height, width = parts_of(data, 0, 0.0, device).train.x.shape[1:]
     made = scatter(made_up.images("spectrum", MADE_UP, (colours, height, width), device=device), device=device)
     public = Data(made, made.new_zeros(len(made), dtype=torch.int64), classes=("made up",), public=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from noisewise.reproduce.experiment import Paper
 from noisewise.reproduce.watson2023.gradients import FEW_STEPS, TURNING
-from noisewise.reproduce.watson2023.landscapes import BASINS, PHASES
+from noisewise.reproduce.watson2023.landscapes import BASINS, PHASES, PHASES_RESNET
 from noisewise.reproduce.watson2023.pruned import PRUNED, SHARES, SHARES_CIFAR, SHARES_HALVES, SHARES_RESNET
 from noisewise.reproduce.watson2023.theory import BALANCE, THEORY
 from noisewise.reproduce.watson2023.training import ABLATION, PRUNING
@@ -18,6 +18,7 @@ PAPER = Paper(
         BALANCE,
         TURNING,
         PHASES,
+        PHASES_RESNET,
         BASINS,
         FEW_STEPS,
         ABLATION,

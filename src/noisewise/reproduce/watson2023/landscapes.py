@@ -37,6 +37,7 @@ class Phases(Config):
     switch: float = 6
     rows: int | None = None
     points: int = 30
+    options: tuple[tuple[str, Any], ...] = ()  # of the model
 
     def run(self, first: str, seconds: Sequence[str], switch: float, **more: Any) -> dict[str, Any]:
         """Settings of one run."""
@@ -51,6 +52,7 @@ class Phases(Config):
             "first": first,
             "seconds": list(seconds),
             "first_epochs": switch,
+            **({"options": dict(self.options)} if self.options else {}),
             **more,
         }
 
@@ -145,7 +147,7 @@ PHASES = Experiment(
     ),
     draw=_draw_phases,
     settings=SETTINGS + EPSILON,
-    left_out="ResNet-18, 30 epochs, other switches (Figure 20)",
+    left_out="30 epochs, other switches (Figure 20); ResNet-18 is watson2023.phases_resnet",
     minutes={"quick": 0.05, "standard": 8, "full": 3},
 )
 
@@ -329,6 +331,67 @@ BASINS = Experiment(
     + " W4 also at epsilon 1. Losses are those of 5,000 training images (2,000 of them drawn), on 30 points of each "
     "segment. W2: the barrier must be higher than the ends' own loss (the paper gives no number; its ResNet-18 ends near "
     "loss 0).",
-    left_out="ResNet-18, other switches",
+    left_out="other switches; ResNet-18 is watson2023.phases_resnet",
     minutes={"quick": 0.1, "standard": 30, "full": 5},
 )
+
+
+# ResNet-18 ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual(Phases):
+    """The same network for all of it: both phases, and two copies under SGD with random directions from their ends."""
+
+    model: str = "resnet18"
+    options: tuple[tuple[str, Any], ...] = (("stem", "large"),)
+    epochs: float = 10
+    switch: float = 1
+    directions: int = 100
+
+    @property
+    def switches(self) -> tuple[float, ...]:
+        """As for claims about basins."""
+        return (self.switch,)
+
+
+def _residual_cells(config: Residual, measured: Measured) -> Sequence[Cell]:
+    copies = config.run(SGD, (SGD, SGD), config.switch, directions=config.directions)
+    return grid(config, RUN, {_copies(config.switch): copies, **config.mixed()})
+
+
+PHASES_RESNET = Experiment(
+    name="phases_resnet",
+    title="Phases, and what lies between their ends, ResNet-18 on CIFAR-10",
+    where="Figures 2, 4, 6 to 8",
+    tiers={
+        "quick": Residual(**(QUICK | {"options": ()}), directions=2),
+        "standard": Residual(
+            options=(("stem", "large"), ("width", 16)), rows=10_000, open_batch=64, batch=256, epochs=8, switch=1,
+            points=11, directions=20,
+        ),
+        "full": Residual(),
+    },
+    stages=(_residual_cells,),
+    claims=(
+        Claim("W1.resnet", "the final loss is set by the second phase", "Figure 2", _second_decides("train_loss")),
+        Claim("W1.resnet.accuracy", "so is the final accuracy", "Figure 2", _second_decides("accuracy")),
+        Claim("W1.resnet.rises", "the loss rises when DP-SGD follows SGD", "Figure 2", _rises),
+        Claim("W3.resnet.floor", "between copies that split after a first phase the loss stays low", "Figure 4", _floor),
+        Claim(
+            "W3.resnet.steep",
+            "at least 95 of 100 random directions of that length end above three times the loss",
+            "Figure 4",
+            _steep,
+        ),
+        Claim("W3.resnet.above", "or at least above all of the segment", "not tested there", _steeper, control=True),
+        Claim("W5.resnet", "only SGD after SGD stays in the basin of its first phase", "Figure 8", _stays),
+        Claim("W5.resnet.ends", "DP-SGD after SGD leaves the basin in which SGD after SGD ends", "Figures 6, 7", _leaves),
+    ),
+    draw=_draw_phases,
+    settings="ResNet-18 with GroupNorm; SGD with batch 128, learning rate 0.1, DP-SGD with batch 1024, learning rate 0.5, C 1, "
+    "both as published, no momentum, no augmentation. 10 epochs in all, the switch after one (the paper: 30 and 3). The "
+    "standard tier: a quarter of the width, 10,000 images, batches of 64 and 256, 8 epochs. " + EPSILON,
+    left_out="30 epochs, other switches (Figure 20)",
+    minutes={"quick": 0.06, "standard": 40, "full": 12},
+)  # fmt: skip
