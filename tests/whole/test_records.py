@@ -26,9 +26,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 sys.path.insert(0, str(BENCHMARKS))  # scripts find each other
-linear, search, choose, final, page, power, repaired = (
+linear, search, choose, final, page, power, repaired, seconds = (
     importlib.import_module(f"records_{name}")
-    for name in ("linear", "search", "choose", "final", "page", "power", "repaired")
+    for name in ("linear", "search", "choose", "final", "page", "power", "repaired", "seconds")
 )
 records = importlib.import_module("records")
 sys.path.remove(str(BENCHMARKS))
@@ -276,6 +276,65 @@ def test_the_command_knows_what_the_page_tells_to_run():
         if match := re.fullmatch(r"- `python benchmarks/records.py (.*)`", line):
             records.parser().parse_args(match[1].split())
     assert records.parser().parse_args(["frontier", "adult"]).seeds == 5
+
+
+@pytest.fixture
+def two_devices(tmp_path):
+    """A record of a CPU, which has a history, and the same settings on a GPU later."""
+    path = final.path_of("cifar10", "made-up-linear", 1.0, "cpu")
+    record = json.loads(path.read_text())
+    assert record["earlier"]
+    shutil.copy(path, tmp_path)
+    later = {key: value for key, value in record.items() if key not in ("earlier", "note")}
+    gpu = final.path_of("cifar10", "made-up-linear", 1.0, "cuda", tmp_path)
+    gpu.write_text(json.dumps({**later, "accuracy": 0.5, "device": "a GPU", "joules": 7.0}))
+    return tmp_path, record
+
+
+def test_what_a_record_was_before_is_told_wherever_it_is_run_again(two_devices):
+    folder, record = two_devices
+    lines = page.recipes_in_lines(folder)
+    assert sum("was run first and read on the test part too" in line for line in lines) == len(record["earlier"])
+    assert any(
+        f"elsewhere, which draws other noise: {100 * record['accuracy']:.2f} (5 seeds, x86_64" in line for line in lines
+    )
+    assert lines[-2].endswith("a GPU.")
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["same settings", "other settings"])
+def test_seconds_on_a_quiet_machine_stand_for_those_of_a_run_with_its_settings(two_devices, alike):
+    folder, record = two_devices
+    settings = record["settings"] if alike else {**record["settings"], "lr": 9.0}
+    alone = {
+        "data": "cifar10", "recipe": "made-up-linear", "epsilon": 1, "settings": settings, "seconds": 12.3,
+        "feature_seconds": 4.5, "joules": None, "device": "a quiet CPU",
+    }  # fmt: skip
+    (folder / "cifar10.made-up-linear.1.seconds.json").write_text(json.dumps(alone))
+    (row,) = [
+        line for line in page.cheapest(folder) if "made-up-linear" in line
+    ]  # half right on the GPU is below the best
+    assert ("| 12.3 + 4.5 for features | not measured | a quiet CPU |" in row) == alike
+    assert (seconds.seconds(record) in row) != alike
+    assert len(page.records(folder)) == 2
+
+
+def test_seconds_are_those_of_a_quiet_machine_and_need_no_test_part(tmp_path, monkeypatch):
+    given = {"recipe": "scattering-linear:scales=1,angles=2", "device": "cpu", "folder": tmp_path}
+    monkeypatch.setattr(seconds.os, "getloadavg", lambda: (1.7, 0.0, 0.0))
+    with pytest.raises(SystemExit, match=r"a load of 1\.7"):
+        seconds.measure("digits", 3.0, **given)
+    monkeypatch.setattr(seconds.os, "getloadavg", lambda: (0.1, 0.0, 0.0))
+    looked_at = []
+    monkeypatch.setattr(final, "featured", lambda data, *rest, **how: looked_at.append(len(data)) or data)
+    monkeypatch.setattr(final, "outputs", None)  # nothing is scored
+    monkeypatch.setattr(final, "fit", lambda recipe, **how: looked_at.append(len(recipe.data.train)))
+    record = seconds.measure("digits", 3.0, **given)
+    assert looked_at == [1438, 1438]  # the 359 of the test part are not among them
+    assert (record["load"], record["data"], record["seconds"] >= 0) == (0.1, "digits", True)
+    assert seconds.measure("digits", 3.0, **given) == record
+    assert len(looked_at) == 2
+    arguments = record["command"].removeprefix("python benchmarks/records.py ").split()
+    assert records.parser().parse_args(arguments).epsilon == [3.0]
 
 
 def test_energy_is_measured_or_said_not_to_be(monkeypatch, tmp_path):
