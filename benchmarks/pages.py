@@ -28,6 +28,7 @@ TIMES = PROJECT / "benchmarks" / "results" / "time_to_accuracy.json"
 DRAWING = re.compile(r"(?<=<!-- layers: written by benchmarks/pages.py -->\n)```text\n.*?```\n", re.DOTALL)
 GPU_TABLE = re.compile(r"(?<=<!-- gpu: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
 TIMES_TABLE = re.compile(r"(?<=<!-- times: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
+ACCURACY_TABLE = re.compile(r"(?<=<!-- accuracy: written by benchmarks/pages.py -->\n)\| .*?\n(?=\n)", re.DOTALL)
 PEERS = ("Opacus hooks", "Opacus ghost", "vmap(grad)")  # of benchmarks/gpu.py
 WIDTH = 76
 
@@ -153,6 +154,24 @@ def times_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def accuracy_table() -> str:
+    """README's table of accuracies, from benchmarks/results/records; docs/records.md has all of it."""
+    import records_page as records  # beside this file
+
+    lines = ["| data | learned from | epsilon | accuracy | best published |", "|---|---|---|---|---|"]
+    made, searches = records.records(), records.all_searches()
+    for goal in records.GOALS:
+        record = records.record_of(made, goal.data, records.lane_of(goal, searches), goal.epsilon)
+        published = records.best_published(goal.data, goal.epsilon, goal.recipe == "made-up-linear")
+        cells = (
+            records.NAMES[goal.data], records.LANES[goal.recipe], f"{goal.epsilon:g}",
+            f"{records.percent(record['accuracy'])} %",
+            "not known to us" if published is None else f"{published.accuracy} % ({published.who})",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def gpu_rows() -> dict[str, Any]:
     """Results of benchmarks/gpu.py by workload."""
     rows: dict[str, Any] = json.loads(GPU.read_text())["rows"]
@@ -187,7 +206,10 @@ def main() -> None:
     gpu_picture(GPU.with_suffix(".png"))
     cpu_picture(CPU.with_suffix(".png"))
     README.write_text(
-        TIMES_TABLE.sub(lambda _: times_table(), GPU_TABLE.sub(lambda _: gpu_table(), README.read_text()))
+        ACCURACY_TABLE.sub(
+            lambda _: accuracy_table(),
+            TIMES_TABLE.sub(lambda _: times_table(), GPU_TABLE.sub(lambda _: gpu_table(), README.read_text())),
+        )
     )
     CONTRIBUTING.write_text(DRAWING.sub(lambda _: drawing(), CONTRIBUTING.read_text()))
 

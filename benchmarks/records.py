@@ -79,9 +79,11 @@ def parser() -> argparse.ArgumentParser:
     one = command("repaired", "the chosen settings with random sparsification, on held-out training images")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
     _runs(one)
-    one = command("seconds", "one run without its test part, on a machine that does nothing else")
+    one = command("seconds", "one run without its test part, on a processor that does nothing else", data=False)
+    one.add_argument("name", help="mnist, fashion_mnist, cifar10, digits")
     one.add_argument("--epsilon", type=float, action="append", required=True, help="may be repeated")
-    _runs(one)
+    one.add_argument("--recipe", default="scattering-linear")
+    one.add_argument("--out", type=Path, default=records_search.FOLDER, help="folder of results")
     one = command("page", "write docs/records.md and its plot from the files", data=False)
     one.add_argument("--from", type=Path, dest="folder", default=records_search.FOLDER, help="folder of results")
     one.add_argument("--out", type=Path, default=records_page.PAGE)
@@ -141,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
                 )
         case "seconds":
             for epsilon in given.epsilon:
-                records_seconds.measure(given.name, epsilon, recipe=given.recipe, device=given.device, folder=given.out)
+                records_seconds.measure(given.name, epsilon, recipe=given.recipe, folder=given.out)
         case "page":
             records_page.write(given.folder, given.out)
         case "noise":

@@ -76,10 +76,10 @@ def final(
     if not missing:
         return record
     if name in TABLES:
-        made, about, test = of_table(name, epsilon, device)
+        made, about, test = _of_table(name, epsilon, device)
     else:
         made, about, test = of_images(name, epsilon, recipe, device, most)
-    if record["runs"] and not _same(record, about):
+    if record["runs"] and not same_settings(record, about):
         raise SystemExit(f"{path.name} has runs of other settings than those of {about['recipe']} now: {ELSEWHERE}")
     for seed in missing:
         record["runs"].append(_run(made, seed, test, device, about.get("centre", 0.0), about.get("views", 1)))
@@ -93,9 +93,12 @@ def final(
     return record
 
 
-def _same(record: dict[str, Any], about: dict[str, Any]) -> bool:
+def same_settings(record: dict[str, Any], about: dict[str, Any]) -> bool:
     """Are the runs of a file of the settings at hand? Settings that are younger than the file were as usual then."""
-    if record["settings"] != about["settings"] or record["n"] != about["n"]:
+    first, second = (
+        {**one["settings"], "twin_lr": None} for one in (record, about)
+    )  # no run of a record uses the twin's
+    if first != second or record["n"] != about["n"]:
         return False
     if about["data"] in TABLES:
         return True
@@ -159,7 +162,7 @@ def _features(
     return train, test, meter
 
 
-def of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
+def _of_table(name: str, epsilon: float, device: str) -> tuple[Recipe, dict[str, Any], Data]:
     """A table by the library's defaults; the public map of its model is applied once, before training."""
     parts = load(name, 0, 1)
     settings, public, model = by_defaults(parts.train, epsilon)

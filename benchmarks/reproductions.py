@@ -45,7 +45,7 @@ ANSWERS = {**WORDS, "reproduced": "yes", "not-reproduced": "not shown"}  # to qu
 
 
 class Row(NamedTuple):
-    """A claim on the page; `tier` is None where no result is committed."""
+    """A claim on the page; `tier` is None where no result is committed, `otherwise` what another tier says if it differs."""
 
     name: str
     says: str
@@ -55,6 +55,7 @@ class Row(NamedTuple):
     control: bool
     tier: str | None
     findings: list[Finding]
+    otherwise: str = ""
 
 
 def committed(paper: str, experiment: str) -> dict[str, dict[str, Any]]:
@@ -82,13 +83,23 @@ def rows_of(paper: Paper, experiment: Experiment) -> list[Row]:
         entry = (
             of_tiers[tier] if tier else {"verdict": "not-run", "reason": experiment.cannot or NONE_YET, "findings": []}
         )
+        differs = {
+            other: found for other, raw in of_tiers.items()
+            if other != tier and raw["verdict"] != "not-run" and (found := in_words(raw)) != in_words(entry)
+        }  # fmt: skip
         rows.append(
             Row(
                 claim.name, claim.says, claim.published, entry["verdict"], entry["reason"], claim.control, tier,
                 [finding_of(raw) for raw in entry["findings"]],
+                "; ".join(f"{other}: {found}" for other, found in differs.items()),
             )
         )  # fmt: skip
     return rows
+
+
+def in_words(entry: dict[str, Any]) -> str:
+    """The verdict on a claim; of one that is not reproduced why."""
+    return WORDS[entry["verdict"]] if entry["verdict"] != "not-reproduced" else entry["reason"].partition(":")[0]
 
 
 def counts(rows: list[Row]) -> Counter[str]:
@@ -175,10 +186,10 @@ def page() -> str:
 def section(paper: Paper, experiment: Experiment) -> list[str]:
     """One experiment."""
     rows, results = rows_of(paper, experiment), committed(paper.name, experiment.name)
-    lines = [f"### {experiment.title}", "", f"`{paper.name}.{experiment.name}`, {experiment.where}.", ""]
+    lines = [f"### {experiment.title}", "", f"`{paper.name}.{experiment.name}`, {experiment.where.rstrip('.')}.", ""]
     lines += ["| claim | says | paper | ours | verdict |", "|---|---|---|---|---|"]
     for row in rows:
-        tier = "" if row.tier is None else f" ({row.tier})"
+        tier = "" if row.tier is None else f" ({row.tier}{'; ' if row.otherwise else ''}{row.otherwise})"
         name = f"*{row.name}* (control)" if row.control else row.name
         reason = row.reason.partition(":")[0] if row.verdict == "not-reproduced" else row.reason
         lines.append(
@@ -196,8 +207,7 @@ def section(paper: Paper, experiment: Experiment) -> list[str]:
         )
         lines += [f"`{result['command']}`: {seeds} seed{'s' if seeds > 1 else ''}, commit {result['commit']}.", ""]
     lines += [f"Settings. {experiment.settings}", ""]
-    if results and "full" not in results:
-        lines += [smaller(experiment, next(iter(results))), ""]
+    lines += [line for tier in results if tier != "full" for line in (smaller(experiment, tier), "")]
     if experiment.left_out:
         lines += [f"Left out: {experiment.left_out}.", ""]
     return lines
@@ -212,8 +222,8 @@ def smaller(experiment: Experiment, tier: str) -> str:
         if ran[name] != full[name]
     ]
     if not changed:
-        return f"The {tier} tier, which was run, has the settings of the full one."
-    return f"The {tier} tier, which was run, has other settings than the full one (in brackets): {', '.join(changed)}."
+        return f"The {tier} tier has the settings of the full one."
+    return f"The {tier} tier has other settings than the full one (in brackets): {', '.join(changed)}."
 
 
 def _setting(name: str, value: Any) -> str:

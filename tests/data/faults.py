@@ -81,6 +81,13 @@ FAULTS = [
         ("data/test_statistics.py::test_in_units_of_public_features_small_channels_are_seen_beside_large_ones",),
     ),
     Mutant(
+        "statistics: a channel that is constant in public features has no units",
+        "data/statistics.py",
+        "scale.clamp(min=LEAST * scale.max())",
+        "scale",
+        ("data/test_statistics.py::test_a_channel_that_is_constant_in_public_features_has_units_all_the_same",),
+    ),
+    Mutant(
         "statistics: answers stay in the units of their bounds",
         "data/statistics.py",
         "return centre + scale * mean, scale * std",

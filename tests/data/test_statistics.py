@@ -127,10 +127,12 @@ def test_one_unit_moves_the_sums_by_at_most_the_bounds(released, bounds) -> None
         assert (max(moves) > 0) == (left not in (3, 4))
 
 
-def test_the_rows_of_a_person_are_averaged_before_they_are_shortened(released) -> None:
+@pytest.mark.parametrize("bounds", [BOUNDS, UNITS])
+def test_the_rows_of_a_person_are_averaged_before_they_are_shortened(released, bounds) -> None:
     data = features(6, unit=torch.tensor([0, 0, 1, 1, 1, 2]))
-    s.noised_statistics(data, BOUNDS, insecure_seed=0)
+    s.noised_statistics(data, bounds, insecure_seed=0)
     means = data.x.double().mean((2, 3))
+    means = (means - UNITS.centre) / UNITS.scale if bounds is UNITS else means
     people = torch.stack([means[:2].mean(0), means[2:5].mean(0), means[5]])
     expected = sum(person / max(1.0, float(person.norm()) / BOUNDS[0]) for person in people)
     torch.testing.assert_close(released[0]._values["sum"], expected)
@@ -206,13 +208,32 @@ def test_bounds_come_from_public_data() -> None:
     ]
     found = s.bounds_of(public, room=2.0)
     assert found[:2] == pytest.approx([2 * length for length in expected], rel=1e-5)
-    assert s.bounds_of(public)[:2] == pytest.approx([s.ROOM * length for length in expected], rel=1e-5)
-    with pytest.raises(ConfigError, match="room=0"):
-        s.bounds_of(public, room=0)
     np.testing.assert_allclose(found.centre, centre, rtol=1e-5)
     np.testing.assert_allclose(found.scale, scale, rtol=1e-5)
     with pytest.raises(PrivacyError, match="a release without noise"):
         s.bounds_of(features())
+    assert s.bounds_of(public)[:2] == pytest.approx([s.ROOM * length for length in expected], rel=1e-5)
+    with pytest.raises(ConfigError, match="room=0"):
+        s.bounds_of(public, room=0)
+    broken = public.x.clone()
+    broken[3, 0, 0, 0] = math.nan
+    for x, message in (
+        (broken, "1 of them are not finite"),
+        (public.x[:1], "there are 1, and 10 are needed"),
+        (torch.ones(12, 5, 3, 2), "do not vary"),
+    ):
+        with pytest.raises(DataError, match=message):
+            s.bounds_of(Data(x, torch.zeros(len(x), dtype=torch.long), public=True))
+
+
+def test_a_channel_that_is_constant_in_public_features_has_units_all_the_same() -> None:
+    public = features(41, public=True)
+    public.x[:, 2] = 7.0
+    found = s.bounds_of(public)
+    assert found.scale[2] == pytest.approx(1e-3 * float(found.scale.max()))
+    told = s.noised_statistics(features(), found, insecure_seed=0)
+    assert bool((told.std > 0).all())
+    assert bool(told.mean.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -221,6 +242,8 @@ def test_bounds_come_from_public_data() -> None:
         (features(), (1.0,), 8.0, ConfigError, "two numbers"),
         (features(), (1.0, 2.0, 3.0), 8.0, ConfigError, "two numbers"),
         (features(), UNITS._replace(scale=None), 8.0, ConfigError, "belong together"),
+        (features(), UNITS._replace(scale=[1.0] * 5), 8.0, ConfigError, "as tensors"),
+        (features(), UNITS._replace(scale=torch.full((5,), 1e-320).double()), 8.0, ConfigError, "above 0"),
         (features(channels=4), UNITS, 8.0, ConfigError, "one number for each channel"),
         (features(), UNITS._replace(scale=torch.zeros(5)), 8.0, ConfigError, "scale finite and above 0"),
         (features(), UNITS._replace(centre=torch.full((5,), math.nan)), 8.0, ConfigError, "centre must be finite"),

@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from noisewise.errors import ConfigError
-from noisewise.reproduce.who_pays import rank_correlation, who_pays
+from noisewise.reproduce.measured import rank_correlation
+from noisewise.reproduce.who_pays import who_pays
 
 GIVEN = {
     "seed": 0,

@@ -47,7 +47,7 @@ def test_brief_sentences_rest_on_statements_of_the_pages(needed):
 def test_a_brief_sentence_goes_with_its_verdict(monkeypatch):
     first = f"- {LEARNED.BRIEF[0][0]}"
     assert first in LEARNED.brief()
-    monkeypatch.setattr(LEARNED, "outcome", lambda row: "open")
+    monkeypatch.setattr(LEARNED, "outcome", lambda row, full=False: "open")
     assert LEARNED.brief() == []
 
 
@@ -66,10 +66,19 @@ def test_no_statement_is_made_without_a_committed_verdict():
         claim = LEARNED.row_of(statement.claim)
         path = LEARNED.RESULTS.RESULTS / statement.experiment.replace(".", "/")
         committed = list(path.parent.glob(f"{path.name}.*.json"))
-        assert (f"[{claim.name}](" in stated) == bool(LEARNED.outcome(claim))
+        assert (f"[{claim.name}](" in stated) == bool(LEARNED.outcome(claim, statement.full))
         if not committed:
             assert f"[{claim.name}](" not in stated
             assert claim.name in waiting
+
+
+def test_what_small_sizes_cannot_say_waits_for_the_full_one():
+    (statement,) = [one for one in LEARNED.EVERY if one.claim == "zhu2023.table2_hcnn_cifar/Z3.hcnn.cifar.gain1"]
+    row = LEARNED.row_of(statement.claim)
+    assert statement.full
+    assert LEARNED.outcome(row._replace(tier="standard", verdict="reproduced"), True) == ""
+    assert LEARNED.outcome(row._replace(tier="standard", verdict="reproduced")) == "yes"
+    assert LEARNED.outcome(row._replace(tier="full", verdict="reproduced"), True) == "yes"
 
 
 def test_every_question_has_a_figure_and_at_most_five_lines():

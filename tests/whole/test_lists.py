@@ -212,6 +212,11 @@ def test_the_table_of_steps_on_a_gpu_is_that_of_its_results():
     assert pages.TIMES_TABLE.findall(pages.README.read_text()) == [pages.times_table()]
 
 
+def test_the_table_of_accuracies_is_that_of_its_results(monkeypatch):
+    monkeypatch.syspath_prepend(Path(pages.__file__).parent)
+    assert pages.ACCURACY_TABLE.findall(pages.README.read_text()) == [pages.accuracy_table()]
+
+
 @pytest.mark.parametrize(
     "names",
     [adaptive.RULES, sampling.SAMPLERS, models.MODELS, CATALOG, repairs.REPAIRS, recipes.RECIPES, AUDITS],

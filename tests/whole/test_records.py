@@ -3,9 +3,12 @@
 import dataclasses
 import importlib
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -191,13 +194,13 @@ def test_runs_of_other_settings_are_not_mixed(results, tmp_path):
     record = json.loads((folder / "digits.scattering-linear.3.cpu.json").read_text())
     older = {**record, "recipe": record["recipe"].replace(",waves=0,pitch=1", "")}  # a file from before waves
     assert older["recipe"] != record["recipe"]
-    assert final._same(older, record)
+    assert final.same_settings(older, record)
     for changed in (
         {"settings": record["settings"] | {"lr": 1.0}},
         {"recipe": record["recipe"].replace("angles=2", "angles=4")},
         {"n": record["n"] - 1},
     ):
-        assert not final._same({**record, **changed}, record)
+        assert not final.same_settings({**record, **changed}, record)
 
 
 def test_older_lines_have_the_usual_values_of_later_settings():
@@ -228,10 +231,10 @@ def test_every_number_of_the_page_follows_from_a_file(results, tmp_path):
     text = (tmp_path / "page.md").read_text()
     path = folder / "digits.scattering-linear.3.cpu.json"
     record = json.loads(path.read_text())
-    assert f"| digits | scattering-linear | 3 | {100 * record['accuracy']:.2f} |" in text
+    assert f"| digits | scattering-linear | 3 | {100 * record['accuracy']:.2f} ± " in text
     path.write_text(json.dumps({**record, "accuracy": 0.1239}))
     try:
-        assert "| digits | scattering-linear | 3 | 12.39 |" in page.page(folder)
+        assert "| digits | scattering-linear | 3 | 12.39 ± " in page.page(folder)
     finally:
         path.write_text(json.dumps(record))
     assert page.PAGE.read_text() == page.page(), "python benchmarks/records.py page writes it"
@@ -301,40 +304,69 @@ def test_what_a_record_was_before_is_told_wherever_it_is_run_again(two_devices):
     assert lines[-2].endswith("a GPU.")
 
 
-@pytest.mark.parametrize("alike", [True, False], ids=["same settings", "other settings"])
-def test_seconds_on_a_quiet_machine_stand_for_those_of_a_run_with_its_settings(two_devices, alike):
+@pytest.mark.parametrize("other", [{}, {"settings": {"lr": 9.0}}, {"recipe": "made-up-linear:count=512"}], ids=str)
+def test_seconds_on_a_quiet_machine_stand_for_those_of_a_run_with_its_settings(two_devices, other):
     folder, record = two_devices
-    settings = record["settings"] if alike else {**record["settings"], "lr": 9.0}
-    alone = {
-        "data": "cifar10", "recipe": "made-up-linear", "epsilon": 1, "settings": settings, "seconds": 12.3,
-        "feature_seconds": 4.5, "joules": None, "device": "a quiet CPU",
-    }  # fmt: skip
+    timed = {"seconds": 12.3, "feature_seconds": 4.5, "joules": None, "device": "a quiet CPU", "others": 0.01}
+    alone = {**record, **timed, **other, "settings": {**record["settings"], **other.get("settings", {})}}
     (folder / "cifar10.made-up-linear.1.seconds.json").write_text(json.dumps(alone))
     (row,) = [
         line for line in page.cheapest(folder) if "made-up-linear" in line
     ]  # half right on the GPU is below the best
-    assert ("| 12.3 + 4.5 for features | not measured | a quiet CPU |" in row) == alike
-    assert (seconds.seconds(record) in row) != alike
+    assert ("| 12.3 + 4.5 for features | not measured | a quiet CPU, nothing else running |" in row) == (not other)
+    assert (seconds.seconds(record) in row) == bool(other)
     assert len(page.records(folder)) == 2
 
 
+def test_the_cheapest_run_has_the_least_seconds_with_its_features(tmp_path):
+    record = json.loads(final.path_of("cifar10", "patches-linear", 1.0, "cuda").read_text())
+    for lane, seconds_of, features in (("patches-linear", 2.0, 9.0), ("scattering-linear", 5.0, 1.0)):
+        changed = {**record, "seconds": seconds_of, "feature_seconds": features}
+        final.path_of("cifar10", lane, 1.0, "cuda", tmp_path).write_text(json.dumps(changed))
+    assert any("| scattering-linear |" in line and "5.0 + 1.0" in line for line in page.cheapest(tmp_path))
+    assert not any("| patches-linear |" in line for line in page.cheapest(tmp_path))
+
+
+def test_earlier_readings_are_told_at_every_epsilon():
+    told, text = 0, page.page()
+    for record in page.records():
+        for one in record.get("earlier", ()):
+            assert f"read on the test part too: {page.percent(one['accuracy'])} (`{one['recipe']}`)" in text
+            told += 1
+    assert told >= 8
+
+
 def test_seconds_are_those_of_a_quiet_machine_and_need_no_test_part(tmp_path, monkeypatch):
-    given = {"recipe": "scattering-linear:scales=1,angles=2", "device": "cpu", "folder": tmp_path}
-    monkeypatch.setattr(seconds.os, "getloadavg", lambda: (1.7, 0.0, 0.0))
-    with pytest.raises(SystemExit, match=r"a load of 1\.7"):
-        seconds.measure("digits", 3.0, **given)
-    monkeypatch.setattr(seconds.os, "getloadavg", lambda: (0.1, 0.0, 0.0))
-    looked_at = []
+    given = {"recipe": "scattering-linear:scales=1,angles=2", "folder": tmp_path}
+    looked_at, others = [], [0.5, 0.02, 0.03]
+    monkeypatch.setattr(seconds.Spent, "others", lambda self: others.pop(0))
     monkeypatch.setattr(final, "featured", lambda data, *rest, **how: looked_at.append(len(data)) or data)
     monkeypatch.setattr(final, "outputs", None)  # nothing is scored
     monkeypatch.setattr(final, "fit", lambda recipe, **how: looked_at.append(len(recipe.data.train)))
+    with pytest.raises(SystemExit, match="other work ran beside it"):
+        seconds.measure("digits", 3.0, **given)
+    assert not list(tmp_path.iterdir())
     record = seconds.measure("digits", 3.0, **given)
-    assert looked_at == [1438, 1438]  # the 359 of the test part are not among them
-    assert (record["load"], record["data"], record["seconds"] >= 0) == (0.1, "digits", True)
+    assert looked_at == [1438] * 3  # features once; the 359 of the test part are not among them
+    assert (record["others"], record["data"], record["seconds"] >= 0) == (0.02, "digits", True)
+    final._features.cache_clear()
     assert seconds.measure("digits", 3.0, **given) == record
-    assert len(looked_at) == 2
+    with pytest.raises(SystemExit, match="seconds of tables"):
+        seconds.measure("adult", 1.0, recipe="defaults", folder=tmp_path)
     arguments = record["command"].removeprefix("python benchmarks/records.py ").split()
     assert records.parser().parse_args(arguments).epsilon == [3.0]
+
+
+def test_what_other_processes_take_is_seen():
+    before = seconds.Spent.now()
+    command = [sys.executable, "-c", "import time; end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"]
+    subprocess.run(command, check=True)
+    assert before.others() > 0.5 / os.cpu_count()
+    before = seconds.Spent.now()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+    assert seconds.Spent.now().own - before.own > 0.3
 
 
 def test_energy_is_measured_or_said_not_to_be(monkeypatch, tmp_path):

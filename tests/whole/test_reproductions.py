@@ -19,7 +19,7 @@ PAGES = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(PAGES)
 FILES = sorted(path for name in PAPERS for path in (PAGES.RESULTS / name).glob("*.json"))
 ROW = re.compile(
-    r"^\| \*?(?P<claim>[^|*]+?)\*?( \(control\))? \|.*\| \*\*(?P<verdict>[a-z ]+)\*\*( \((?P<tier>\w+)\))?: "
+    r"^\| \*?(?P<claim>[^|*]+?)\*?( \(control\))? \|.*\| \*\*(?P<verdict>[a-z ]+)\*\*( \((?P<tier>\w+)(; [^)]*)?\))?: "
 )
 
 
@@ -79,6 +79,26 @@ def test_no_verdict_stands_there_without_a_committed_result():
         paper, _, experiment = name.partition(".")
         raw = read_json(PAGES.RESULTS / paper / f"{experiment}.{tier}.json")
         assert {entry["claim"]: entry["verdict"] for entry in raw["claims"]}[claim] == verdict
+
+
+def test_what_another_tier_says_stands_beside_where_it_differs():
+    """Of all claims with a verdict in both tiers: the smaller one's is told if and only if it is another."""
+    both = differing = 0
+    for paper in PAPERS.values():
+        for experiment in paper.experiments:
+            results = PAGES.committed(paper.name, experiment.name)
+            if set(results) != {"full", "standard"}:
+                continue
+            full, small = (
+                {entry["claim"]: entry for entry in results[tier]["claims"]} for tier in ("full", "standard")
+            )
+            for row in PAGES.rows_of(paper, experiment):
+                if {full[row.name]["verdict"], small[row.name]["verdict"]} & {"not-run"}:
+                    continue
+                words = [PAGES.in_words(each[row.name]) for each in (full, small)]
+                both, differing = both + 1, differing + (words[0] != words[1])
+                assert row.otherwise == ("" if words[0] == words[1] else f"standard: {words[1]}")
+    assert both > differing > 5
 
 
 def test_a_verdict_that_somebody_wrote_by_hand_would_be_seen():

@@ -34,13 +34,15 @@ from noisewise.sampling import FullBatch
 MEANS, SQUARES = "feature means", "feature squares"
 ROWS = 4096  # at a time
 ROOM = 6.0  # lengths of private features over the median of public ones, at most
+LEAST_UNITS = 10  # public ones that tell how far features lie apart
 LEAST = 1e-3  # of the largest scale: a channel that hardly varies in public features may vary in private ones
 
 
 class Bounds(NamedTuple):
     """How long a unit's vector of channel means, and that of mean squares, may be, of features in units of public ones.
 
-    `centre` and `scale` of each channel are those units; without them features are taken as they are.
+    `centre` and `scale` of each channel are those units; without them features are taken as they are. None of the four may
+    come from the private data: no ledger line covers them, and nobody can see where a number is from.
     """
 
     means: float
@@ -132,7 +134,14 @@ def bounds_of(public: Data, *, room: float = ROOM) -> Bounds:
             "bounds from data that are not declared public would be a release without noise. Use public features that resemble "
             "yours, Data(..., public=True), or give two numbers."
         )
-    means, squares = (values.mean(0) for values in moments(public))
+    found = moments(public)
+    wrong = int((~torch.cat(found, 1).isfinite()).any(1).sum())
+    if wrong or len(found[0]) < LEAST_UNITS:
+        problem = (
+            f"{wrong} of them are not finite" if wrong else f"there are {len(found[0])}, and {LEAST_UNITS} are needed"
+        )
+        raise DataError(f"bounds from {len(found[0])} public features: {problem}. Use features that resemble yours.")
+    means, squares = (values.mean(0) for values in found)
     scale = (squares - means.square()).clamp(min=0).sqrt()
     if not bool(scale.max() > 0):
         raise DataError("public features that do not vary: they have no units. Use features that resemble yours.")
@@ -181,13 +190,17 @@ def _checked(bounds: Bounds | tuple[float, float]) -> Bounds:
 def _check_units(units: Bounds, data: Data) -> None:
     if units.centre is None and units.scale is None:
         return
-    if units.centre is None or units.scale is None:
-        raise ConfigError("bounds: centre and scale belong together; bounds_of(public features) gives both.")
+    if not isinstance(units.centre, Tensor) or not isinstance(units.scale, Tensor):
+        raise ConfigError(
+            "bounds: centre and scale belong together, as tensors of one number for each channel; bounds_of(public features) "
+            "gives both."
+        )
     for name, values in (("centre", units.centre), ("scale", units.scale)):
         if values.shape != data.x.shape[1:2]:
             raise ConfigError(
                 f"bounds: {name} of shape {list(values.shape)} for features {list(data.x.shape)}: must be one number for each "
                 "channel. Take bounds_of features that are made as these are."
             )
-    if not (bool(units.centre.isfinite().all()) and bool((units.scale.isfinite() & (units.scale > 0)).all())):
-        raise ConfigError("bounds: centre must be finite, scale finite and above 0.")
+    least = torch.finfo(torch.float32).tiny
+    if not (bool(units.centre.isfinite().all()) and bool((units.scale.isfinite() & (units.scale >= least)).all())):
+        raise ConfigError("bounds: centre must be finite, scale finite and above 0 (1e-37 at least).")

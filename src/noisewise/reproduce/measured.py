@@ -120,6 +120,19 @@ def slope(x: Iterable[float], y: Iterable[float]) -> float:
     return float(across @ (up - up.mean()) / (across @ across))
 
 
+def rank_correlation(first: list[float], second: list[float]) -> float:
+    """Spearman's; 0 where one of them is constant.
+
+    >>> round(rank_correlation([1, 2, 3], [10, 30, 20]), 9)
+    0.5
+    """
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
+    lengths = float(np.linalg.norm(ranks[0]) * np.linalg.norm(ranks[1]))
+    return float(ranks[0] @ ranks[1]) / lengths if lengths > 0 else 0.0
+
+
 def crossing(x: Iterable[float], y: Iterable[float], level: float) -> float:
     """Where a curve first falls to a level, between its points by straight lines; the last point if it never does.
 

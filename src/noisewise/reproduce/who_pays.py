@@ -18,6 +18,7 @@ from noisewise.errors import ConfigError
 from noisewise.evaluation import outputs
 from noisewise.losses import cross_entropy
 from noisewise.reproduce.images import BATCH, DELTA
+from noisewise.reproduce.measured import rank_correlation
 from noisewise.reproduce.starts import begun_on, near, planned, some
 
 FEWEST = 30  # test rows of a part whose accuracy is worth a look
@@ -127,16 +128,3 @@ def _tested(network: nn.Module, test: Data, by: str) -> dict[str, dict[str, floa
         for name, rows in parts.items()
         if rows.sum() >= FEWEST
     }
-
-
-def rank_correlation(first: list[float], second: list[float]) -> float:
-    """Spearman's; 0 where one of them is constant.
-
-    >>> round(rank_correlation([1, 2, 3], [10, 30, 20]), 9)
-    0.5
-    """
-    from scipy.stats import rankdata
-
-    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
-    lengths = float(np.linalg.norm(ranks[0]) * np.linalg.norm(ranks[1]))
-    return float(ranks[0] @ ranks[1]) / lengths if lengths > 0 else 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from noisewise.reproduce.claims import Claim, Finding, above, below, more
 from noisewise.reproduce.drawing import COLOURS, INK, accuracies, bars, dress, sheet
 from noisewise.reproduce.experiment import Cell, Config, Experiment, grid
-from noisewise.reproduce.measured import Measured, slope
+from noisewise.reproduce.measured import Measured, rank_correlation, slope
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,7 @@ SPARSE, FREEZE, PUBLIC, RANDOM, GLOBAL = (
 )
 AVERAGE, PRETRAINED, TOGETHER = "averaged", "pretrained", "all that is free together"
 REPAIRS = (SPARSE, FREEZE, PUBLIC, RANDOM, GLOBAL, AVERAGE, PRETRAINED)
+OTHERS = tuple(kind for kind in REPAIRS if kind != GLOBAL)  # which alone lowers the mean, and so would decide any slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,11 +301,24 @@ def _goes_along(row: Mapping[str, Any], of: str, kinds: Sequence[str]) -> float:
     return slope(seen["mean"], seen[of]) if np.ptp(seen["mean"]) > 0 else 0.0
 
 
-def _along(of: str, words: str) -> Any:
+def _along(of: str, words: str, kinds: Sequence[str] = REPAIRS) -> Any:
     def check(config: Repaired, measured: Measured, level: float) -> list[Finding]:
-        return [above(f"{words} for each point of the mean", measured.each_seed(level, _goes_along, of, REPAIRS))]
+        return [above(f"{words} for each point of the mean", measured.each_seed(level, _goes_along, of, kinds))]
 
     return check
+
+
+def _shorter(row: Mapping[str, Any], kinds: Sequence[str]) -> float:
+    """Rank correlation of the weights' norm and accuracy under attack."""
+    norms, attacked = (
+        [of(row[kind]) for kind in kinds] for of in (lambda r: r["norm"], lambda r: r["linf"]["accuracy"])
+    )
+    return rank_correlation(norms, attacked)
+
+
+def _shorter_is_safer(config: Repaired, measured: Measured, level: float) -> list[Finding]:
+    kinds = (DENSE, *REPAIRS)
+    return [below("rank correlation of norm and accuracy under attack", measured.each_seed(level, _shorter, kinds))]
 
 
 def _attacked_less(config: Repaired, measured: Measured, level: float) -> list[Finding]:
@@ -321,14 +335,17 @@ def _draw_everyone(config: Repaired, measured: Measured) -> Figure:
     figure, axes = sheet(2)
     rows = [{a: runs[seed] for a, runs in measured.arms.items()} for seed in measured.seeds]
     found = [gains(row, REPAIRS) for row in rows]
-    for ax, of, words in ((axes[0], "worst", "worst class"), (axes[1], "attacked", "under attack")):
+    for ax, of, words in ((axes[0], "worst", "of the worst class"), (axes[1], "attacked", "under attack")):
         for place, kind in enumerate(REPAIRS):
             x, y = (100 * np.array([seed[name][place] for seed in found]) for name in ("mean", of))
-            ax.plot(x.mean(), y.mean(), "o", color=COLOURS[place % len(COLOURS)], label=kind)
-            ax.plot(x, y, ".", color=COLOURS[place % len(COLOURS)], alpha=0.3, markersize=4)
+            colour = COLOURS[(place + 1) % len(COLOURS)]  # the first is that of DP-SGD elsewhere
+            ax.plot(x.mean(), y.mean(), "o", color=colour, label=kind)
+            ax.plot(x, y, ".", color=colour, alpha=0.3, markersize=4)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.axvline(0, color=INK, linewidth=0.8)
-        dress(ax, "gain of accuracy, points", f"gain of accuracy, {words}, points", legend=ax is axes[0])
+        dress(ax, "gain of accuracy, points", f"gain {words}, points", legend=False)
+    shown = axes[0].get_legend_handles_labels()
+    figure.legend(*shown, loc="outside lower center", ncols=4, frameon=False, fontsize="small", labelcolor=INK)
     return figure
 
 
@@ -347,6 +364,24 @@ EVERYONE = Experiment(
         ),
         Claim("Q7.attacked", "and under attack", ASKED, _along("attacked", "points under attack")),
         Claim("Q7.robust", "sparsified and frozen models are more robust than DP-SGD", ASKED, _attacked_less),
+        Claim(
+            "Q7.worst.others",
+            "for the worst class also without global clipping",
+            ASKED,
+            _along("worst", "points of the worst class", OTHERS),
+            control=True,
+        ),
+        Claim(
+            "Q7.attacked.others",
+            "under attack also without global clipping",
+            ASKED,
+            _along("attacked", "points under attack", OTHERS),
+            control=True,
+        ),
+        Claim("Q7.norm", "private models with shorter weights are more robust", ASKED, _shorter_is_safer, control=True),
+        Claim("Q7.frozen", "freezing gains accuracy", ASKED, more(FREEZE, DENSE)),
+        Claim("Q7.public", "a mask from a public set gains accuracy", ASKED, more(PUBLIC, DENSE)),
+        Claim("Q7.public.random", "more than a random one", ASKED, more(PUBLIC, RANDOM), control=True),
     ),
     draw=_draw_everyone,
     settings=SETTINGS
