@@ -217,8 +217,8 @@ WHO = (
         "DP-SGD widens the gap between the best and the worst class by {0:points}, and a class with few images falls behind "
         "the others by {1:points}, both against the same network without privacy.",
         "DP-SGD does not leave weak and small classes behind ({0:points}, {1:points}).",
-        "A class with few images falls behind the others ({1:points} against the same network without privacy); that the gap "
-        "between the best and the worst class widens ({0:points}) is not shown.",
+        "Against the same network without privacy a class with few images moves by {1:points} beside the others, the gap "
+        "between the best and the worst class by {0:points}: not both are shown to be worse.",
     ),
     Statement(
         "xu2026.class_size/X6.twin",
@@ -268,8 +268,8 @@ WHY = (
     ),
     Statement(
         "watson2023.few_steps/W6.noise",
-        "Over five steps on one batch, at the same learning rate, clipping costs a small network more than noise, since its "
-        "steps are shorter: from trained weights the loss with noise alone, minus that with clipping alone, is {1}.",
+        "Over five steps on one batch, at the same learning rate, where clipped steps are shorter, clipping costs a small "
+        "network more than noise: from trained weights the loss with noise alone, minus that with clipping alone, is {1}.",
         "Over five steps on one batch noise costs a small network more than clipping ({1}).",
         "Over five steps on one batch it cannot be told whether noise or clipping costs more ({1}).",
     ),
@@ -546,7 +546,7 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
             Statement(
                 "questions.rules/Q2.gap",
                 "It narrows the gap between classes ({0:points}).",
-                "At epsilon {epsilon:g} it widens the gap between classes ({0:points}), with a step that is not tuned for it.",
+                "At epsilon {epsilon:g} it widens the gap between classes ({0:points}).",
                 "The gap between classes changes by {0:points}, which cannot be told from 0.",
             ),
             Statement(
@@ -569,7 +569,7 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
             Statement(
                 "questions.masks/Q3.random",
                 "Sparsity alone gains: a random mask is better than none by {0:points}.",
-                "But neither gains over no mask at this size: the random one costs {0:points}.",
+                "A random one costs accuracy against no mask ({0:points}).",
                 "Sparsity alone: {0:points}, which cannot be told from 0.",
             ),
             Statement(
@@ -609,7 +609,8 @@ QUESTIONS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
             Statement(
                 "watson2023.turning/W.R",
                 "Every further share that is pruned lowers R.",
-                "Not every further share that is pruned lowers R: 30 % does (by {0:size}), and beyond that it rises again.",
+                "Not every further share that is pruned lowers R: 30 % moves it by {0}, 50 % by {1} more, 70 % by {2} "
+                "and 90 % by {3} more.",
                 "That every further share lowers R is not shown.",
             ),
         ),
@@ -735,8 +736,8 @@ BRIEF: tuple[tuple[str, dict[str, str]], ...] = (
         {"xu2026.rotation/X5.upright": "yes", "questions.best/Q8.gain": "yes", "questions.best/Q8.half": "no"},
     ),
     (
-        "Freezing weights stage by stage and pruning by public weights gain or lose by network and share: half a point for a "
-        "small CNN, a loss for a LeNet of which 70 % went, six points for a ResNet-18.",
+        "Freezing weights stage by stage and pruning by public weights gain or lose by network and share: a small CNN and a "
+        "ResNet-18 gained, a LeNet of which 70 % went lost.",
         {
             "xu2026.freezing/X8": "no",
             "questions.everyone/Q7.frozen": "yes",

@@ -26,6 +26,8 @@ class Spent(NamedTuple):
     @classmethod
     def now(cls) -> Spent:
         """Read them; Linux alone says what all processes took."""
+        if not STAT.exists():
+            raise SystemExit(f"{STAT} is not there: what else runs is told by Linux alone. Measure seconds there.")
         own = os.times()
         busy = sum(float(word) for place, word in enumerate(STAT.read_text().split()[1:9]) if place not in (3, 4))
         return cls(time.monotonic(), own.user + own.system, busy / os.sysconf("SC_CLK_TCK"))

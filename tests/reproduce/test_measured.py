@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from noisewise.errors import ConfigError
-from noisewise.reproduce.measured import Measured, crossing, slope
+from noisewise.reproduce.measured import Measured, crossing, rank_correlation, slope
 
 DRAW = np.random.default_rng(0)
 VALUES = {arm: DRAW.normal(size=6) for arm in ("a", "b")}
@@ -119,3 +119,10 @@ def test_skewed_losses_are_covered_less_but_rarely_called_too_large(seeds):
     low, high = missed(lambda size: draw.lognormal(0, 1, size), float(np.exp(0.5)), seeds)
     assert 0.1 < low < 0.2
     assert high < 0.01
+
+
+def test_rank_correlation_is_scipys():
+    draw = np.random.default_rng(0)
+    first, second = draw.integers(0, 6, 20).tolist(), draw.normal(size=20).tolist()
+    assert rank_correlation(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
+    assert rank_correlation([1.0, 1.0], [2.0, 3.0]) == 0

@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import spearmanr
 
 from noisewise.errors import ConfigError
-from noisewise.reproduce.measured import rank_correlation
 from noisewise.reproduce.who_pays import who_pays
 
 GIVEN = {
@@ -19,13 +18,6 @@ GIVEN = {
     "open_lr": 1.0,
     "by": "class",
 }
-
-
-def test_rank_correlation_is_scipys():
-    draw = np.random.default_rng(0)
-    first, second = draw.integers(0, 6, 20).tolist(), draw.normal(size=20).tolist()
-    assert rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
-    assert rank_correlation([1.0, 1.0], [2.0, 3.0]) == 0
 
 
 def test_prices_are_what_the_twin_has_more():
